@@ -68,7 +68,10 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep for the check after an iteration: the duration of the last check."""
+    """Seconds of the loop's time to keep for the check after an iteration: the duration of the last check.
+
+    `share` keeps at most half of the remaining time.
+    """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 

@@ -145,7 +145,7 @@ class GitProgram:
         input_from: int | None,
         errors_to: int | None,
     ) -> CommandEnding:
-        """How the command ended. Raises CheckoutError, Interrupted and ShortageError."""
+        """Runs the command, and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
         program = own_program("git", environment["PATH"], self._directory)
         if program is None:
             raise CheckoutError(

@@ -98,7 +98,10 @@ class PlainDirectory:
         return False
 
     def _look(self, digests: FileDigests) -> Snapshot:
-        """Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError."""
+        """The state of the directory, by one walk over its files.
+
+        Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError.
+        """
         self._refuse_unreadable()
         seen = _Seen()
         listing = Listing(self._waiter, self._clock, digests.look_up, follows_rules=self._follows_rules)

@@ -65,10 +65,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `settings`: the recorded settings files for each iteration.
-
-        `lock`: a descriptor that each iteration also holds. `program`: the program with the command `run`; None: this
-        ralph.
+        """`folder`: the loop's folder, which takes the prompt. `settings`: the recorded settings files for each
+        iteration. `lock`: the descriptor of the checkout's lock, which each iteration holds too. `program`: the program
+        with the command `run`; None: this ralph.
         """
         self._plan = plan
         self._folder = folder
