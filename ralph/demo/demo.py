@@ -50,7 +50,7 @@ LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """A signal that came while no command of ralph's was running to receive it."""
+    """Raised by a signal that comes while no ralph command is running that would handle it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -58,9 +58,10 @@ class _Stopped(BaseException):
 
 
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
-    """Play the demo; the command's exit code, or 1 when the tests do not pass afterwards. Takes 4 to 10 s.
+    """Play the demo. Returns the command's exit code, or 1 if the command succeeds but the tests do not pass
+    afterwards.
 
-    `scenario`: one of `SCENARIOS`. `say` prints a text on standard output.
+    `scenario`: one of `SCENARIOS`. `say` prints a text on standard output. Takes 4 to 10 s.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
@@ -74,9 +75,10 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A directory that is removed afterwards, even after a signal: within it a signal raises `_Stopped`.
+    """A temporary directory. It is removed at the end, even after a signal: until then a signal raises `_Stopped`.
 
-    `keeps`: the display name of a directory in it; that directory and everything else stay. None: nothing stays.
+    `keeps`: the name of an entry whose path the user is told at the end; nothing is removed then. None: the whole
+    directory is removed.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
-"""The iteration, and the number of answers in it, after which the API is overloaded."""
+"""The iteration in which the API becomes overloaded, and the number of answers in that iteration before it does."""
 _GONE_AFTER = 1
-"""The number of processes that end with 75 before the server goes down."""
+"""The number of iteration processes that end with exit code 75 before the server goes down."""
 _BACK_AFTER = 2
 
 # An iteration takes ten times as long to start: no request comes in between.
@@ -30,12 +30,12 @@ _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """The server, up from entry to exit, except in the outage. Read its counts after the exit."""
+    """The demo's server. It is up from entry to exit, except during the outage. Read its counts after the exit."""
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
-        """Seconds of completed waits."""
+        """Seconds of completed waits, as the loop has recorded them."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []

@@ -106,7 +106,7 @@ class _Play(Struct, frozen=True):
 
 
 def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
-    """Play the loop; its exit code, or 1 where the tests do not pass afterwards. Takes 7 s."""
+    """Play the loop. Returns its exit code, or 1 if it succeeds but the tests do not pass afterwards. Takes 7 s."""
     play = _Play(room, speed, has_git())
     environment = make_environment(room)
     make_project("loop_project", play.project, environment)
@@ -132,8 +132,9 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Prints the facts and returns whether the tests pass. A loop that did not begin has already reported why, and a
-    user who stopped it does not wait for more.
+    """Prints the facts and returns whether the tests pass.
+
+    Prints nothing and returns False if the loop did not begin, or if a user stopped it.
     """
     try:
         state = store.newest().load()
@@ -181,7 +182,7 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a TOML list: no exponents, and no 0, which would be no wait."""
+    """The waits as a TOML list, without exponents. A wait of 0 would mean no wait, so the shortest is 0.000001."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

@@ -63,7 +63,9 @@ class LoopScript(Struct, frozen=True):
 
     has_git: bool
     outage: tuple[int, int] | None = None
-    """After so many answers in this iteration the API is overloaded for every request. None: never."""
+    """The iteration, and the number of answers in it, after which every request gets an overload error; None: there is
+    no outage.
+    """
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])

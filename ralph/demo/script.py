@@ -38,7 +38,7 @@ class DemoScript(Struct, frozen=True):
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The faults of requests, or of their answers, by the request's number from 0."""
+    """The faults of the API, by the request's number from 0. A fault replaces the answer, or interrupts it."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])

@@ -41,7 +41,7 @@ class Stage(Struct, frozen=True):
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables added to the run's environment."""
     stands_for_a_night: bool = False
-    """The summary shows how long the waits would be without `speed`."""
+    """Whether the summary shows how long the waits would be without `speed`."""
     watchers: tuple[Events, ...] = ()
     """Sinks for every event of the run."""
 
@@ -128,7 +128,7 @@ def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
 # --- outage: one server that is away for a while
 
 NIGHT_SPEED = 60
-"""The speed for a night: one second stands for a minute."""
+"""The factor for a night: one second of the demo stands for a minute."""
 _SILENCE_S = 90 / NIGHT_SPEED
 
 _ABOUT_OUTAGE = """\
@@ -147,7 +147,9 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server at one port. The retries of the run that uses it decide when it goes down and comes back."""
+    """A server at one port that goes down and comes back. The run's retries decide when, so this is a sink of its
+    events.
+    """
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
         self._has_git = has_git
@@ -200,4 +202,6 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "fallback": _fallback,
     "outage": _outage,
 }
-"""Scenario -> its stage, from a directory for its own files, the user's `--speed`, and whether there is git."""
+"""The function that makes the stage of each scenario. Its arguments: a directory for the stage's files, the user's
+`--speed`, and whether git is installed.
+"""

@@ -28,7 +28,9 @@ _KEPT = frozenset(
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""The directory of the running ralph package: iterations use it, even where another ralph, or none, is installed."""
+"""The directory that contains the running ralph package. Iterations import the package from here, even where another
+ralph, or none, is installed.
+"""
 
 
 def has_git() -> bool:
@@ -95,7 +97,7 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
 
 
 def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """The commits after the first as `id subject`, the oldest first. Only where there is git."""
+    """The commits after the first as `id subject`, the oldest first. Requires git."""
     git = _git()
     assert git is not None  # noqa: S101 - the caller looked
     log = [git, "log", "--reverse", "--format=%h %s"]

@@ -20,7 +20,7 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time of the previous process's last record."""
+        """The time at which the state was last saved, before this process took the loop over."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()

@@ -68,7 +68,7 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """The value of `work`, or the loop's end if `work` failed. Raises UsageError alone."""
+    """The value of `work`, or the loop's end if `work` failed. Raises only UsageError."""
     try:
         return work()
     except (CannotBeginError, RecordError) as error:

@@ -74,7 +74,9 @@ class LoopContext(Struct, frozen=True):
         self.events.emit(Notice(text))
 
     def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
-        """A waiter for the time before the loop's own time limits apply; None: there is no time limit."""
+        """A waiter whose waits end at `run_ends_s`, a time of the clock; None: there is no time limit. It is used
+        before the loop's own time limits apply.
+        """
         return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
 
     def warn(self, text: str) -> None:
@@ -102,9 +104,9 @@ def event_stream(
 def open_context(
     options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """The context, and the state to begin or resume with, which has no prompt from the command line yet.
+    """The context, and the state to begin or resume with. The prompt from the command line is not in the state yet.
 
-    `early` receives the events from before all credentials are known. Raises CannotBeginError, RecordError.
+    `early` receives the events until all credentials are known. Raises CannotBeginError, RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -205,7 +207,7 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """The loop's own settings. It does not look for a key: the flags of an iteration may name one, so the first
+    """The loop's own settings. This does not look for an API key: the options of an iteration may name it, so the first
     iteration checks.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)

@@ -1,6 +1,6 @@
 """Events of a loop, as values. `loop/words.py` turns them into sentences; nothing here prints.
 
-A sentence that has no event of its own is a `Notice`. It is a vital one if `--quiet` must not hide it.
+A message that has no event class of its own is a `Notice`. With `is_vital`, `--quiet` does not hide it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LoopWaits(LoopEvent, frozen=True):
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration changed the git branch. None: HEAD is detached."""
+    """An iteration changed the git branch. A branch of None: HEAD is detached."""
 
     iteration: int
     before: str | None

@@ -91,7 +91,7 @@ class OuterLoop:
     def _refused_input(self) -> LoopEnd | None:
         """The loop's end if data came on standard input too late; None: no data came.
 
-        This is checked last, because the check may take long.
+        This is called after the first check, because data may still come while the check runs.
         """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
@@ -240,7 +240,10 @@ class OuterLoop:
             self._warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """Commits and pushes the work of an interrupted iteration: nobody may return to this machine."""
+        """Commits and pushes the work of an iteration that was cut off, because nobody may return to this machine.
+
+        Does not push if a person stopped the loop.
+        """
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return

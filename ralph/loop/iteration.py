@@ -170,9 +170,10 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """The iteration with a new session id: a journal without a message may occupy the old id.
+    """The iteration with a new session id. The old id may belong to a journal without a message, which cannot be
+    resumed.
 
-    The cost of the old session still counts.
+    The turns and the cost of the old session still count.
     """
     return replace(
         current,
@@ -183,7 +184,9 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """The end of a session that finished while nobody watched: the loop was killed before it could read the result."""
+    """The result of a session that finished after the loop was killed; None: there is no result that counts as an
+    iteration.
+    """
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None
     return ended if ended is not None and is_counted(ended.outcome) else None

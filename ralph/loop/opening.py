@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """The state with the prompt that the command line names, and standard input if no data came.
+    """The state with the prompt that the command line names, and standard input if no data came on it.
 
-    A pipe may take for ever, so the loop's time limit starts before the prompt is read. Raises CannotBeginError and
+    A pipe may take for ever, so the time for reading the prompt is part of the loop's time. Raises CannotBeginError and
     `Interrupted`.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
@@ -127,9 +127,10 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Refuses to continue a loop whose record or git settings have changed.
+    """Refuses a record that git tracks, because it came with the repository, and a record of git settings that is
+    damaged.
 
-    A record runs with the user's key, and pushes follow the settings from the loop's beginning.
+    Restores the recorded git settings: pushes follow the settings from the loop's beginning.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"

@@ -109,7 +109,9 @@ class Patience:
 
 
 class PatientIterations:
-    """`Iterations` that wait until a session can be read: a wrong guess would begin its work again."""
+    """`Iterations` that repeat the reading of a session while this machine lacks the resources for it. A loop that
+    guessed instead might begin the session's work again.
+    """
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
         self._iterations = iterations

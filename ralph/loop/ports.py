@@ -113,6 +113,6 @@ class LoopWorld(Struct, frozen=True):
     """The limits that the settings give each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
-    """Returns the reason to begin nothing more: data came on standard input after ralph had left it alone. None: no
-    data came.
+    """Returns an error text if data came on standard input after ralph had stopped waiting for it. Nothing more may
+    begin then. None: no data came.
     """

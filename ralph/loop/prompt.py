@@ -21,7 +21,7 @@ _ANOTHER_APPROACH = (
 )
 
 LONGEST_LAST_WORDS = 1500
-"""Characters of the last iteration's answer or report."""
+"""The most characters of the last iteration's answer or report that the prompt repeats."""
 _MOST_NAMED = 3
 """The most changed files that are named; the others are only counted."""
 

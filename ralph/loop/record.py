@@ -37,7 +37,7 @@ class RecordError(Exception):
 
 class FileRecord:
     def __init__(self, folder: Path) -> None:
-        """`folder`: the loop's own."""
+        """`folder`: the folder of this loop, which takes the record."""
         self.folder = folder
         self.path = folder / RECORD_FILE
         self._has_saved = False

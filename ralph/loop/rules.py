@@ -29,10 +29,12 @@ SHORTEST_WAIT_S = 1.0
 """The shortest wait, even if a server names a shorter one."""
 
 MOST_KILLS = 2
-"""The most kills in a row after which an iteration is still resumed."""
+"""The most kills in a row after which the iteration is still resumed; after one more, the loop gives up."""
 
 CHECK_GRACE_S = 10.0
-"""Seconds that a check gets beyond its last duration when the loop's time is over: finished work must count."""
+"""Seconds that a check may take beyond `reserve_s` when the loop's time is over. Without them, finished work might not
+count.
+"""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -45,7 +47,7 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Outcomes that the next iteration would have again, or that a person requested."""
+"""Outcomes after which no iteration begins: the next iteration would end the same way, or a person stopped the loop."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -56,7 +58,7 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """Whether the budget is all that the loop has left. If so, the loop ends once the budget is spent."""
+    """Whether `budget_usd` is all that the loop has left. If so, the loop ends once this budget is spent."""
     is_rest_of_time: bool
 
 
@@ -66,9 +68,9 @@ def is_counted(outcome: Outcome) -> bool:
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep for the check after an iteration.
+    """Seconds of the loop's time to keep for the check after an iteration: the duration of the last check.
 
-    It is the duration of the last check, but at most half of the remaining time.
+    `share` keeps at most half of the remaining time.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
@@ -135,11 +137,11 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage. `number`: the outage's number, counted in a row from 1; `slept_s`: seconds waited for
-    the outages before it.
+    """The wait after an outage, or the reason to give up.
 
-    A wait that the server requests is used. After the first outage in a row it is used only if it is longer than the
-    schedule's wait.
+    `number`: the count of outages in a row, this one included. `slept_s`: seconds already waited for these outages.
+    `requested_s`: the wait that the server requests. After the first outage it replaces the scheduled wait; after a
+    later one, only if it is longer.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -162,9 +164,9 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after a kill. `number`: the count of kills in a row, from 1.
+    """The wait after a kill, or the reason to give up. `number`: the count of kills in a row, this one included.
 
-    The program that used up the memory may end soon.
+    A wait can help: the program that used up the memory may end soon.
     """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
@@ -179,9 +181,8 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """Seconds that the check may take now.
-
-    If the loop's time is over, they are the check's last duration and a little more.
+    """Seconds that the check may take now: the rest of the loop's time, but at least `reserve_s` and `CHECK_GRACE_S`
+    together. The plan's `check_timeout_s` is the upper limit.
     """
     plan = state.plan
     if plan.limits.max_time_s is None:

@@ -66,7 +66,7 @@ def _held(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the path to an error: a call relative to a held directory fails without it."""
+    """Adds the path to any OSError raised within: the error of a call relative to a directory's descriptor lacks it."""
     try:
         yield
     except OSError as error:
@@ -74,9 +74,10 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _let_git_ignore(held: int) -> None:
-    """Makes git ignore the directory.
+    """Makes git ignore the directory, by an ignore file in it.
 
-    A file that people changed is left alone. An empty one is written again: a full disk or a kill left it.
+    A regular file that is not empty is left alone, because people may have changed it. A full disk or a kill may have
+    left an empty file, so that file is written again.
     """
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)

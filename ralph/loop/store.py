@@ -33,7 +33,7 @@ class LoopStore:
         self.roots = sessions.beside(LOOPS)
         """The folders with the loops of all directories. New loops go into the first."""
         self.notice = None
-        """A notice for people if this is not the usual place; it says why."""
+        """A notice for people that says why the usual place is not used; None: the usual place is used."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -81,9 +81,9 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """The record with the highest number; times do not matter.
+    """The record with the highest number in this folder, if there is any; times do not matter.
 
-    A loop that was killed before its first record has none.
+    A loop that was killed before its first record has no record, and is skipped.
     """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")

@@ -55,8 +55,8 @@ class CheckLog:
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`folder`: the loop's own. `longest_bytes`: the length of the longest credential that `redact`
-        knows.
+        """`folder`: the loop's folder, which takes the log. `longest_bytes`: the length of the longest credential that
+        `redact` knows.
         """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)

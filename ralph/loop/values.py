@@ -41,19 +41,19 @@ class LoopPlan(Struct, frozen=True):
     prompt: str | None = None
     """The task itself; None: `prompt_file` holds it."""
     prompt_file: str | None = None
-    """The prompt's file, an absolute path. It is read again for each iteration."""
+    """The prompt's file, an absolute path, read again for each iteration; None: `prompt` is the task."""
     run_arguments: tuple[str, ...] = ()
     """Options of `ralph run`, passed on as they were typed."""
     session_directory: str | None = None
     """The directory of sessions that `run_arguments` name, absolute; None: the user's state directory."""
     config_file: str | None = None
-    """The settings file that `run_arguments` name, absolute."""
+    """The settings file that `run_arguments` name, absolute; None: they name no settings file."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, with their content before the first iteration, which applies to
-    the end of the loop. None: not recorded yet.
+    """Settings files that an iteration could write to, with their content before the first iteration. The loop uses
+    that content to its end. None: not recorded yet.
     """
     metrics_file: str | None = None
-    """The metrics file that `run_arguments` name, absolute."""
+    """The metrics file that `run_arguments` name, absolute; None: they name no metrics file."""
     added_directories: tuple[str, ...] = ()
     """Directories besides `directory` in which `run_arguments` let the agent write. Absolute."""
     pass_env: tuple[str, ...] = ()
@@ -100,7 +100,9 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Files that were changed, added or removed, committed or not, sorted. If no more is known, only committed ones."""
+    """Files that were changed, added or removed, committed or not, sorted. Only committed files, if a snapshot kept no
+    digests of files.
+    """
     guarded: tuple[str, ...] = ()
     """Names of settings and hooks that were added, removed or changed, sorted."""
 
@@ -155,9 +157,9 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The whole prompt; None: the session with `session_id` is resumed."""
     budget_usd: float | None = None
-    """The most dollars that it may spend; None: the loop sets no limit."""
+    """The most dollars that the process may spend; None: the loop sets no limit."""
     time_s: float | None = None
-    """The most seconds that it may take; None: the loop sets no limit."""
+    """The most seconds that the process may take; None: the loop sets no limit."""
     waiting_for: str = "the iteration"
 
 

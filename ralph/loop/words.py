@@ -44,7 +44,7 @@ _SETBACKS = {
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
-"""The name of the awaited thing while an iteration runs."""
+"""The beginning of the name that a heartbeat gives to the awaited iteration."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
@@ -68,7 +68,7 @@ def time_text(seconds: float) -> str:
 
 
 def money_text(cost_usd: float | None) -> str:
-    """Dollars; small sums with four digits. None: not known."""
+    """The sum in dollars. Between 0 and 1 dollar it has four decimal places. A cost that is not known is `$?`."""
     if cost_usd is None:
         return "$?"
     return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"

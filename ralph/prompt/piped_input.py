@@ -45,7 +45,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The error if data has come after all: the prompt lacks it."""
+        """The error text for data that came after ralph had stopped waiting. The prompt lacks that data."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -53,7 +53,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices about the piped input for the result."""
+        """Notices for the result: no data came on standard input in time, and how many bytes have come since then."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()

@@ -162,7 +162,7 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """The text of an argument, or of bytes from elsewhere."""
+    """The text of an argument, or of bytes from a file or a pipe."""
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:
@@ -170,7 +170,7 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Raises a shortage as itself.
+    """Raises ShortageError if the error is due to a shortage.
 
     The input is valid, and piped data must not be dropped because a thread is missing.
     """
@@ -212,5 +212,7 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """Whether another program has read a part of it, such as a shell's `while read` loop: the rest is not for ralph."""
+    """Whether another program, such as a shell's `while read` loop, has read a part of standard input: the rest is not
+    for ralph.
+    """
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

@@ -123,20 +123,23 @@ class PlaceFacts(Struct, frozen=True):
     package: str | None = None
     """The directory of this ralph's package."""
     prefixes: tuple[str, ...] = ()
-    """The Python environment that ralph is installed in, and the environment that this one was made from."""
+    """The Python environment that ralph is installed in, and the Python installation that this environment is based on.
+    """
     code: tuple[str, ...] = ()
     """The parts of the prefixes that programs load code from, for a prefix that is too large to protect as a whole
     (/usr).
     """
     git_directories: tuple[str, ...] = ()
-    """The git directories of the checkouts around the roots, common ones included."""
+    """The git directories of the checkouts around the roots, including those that linked working trees share."""
 
 
 class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()
-    """The home directories, links followed. Their dotfiles are protected from roots that contain them."""
+    """The home directories, links followed. If a root contains a home directory, that directory's dotfiles are
+    protected.
+    """
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
 
     def why_not_read(self, path: str) -> Protection | None:

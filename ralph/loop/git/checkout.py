@@ -290,7 +290,7 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 def _is_commit(git: Git, head: str) -> bool:
     """Whether this repository has the commit; "" stands for the state before the first commit.
 
-    A record on disk may hold any text. That text must not become an option of git.
+    `head` may come from a record on disk, which may hold any text. Git must not read that text as an option.
     """
     if not head:
         return True

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 MOST_READ_BYTES = 64 * 1024 * 1024
 """A bigger file is compared by size and time, not by content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""The limit for all files of one look: reading that much takes seconds, and a long loop looks many times."""
+"""The most bytes to read in one look at all files. Reading that much takes seconds, and a long loop looks many times.
+"""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024

@@ -145,7 +145,7 @@ class GitProgram:
         input_from: int | None,
         errors_to: int | None,
     ) -> CommandEnding:
-        """How the command ended. Raises CheckoutError, Interrupted and ShortageError."""
+        """Runs the command, and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
         program = own_program("git", environment["PATH"], self._directory)
         if program is None:
             raise CheckoutError(
@@ -283,9 +283,9 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if `said`, git's own message, names a shortage.
+    """Raises ShortageError if git's exit status, or its own message `said`, shows a shortage on this machine.
 
-    A shortage of the remote is not waited for.
+    A shortage at the remote is not waited for.
     """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:

@@ -1,12 +1,12 @@
 """Decides which programs git's configuration may name for ralph's calls: the user's, never the repository's.
 
 An agent can write `.git/config`, and many of its settings are commands. Settings of the user's and the system's files
-and of the environment stay in force. If the repository sets such a setting, ralph restores the user's value or
-empties it. Pure: it reads the output of `git config --list` and refuses to run anything.
+and of the environment stay in force. If the repository sets a command, ralph restores the user's value or empties the
+setting. Pure: it reads the output of `git config --list` and refuses to run anything.
 
-This applies to calls that stay on this machine, and uses a list of the programs that git runs. Calls to a remote read
-no configuration of the repository at all: they follow the pins of `pins.py`. Two risks remain, because no option
-removes them. Helpers from the user's own configuration (git-lfs) read their own settings, some of them from the
+These rules are for calls that stay on this machine. They work from a list of the settings that name programs. Calls to
+a remote read no configuration of the repository at all: they follow the pins of `pins.py`. Two risks remain, because no
+option removes them. Helpers from the user's own configuration (git-lfs) read their own settings, some of them from the
 repository. Before git 2.39.4, git may fetch a missing object with the program of `remote.*.uploadpack`.
 """
 
@@ -67,7 +67,9 @@ class Setting(Struct, frozen=True):
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The effective value of each setting, from whatever source. Only for settings that name no program."""
+    """The effective value of each setting, the repository's settings included. Do not read settings here that name a
+    program.
+    """
     arguments: tuple[str, ...]
     """The arguments that precede the command of every call."""
     left_out: tuple[str, ...] = ()
@@ -124,7 +126,10 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
-    """The user's own credential helpers. Helpers add up; an empty one removes those before it: gitcredentials(7)."""
+    """Settings, as text for `-c`, that leave only the user's own credential helpers. Empty if the repository sets none.
+
+    Git asks every helper in the list; an empty entry removes the helpers before it (gitcredentials(7)).
+    """
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
     kept = [setting for setting in trusted if _CREDENTIAL_HELPER.fullmatch(setting.name)]
@@ -132,7 +137,9 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """The keys that the repository sets, by filter name."""
+    """The keys that the repository sets for each filter, by the filter's name. The settings that `git lfs install
+    --local` writes are left out.
+    """
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
@@ -142,9 +149,10 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """True if the user defines the filter.
+    """Whether the user's own configuration defines the filter. `keys`: the keys that the repository sets.
 
-    If the repository's `process` were replaced by an empty one, git would not run `clean`.
+    If the repository sets `process`, the user must define `process` too: git does not run `clean` if `process` is set,
+    even to an empty value.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))

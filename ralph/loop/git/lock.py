@@ -94,9 +94,9 @@ class CheckoutLock:
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """The process of the loop that works on the checkout of this directory; None: no such loop is known.
+    """The process id of the loop that works on the checkout of this directory; None: no such loop is known.
 
-    `place`: as for the lock. Calls no git.
+    `place`: as for `CheckoutLock`. Calls no git.
     """
     top = repository_top(directory)
     path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
@@ -124,7 +124,10 @@ def _git_directory(top: Path) -> Path:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """Opens the lock: in the working tree's git directory, or outside of git in ralph's directory."""
+    """Opens the lock's file. It is in the working tree's git directory, or in `place` outside of git.
+
+    Returns its path and its descriptor. Raises CheckoutError.
+    """
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
         place, name = checkout.git_directory, _NAME_IN_GIT
@@ -146,7 +149,7 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """The holder, as the file names it; None: the holder has not written its name yet."""
+    """The holder that the file names; None: the file names no holder that can be read, perhaps not yet."""
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
     except (OSError, ValueError, RecursionError):

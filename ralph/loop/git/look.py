@@ -44,7 +44,7 @@ class StatusEntry(Struct, frozen=True):
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is a repository of its own that this one does not track."""
+        """Whether the entry is an inner repository that this repository does not track."""
         return not self.is_tracked and self.path.endswith("/")
 
 
@@ -94,7 +94,9 @@ class Seen(Struct, frozen=True):
     branch: str | None = None
     """The current branch; None: HEAD is detached."""
     lines: list[str] = field(default_factory=list)
-    """Everything except the files that differs when progress is made."""
+    """The commit and branch of each repository, git's record of each changed file, and errors of inner repositories.
+    Progress changes these lines or `files`.
+    """
     files: dict[str, str] = field(default_factory=dict)
     """The digest of each file by its path from the top of the outermost repository."""
 
@@ -109,10 +111,10 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """The state of one repository.
+    """The state of one repository, and of the repositories inside it.
 
-    `own`: paths that do not count. `prefix`: the repository's path in the outermost one. Raises CheckoutError,
-    Interrupted.
+    `own`: paths that do not count. `prefix`: the path of the repository within the outermost repository. Raises
+    CheckoutError, Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
@@ -144,7 +146,9 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """Inner repositories that contain a `.git`. The others have no state of their own."""
+    """The paths of inner repositories, submodules included, that contain a `.git`. The others have no state of their
+    own.
+    """
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]
     nested = [entry.path.rstrip("/") for entry in entries if entry.is_nested]

@@ -34,7 +34,7 @@ class OwnPaths:
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
-        """True if `path`, relative to the top, is one of them or lies in one."""
+        """Whether `path`, relative to the top, is one of these paths or lies in one of them."""
         return path in self.paths or path.startswith(self._below)
 
 

@@ -50,7 +50,7 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""Digits of a digest: enough to notice a change, too few to recover a password."""
+"""The number of digits that are kept of a digest: enough to notice a change, too few to recover a password."""
 
 
 class BrokenPinsError(ValueError):
@@ -155,7 +155,7 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """The names of changed settings, without repetition, sorted."""
+    """The sorted names of the settings that differ between `before` and `now`."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 
@@ -186,7 +186,10 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """The setting with its value; None: today's settings do not have it. `known`: today's settings, by digest."""
+        """The setting with its value; None: only its digest is recorded, and no present setting has that digest.
+
+        `known`: the present settings by digest.
+        """
         if self.name is None or self.value is None:
             return known.get(self.digest or "")
         return PinnedSetting(self.name, self.value)
@@ -211,9 +214,10 @@ def pins_text(pins: Pins, salt: str) -> str:
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
-    """The recorded pins, and whether one is missing because the repository no longer has the value of its digest.
+    """The recorded pins, and whether any pin is missing. A pin that was recorded as a digest is missing if the
+    repository no longer has the setting with that digest.
 
-    `now`: the repository's present configuration. Raises BrokenPinsError.
+    `now`: the pins of the repository's present configuration. Raises BrokenPinsError.
     """
     try:
         kept = convert(json.loads(text), _KeptPins)

@@ -98,7 +98,10 @@ class PlainDirectory:
         return False
 
     def _look(self, digests: FileDigests) -> Snapshot:
-        """Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError."""
+        """The state of the directory, by one walk over its files.
+
+        Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError.
+        """
         self._refuse_unreadable()
         seen = _Seen()
         listing = Listing(self._waiter, self._clock, digests.look_up, follows_rules=self._follows_rules)
@@ -130,7 +133,10 @@ class PlainDirectory:
 
 
 class _Seen:
-    """Files in the order of the walk, which is always the same for the same tree."""
+    """The digests of the files that a look has found, and one digest of them all.
+
+    The files come in the order of the walk, which is always the same for the same tree.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, str] | None = {}

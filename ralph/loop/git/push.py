@@ -44,7 +44,7 @@ class WritablePlaces(Struct, frozen=True):
 
     directories: Sequence[Path]
     known: frozenset[str]
-    """Identities of the remotes that existed."""
+    """Identities (`identity_of`) of the remotes on this machine that existed before the agent started."""
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
@@ -150,8 +150,9 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The identity of a repository on this machine; None: there is none. A repository that replaces it has another
-    identity.
+    """The identity of the repository at this path on this machine; None: nothing is there.
+
+    A repository that is put in the place of another has a different identity.
     """
     try:
         status = (top / path).stat()
@@ -161,7 +162,9 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """Refuses a remote that the agent made: programs that its configuration names would run as the user."""
+    """Refuses a remote that the agent may have made: git would run the programs in that remote's configuration as the
+    user.
+    """
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
         return
@@ -173,7 +176,7 @@ def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
 
 
 def _source_of(git: Git, branch: str, head: str) -> Source:
-    """Raises CheckoutError and Interrupted."""
+    """The parts of the checkout that the push reads. Raises CheckoutError and Interrupted."""
     asked = ("--show-object-format", "--git-path", "objects", "--git-path", "shallow")
     lines = os.fsdecode(git.read("rev-parse", *asked)).splitlines()
     if len(lines) != 3:

@@ -1,11 +1,11 @@
 """Git for calls to a remote. It runs in an empty git directory, and every setting is passed explicitly.
 
-A push needs only the checkout's objects. So it runs in a directory of its own, without hooks, remotes and settings.
+A push needs only the checkout's objects. So git runs in a directory of its own, without hooks, remotes and settings.
 Its settings come through the environment (`GIT_CONFIG_COUNT`). That includes the user's own files, because their
-conditions (`includeIf`) refer to the checkout. It never reads the repository's present configuration.
+conditions (`includeIf`) refer to the checkout. Git never reads the repository's present configuration here.
 
-A remote on this machine is a repository whose programs the push itself would start, as the user. Its `git
-receive-pack` gets ralph's settings, which override its own.
+A remote may be a repository on this machine. Its configuration can name programs, which a push would start as the user.
+So `git receive-pack` gets ralph's settings there, which override those of the remote.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """Contacts the remote. `service`: the program at the remote, by git's standard name."""
+        """Contacts the remote. `service`: git's name, without `git-`, for the program that runs at the remote."""
         started = f"git-{service}"
         path = local_path(url)
         if path is not None:
@@ -109,8 +109,9 @@ class RemoteGit:
             )
 
     def _for_theirs(self, path: str) -> list[str]:
-        """Options that keep a repository on this machine from running its own programs. Raises CheckoutError,
-        Interrupted.
+        """Git options that keep the repository at `path`, on this machine, from running its own programs.
+
+        Raises CheckoutError, Interrupted.
         """
         place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
@@ -147,7 +148,9 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """Shell text that gives git, in a repository on this machine, the same user files as in the checkout."""
+        """Shell text that sets environment variables for git in a remote on this machine. With them git reads the same
+        configuration files of the user there as in the checkout.
+        """
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
             f"{name}={quote(value)} " for name, value in theirs.items()

@@ -65,10 +65,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's own, for the prompt. `settings`: the recorded settings files for each iteration.
-
-        `lock`: a descriptor that each iteration also holds. `program`: the program with the command `run`; None: this
-        ralph.
+        """`folder`: the loop's folder, which takes the prompt. `settings`: the recorded settings files for each
+        iteration. `lock`: the descriptor of the checkout's lock, which each iteration holds too. `program`: the program
+        with the command `run`; None: this ralph.
         """
         self._plan = plan
         self._folder = folder
@@ -160,9 +159,9 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result if a shortage kept the process from being started or followed, or its result from being read.
+        """The result if a shortage kept the loop from starting or following the process, or from reading its result.
 
-        The session shows the process's work once it can be read.
+        The turns and the cost come from the session, if it can be read.
         """
         try:
             seen = self.seen(session_id)
@@ -202,7 +201,7 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """True if it was killed, but neither by the loop nor by a signal that asks for a stop."""
+    """Whether something killed the process other than the loop or a signal that asks for a stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 

@@ -126,8 +126,9 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Checks that the journal can be opened: `look_at` would report it as unreadable. Raises ShortageError, and
-    FileNotFoundError.
+    """Checks that the journal can be opened, because `look_at` would report a shortage as an unreadable journal.
+
+    Raises ShortageError, and FileNotFoundError.
     """
     try:
         path.open("rb").close()

@@ -1,9 +1,9 @@
-"""Becomes a command that does not outlive its parent; refuses to know anything else of ralph.
+"""Becomes a command that does not outlive its parent. It uses nothing else of ralph.
 
 Run it by path, as a script of its own (`python -I -S tether.py PARENT_PID COMMAND...`). It asks the kernel to send
 SIGTERM when the parent dies, checks that the parent is still there, and becomes the command. The pid stays the same,
 and signals go straight to the command. It costs 14 ms. This works on Linux; elsewhere a command outlives a killed
-parent. For the kernel, the parent is the *thread* that started this: it must be the main thread.
+parent. For the kernel, the parent is the *thread* that started this script: it must be the main thread.
 """
 
 from __future__ import annotations
