@@ -65,7 +65,9 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without white space around it. Raises ValueError where nothing is left, or what a terminal obeys."""
+    """The text without surrounding white space. Raises ValueError if nothing is left, or if it holds characters that
+    are not printable.
+    """
     text = text.strip()
     if not text or not text.isprintable():
         raise ValueError("must be a text of printable characters")
