@@ -64,7 +64,7 @@ class CallSite(Struct, frozen=True):
 class Request(Struct, frozen=True):
     body: RequestBody
     prompt_tokens: int
-    """The highest number of tokens that the prompt can have."""
+    """The highest number of tokens that the prompt may turn out to have."""
     answer_tokens: int
     """The request's `max_tokens`."""
 

@@ -24,7 +24,7 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models that `opus`, `sonnet` and `haiku` stand for. The text of a ValueError begins with the variable's name."""
+    """The models that `opus`, `sonnet` and `haiku` stand for. A ValueError's text begins with the variable's name."""
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()

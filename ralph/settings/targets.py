@@ -236,7 +236,7 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """The reason why a key must not be sent to the first target that has one; None: it may be sent, or there is no key."""
+    """The reason why a key must not be sent to the first target that has one; None: it may, or there is no key."""
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)
 
