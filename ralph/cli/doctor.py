@@ -131,7 +131,7 @@ def _settings(
 ) -> tuple[Settings | None, Finding | None]:
     """The settings and the first problem.
 
-    Settings None: they could not be merged. Problem None: there is none.
+    The settings are None if they cannot be merged, the problem is None if there is none.
     """
     if cwd is None:
         return None, None

@@ -46,7 +46,8 @@ def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
 def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
     """The reason why a key must not be sent to `base_url`; None: it may be sent.
 
-    The user has not named `base_url` for this run, and a variable may select another cloud.
+    The caller has found that the user did not name `base_url` for this run: it must not be asked if a variable selects
+    another cloud.
     """
     cloud = other_cloud(environment)
     if cloud is None:

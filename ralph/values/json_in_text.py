@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_TEXT = 1_000_000
-"""The most characters of a text that is searched. Nothing is found in a longer text."""
+"""The most characters of a text that is searched: in a part of a longer text, a fragment could pass for the whole."""
 
 
 class Found(NamedTuple):

@@ -118,8 +118,8 @@ def facts_of(model: str) -> ModelFacts | None:
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
     """The model behind a name, an alias or one of them with `[1m]`. `default` is ralph's own choice.
 
-    Raises ValueError for a name that has another meaning in Claude Code, as it must not be sent as an id. The error's
-    text follows the name of the option or setting.
+    Raises ValueError for a name that cannot be sent as an id, such as one with another meaning in Claude Code. The
+    error's text follows the name of the option or setting.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name

@@ -138,8 +138,9 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and the same once
-    more inside JSON.
+    """The secret as the usual JSON encoders write it, and each of these forms encoded once more, as inside a JSON text.
+
+    Some encoders escape `/` (PHP) or `<>&` (Go).
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]

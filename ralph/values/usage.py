@@ -48,7 +48,7 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """Facts of the model that the last counting target asked."""
+    """The model's facts, as they were known when tokens were last added."""
 
 
 class RunUsage(Struct, frozen=True):
