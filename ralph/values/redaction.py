@@ -138,7 +138,7 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as the usual JSON encoders write it, and each of these forms encoded once more, as inside a JSON text.
+    """The secret as the usual JSON encoders write it, and also encoded twice, as JSON inside a JSON text.
 
     Some encoders escape `/` (PHP) or `<>&` (Go).
     """
