@@ -76,7 +76,7 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int) -> int:
-    """Writes one line, without keys that were typed in the wrong place. Returns `code`."""
+    """Writes the message as one line, with keys redacted that were typed in the wrong place. Returns `code`."""
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - the same
     from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - the same

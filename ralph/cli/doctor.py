@@ -129,7 +129,10 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """The settings, as far as they are valid (None: not at all), and the first problem."""
+    """The settings and the first problem.
+
+    The settings are None if they cannot be merged, the problem is None if there is none.
+    """
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -191,7 +194,7 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """The problem that a run would find when it first uses the settings."""
+    """A finding about the settings that a run reads only when it first uses them: the CA file."""
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file

@@ -72,10 +72,10 @@ class LineParser(_OptionParser):
 
 
 class FlagsOf(Struct, frozen=True):
-    """Annotates a field for the values of settings' flags, by the settings' names; None: not given."""
+    """Annotates a field that gets the values of settings' flags, by the settings' names; a value None: not given."""
 
     only: str | None = None
-    """The table whose flags it gets; None: all tables."""
+    """The table whose flags the field gets; None: all tables."""
     but: str | None = None
     """A table that is left out; None: no table is."""
 
@@ -110,7 +110,7 @@ class Typed(Struct, frozen=True):
 
 
 class LineCommand(TyperCommand):
-    """A command that calls `call` with one value for each of `lines`, and with the `Typed`."""
+    """A command that calls `call` with one instance of each Struct in `lines`, and with the `Typed`."""
 
     def __init__(
         self, name: str, call: Callable[..., int], *lines: type[Struct], epilog: str | None = None
@@ -121,7 +121,10 @@ class LineCommand(TyperCommand):
         self._slots: list[list[Slot]] = []
 
     def slots(self) -> list[list[Slot]]:
-        """The slots of each line. A parameter that two lines share belongs to the first. Made when first needed."""
+        """The slots of each Struct in `lines`, made when first needed.
+
+        A parameter that two of these Structs share belongs to the first.
+        """
         if not self._slots:
             taken: set[str] = set()
             for line in self._lines:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
-"""More than any context window can hold."""
+"""The most bytes of a text. It is more than any context window can hold."""
 
 
 class CannotError(Exception):
@@ -78,7 +78,10 @@ def absolute(path: str | None) -> str | None:
 
 
 def working_directory(directory: str | None) -> Path:
-    """The working directory, absolute and with links resolved. `directory`: None: where ralph was called."""
+    """The working directory, absolute and with links resolved.
+
+    `directory`: that of `--cd`; None: the directory where ralph was called.
+    """
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -167,7 +170,7 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The required final report; None: none. `directory`, `takes_pipe`: as for `text_or_file`."""
+    """The required final report; None: no report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 
     if schema is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
-"""R2 of the retry specification: four retries, five requests at most."""
+"""The waits of the standard policy (R2 of the retry specification): four retries, so five requests at most."""
 LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
 """The longest wait in a round of rate limits: ralph must not sleep long after a limit has ended."""
@@ -25,7 +25,9 @@ ROUND_WAIT_CAP_S = 60.0
 PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
 PATIENT_TAIL_S = 1800.0
 PATIENT_BUDGET_S = 8 * 3600.0
-"""Scheduled sleep, not wall clock: 21 sleeps of 27,105 s in all fit into it."""
+"""The most seconds of scheduled sleep, added up; the time of requests does not count. 21 sleeps, 27,105 s together, fit
+into it.
+"""
 PATIENT_MAX_RETRIES = 21
 
 # 2 ** 1024 overflows a float; no schedule needs a longer wait than this.
@@ -35,14 +37,14 @@ _LARGEST_EXPONENT = 64
 class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
-    """Whether the server's requested wait decided, not the schedule."""
+    """True: the server requested this wait. False: ralph computed it."""
 
 
 class GiveUp(Struct, frozen=True):
     reason: str
-    """Why there is no further retry, for people."""
+    """The reason why there is no further retry, in words for people."""
     is_early: bool = False
-    """Whether retries were left, but the wait would have been too long. The output has a line for that."""
+    """True: retries were left, but the wait would have been too long. A notice then tells the user the reason."""
     outlasts_run: bool = False
     """The run's time limit leaves no room for the wait."""
 
@@ -51,8 +53,8 @@ class RetryPolicy(Struct, frozen=True):
     """A policy of retries.
 
     `next_wait(attempt, requested_s, slept_s)` decides about retry number `attempt` (1-based). `objection(attempt,
-    wait_s, slept_s)` returns the reason to reject a wait that follows from several targets; None: the wait is
-    allowed.
+    wait_s, slept_s)` checks a wait that was computed from the failures of several targets: it returns the decision to
+    give up instead; None: the wait is allowed.
     """
 
     name: str
@@ -60,7 +62,7 @@ class RetryPolicy(Struct, frozen=True):
     next_wait: Callable[[int, float | None, float], Wait | GiveUp]
     objection: Callable[[int, float, float], GiveUp | None]
     outlasts_outages: bool = False
-    """No rule about several targets makes its waits shorter."""
+    """True: a round of rate limits never shortens the waits of this policy."""
     longest_round_wait_s: float = ROUND_WAIT_CAP_S
     """The longest wait after all targets were rate-limited."""
 
@@ -137,7 +139,9 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
-    """A policy whose waits are divided by `factor` (> 0), for demonstrations, which must announce it."""
+    """The policy with all waits divided by `factor` (> 0). It is for demonstrations, which must tell the user that
+    waits are shortened.
+    """
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         decision = policy.next_wait(attempt, requested_s, slept_s * factor)

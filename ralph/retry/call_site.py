@@ -1,6 +1,5 @@
-"""The ports and state that every request of a run uses, and the price of the next one.
-
-Sends nothing: `retry/loop.py` does.
+"""The ports and state that every request of a run uses, and the next request, limited by the window and the budget. It
+sends nothing: `retry/loop.py` does.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TurnRequests:
         self.turn = turn
         self.attempts = 0
         self.took_s = 0.0
-        """Seconds of all requests and waits, without tools."""
+        """Seconds spent on requests and waits; the time of tools does not count."""
 
 
 class CallSite(Struct, frozen=True):
@@ -54,7 +53,9 @@ class CallSite(Struct, frozen=True):
     state: State
 
     def moment(self, sent_s: float) -> Moment:
-        """The current time, after the request that was sent at `sent_s`."""
+        """The facts for a retry decision: the time, the policy, the duration of the request sent at `sent_s`, and the
+        time left.
+        """
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
         return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s())
@@ -63,7 +64,7 @@ class CallSite(Struct, frozen=True):
 class Request(Struct, frozen=True):
     body: RequestBody
     prompt_tokens: int
-    """Tokens of the prompt, at most."""
+    """The highest number of tokens that the prompt may turn out to have."""
     answer_tokens: int
     """The request's `max_tokens`."""
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Chain:
     """One use of the call site, as a chain of retry events.
 
-    Its first retry opens the chain. Exactly one RetryRecovered or RetryExhausted closes it, also after a signal, an
-    abort or the time limit. An interruption has the last error before it as its cause.
+    The first retry opens the chain. Exactly one RetryRecovered or RetryExhausted closes it, also after a signal, an
+    abort or the time limit. If an interruption ends the chain, the last API error becomes its `__cause__`.
     """
 
     def __init__(self, site: CallSite, requests: TurnRequests) -> None:

@@ -22,16 +22,15 @@ class State(Protocol):
 
 class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Sends one request, once, with the target's key of that index. Events of the answer go to `events`.
+        """Sends one request, once, with the target's key number `key`, counted from 0.
 
-        Raises only `AgentError` (and `Interrupted`); never retries.
+        Emits the events of the answer to `events`. Raises only `AgentError` (and `Interrupted`); never retries.
         """
         ...
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
-        """Asks the server once for its description of the target's model, for a few seconds at most; None: there is
-        none.
+        """Asks the server once for its description of the target's model, and waits a few seconds at most.
 
-        Raises only `Interrupted`; remembers nothing.
+        None: the server gave no description. Raises only `Interrupted`. Stores nothing.
         """
         ...

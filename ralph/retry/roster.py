@@ -43,9 +43,11 @@ class Roster:
         can_grow: bool = False,
         aliases: Mapping[str, NamedModel] = ALIASES,
     ) -> None:
-        """`recorded`: earlier requests' heads by target name, which are sent again byte for byte.
+        """`recorded`: the heads of the session's earlier requests, by target name; new requests repeat them byte for
+        byte.
 
-        `can_grow`: `prefer` accepts any model, and uses the first target's endpoint and place for it.
+        `can_grow`: `prefer` accepts a model that is no target yet, and adds a target for it at the endpoint of target
+        0.
         """
         self._system = system
         self._tools = tools
@@ -60,9 +62,10 @@ class Roster:
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
         self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
-        """Sizes by model that a server named when it refused a request, each with the session's count at that moment.
+        """Request sizes that servers named when they refused a request, by model. Each comes with the session's count
+        at that moment.
 
-        No record holds them.
+        The journal does not record these sizes.
         """
 
     @property
@@ -84,7 +87,7 @@ class Roster:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Targets whose requests differ from those recorded in the session: the settings have changed."""
+        """The names of targets whose request head differs from the recorded one, because the settings have changed."""
         return tuple(
             target.name
             for target, shape in zip(self.targets, self._shapes, strict=True)
@@ -102,16 +105,16 @@ class Roster:
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
-        """The next request to `target`."""
+        """The body of the next request to `target`."""
         return self._view(conversation).request_body(max_tokens)
 
     def _view(self, conversation: Conversation) -> Conversation:
         return self._readings[self.state.route.target].of(conversation)
 
     def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """The most tokens that the next request to `target` can hold, whatever another model has counted.
+        """An upper bound for the tokens of the next request to `target`.
 
-        `meter`: the session's.
+        `meter`: the session's counts. Counts by other models are not used.
         """
         return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
@@ -124,7 +127,11 @@ class Roster:
         return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
-        """The most tokens of an answer by `target`: its own limit, or less if its window leaves less."""
+        """The most tokens that the answer of `target` may have.
+
+        This is the smallest of `most_tokens`, the target's own limits, and the room that the prompt leaves in the
+        window.
+        """
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
         longest = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
@@ -138,7 +145,7 @@ class Roster:
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The session's counts, together with sizes that servers have named since."""
+        """The counts in `meter`, together with the sizes that servers have named since."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
@@ -153,7 +160,7 @@ class Roster:
     ) -> bool:
         """Stores the window and request size that `target` named when it refused a request.
 
-        Returns whether they are new.
+        Returns False, and stores nothing, if a window of that size or a smaller one is known.
         """
         if self.window is not None and self.window <= window:
             return False
@@ -167,7 +174,11 @@ class Roster:
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target of that name; None: the first target at the start. Raises ValueError for an unavailable target."""
+        """The target of that name; `name` None: the first configured target.
+
+        If the roster can grow, the result may be a target for a model that is not in `targets` yet. Raises ValueError
+        for an unavailable target.
+        """
         if name is None:
             return self.targets[0]
         for target in self.targets:
@@ -219,8 +230,9 @@ class Roster:
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """Adopts an earlier run's cooldowns, which end at these moments on the run's clock, and the target that
-        answered last.
+        """Takes over the state that an earlier run left.
+
+        `ends_s`: the ends of cooldowns on this run's clock, by target name. `serving`: the target that answered last.
         """
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
@@ -268,7 +280,7 @@ class TargetLog:
         return self._told.target
 
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
-        """An empty list, or one record.
+        """The record of a changed state, as a list; empty: nothing has changed since the last record.
 
         `now_s` and `now` are the same moment, on the run's clock and on the wall clock.
         """

@@ -73,16 +73,19 @@ def _waits_of_rate_limits(
 
 
 def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
-    """A wait within the bounds for a round of rate limits. `is_named`: a server requested it."""
+    """A wait of `wait_s`, kept between the shortest and longest wait of a round of rate limits.
+
+    `is_named`: a server requested it.
+    """
     bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
     return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The wait that the server requested.
+    """The seconds for which a failed route is not asked: the wait that the server requested.
 
-    Without one, it is the policy's wait before the next retry; if there is none, the wait before the previous retry;
-    if there is none either, the first wait of the standard schedule.
+    If it requested none, it is the policy's wait before the next retry; if there is none, the wait before the previous
+    retry; if there is none either, the first wait of the standard schedule.
     """
     if requested_s is not None:
         return requested_s

@@ -53,7 +53,8 @@ class RetryState(Struct, frozen=True):
     """The state of one use of the call site."""
 
     choice: TargetsState
-    """The choice of the target. Its route is asked next; after an answer, it is the route that gave it."""
+    """The state of the choice among targets. Its `route` is asked next; after an answer, it is the route that answered.
+    """
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
@@ -67,9 +68,9 @@ class RetryState(Struct, frozen=True):
     round_failures: tuple[FailedAttempt, ...] = ()
     """The failures of this round, in order."""
     damaged: FailedAttempt | None = None
-    """The last damaged answer.
+    """The last attempt whose answer was damaged.
 
-    If no other attempt can help, this failure alone may be tried once more.
+    If no target can help any more, the chain ends with this failure: the turn may repeat its request once after it.
     """
     last_error: AgentError | None = None
     """The last error. After the decision to give up, it is the error that the chain ends with."""
@@ -80,7 +81,7 @@ class RetryState(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """The moment at which a request ended, and the time that is left for a retry."""
+    """The facts for a retry decision: the time when a request ended, the policy, and the time that is left."""
 
     now_s: float
     """On the run's clock."""
@@ -189,7 +190,7 @@ def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
 
 
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
-    """The exception that the call site raises after that decision."""
+    """The exception that the call site raises after the decision to give up."""
     if not decision.outlasts_run and state.last_error is not None:
         return state.last_error
     stop = TimeIsUp(decision.reason)
@@ -242,7 +243,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """Events about skipped targets, and about the target that replaces the current one."""
+    """The events that announce a skipped target, a change of target or a change of key."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []

@@ -84,7 +84,9 @@ class Rules(Struct, frozen=True):
     """The target that is preferred; the others follow in their order."""
 
     listed: int | None = None
-    """The number of targets at the start; one that is added later takes the place of the first. None: all."""
+    """The number of targets that were configured; None: all. A target that is added later is asked in place of target
+    0.
+    """
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -113,9 +115,9 @@ class ChainState(Struct, frozen=True):
     failures: tuple[Failure, ...] = ()
     """The failures of this round."""
     is_forced: bool = False
-    """Whether every route was cooling down when the round began.
+    """True: every route was cooling down when the round began.
 
-    They are asked nevertheless, the first free one first.
+    The routes are asked nevertheless, beginning with the one whose cooldown ends first.
     """
 
 
@@ -130,7 +132,7 @@ class TargetsState(Struct, frozen=True):
     is_away: bool = False
     """Whether another target has replaced the first one, which has not answered since."""
     announced: int | None = None
-    """The other target whose first answer has been announced."""
+    """The replacement target whose first answer has been announced; None: no such answer was announced."""
 
 
 class MoveOn(Struct, frozen=True):
@@ -190,9 +192,9 @@ def after_answer(
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """The state and rules in which that target comes first.
+    """The state and rules in which target `first` is preferred.
 
-    The user asked for it by name, so it is no longer skipped.
+    The user asked for this target by name, so it is no longer skipped.
     """
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
@@ -236,7 +238,10 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after the consequences of this failure: a key or target is lost for a while or for good."""
+    """The state after the failure of `state.route`.
+
+    The failed key, or all keys of its target, cool down, are barred for the chain, or are skipped for the run.
+    """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
     if not failure.is_transient and failure.kind in _FOR_THE_RUN:

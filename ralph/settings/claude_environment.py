@@ -24,7 +24,7 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models that `opus`, `sonnet` and `haiku` stand for. A ValueError's text begins with the variable."""
+    """The models that `opus`, `sonnet` and `haiku` stand for. A ValueError's text begins with the variable's name."""
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()
@@ -44,7 +44,11 @@ def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
-    """Why a key must not be sent to `base_url`, which the user has not named for this run; None: it may."""
+    """The reason why a key must not be sent to `base_url`; None: it may be sent.
+
+    The caller has found that the user did not name `base_url` for this run: it must not be asked if a variable selects
+    another cloud.
+    """
     cloud = other_cloud(environment)
     if cloud is None:
         return None
@@ -56,7 +60,9 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """A note in parentheses about other logins, for a missing key; empty: there are none."""
+    """A note in parentheses for the message about a missing key: which logins ralph does not use. Empty: there are
+    none.
+    """
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")

@@ -1,7 +1,7 @@
 """Finds rules and hooks that people wrote for Claude Code, to report that ralph does not apply them yet.
 
-The files are another program's, so no content is an error. Refuses to read more than a megabyte, and to wait for a
-pipe.
+The files belong to another program, so a mistake in them is no error. Refuses to read more than a megabyte of a file,
+and to wait for a pipe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIGHT_MODES = ("plan", "dontAsk")
 
 
 def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """One sentence about all files, without a full stop; None: they have no rules."""
+    """One sentence about all files with rules, without a full stop; None: no file has rules."""
     found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
     if not found:
         return None
@@ -35,7 +35,7 @@ def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """The files, each once, even if the home directory is the working directory."""
+    """The paths of the files, each once, even if the home directory is the working directory."""
     files = [directory / name for directory in up_to_repository_root(cwd) for name in _PROJECT_FILES]
     home = Path(environment.get("HOME", ""))
     if home.is_absolute():
@@ -44,7 +44,7 @@ def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _rules_in(path: Path) -> str | None:
-    """The names of the rules in a file, or why it cannot be read; None: there are none."""
+    """The names of the rules in a file, or the reason why it cannot be read; None: the file has no rules."""
     try:
         data = _read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +63,7 @@ def _rules_in(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content, at most one byte more than the limit; None: no regular file. Raises OSError."""
+    """The content, at most one byte more than the limit; None: the path is no regular file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

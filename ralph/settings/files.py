@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 LOCAL_FILE = "ralph.toml"
-"""Its path in the working directory."""
+"""The path of the settings file in the working directory."""
 MAX_BYTES = 100_000
 """Ten times as much as anyone writes; a cloned repository may contain anything."""
 _MOST_DOTS_IN_LINE = 100
@@ -102,8 +102,9 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path, links followed, passes through the directory: then its content decides which file is
-    meant.
+    """Whether the absolute path, with links followed, passes through the directory.
+
+    If it does, the directory's content decides which file the path means.
     """
     fence = os.path.realpath(directory)
     inside = fence.rstrip(os.sep) + os.sep
@@ -225,7 +226,9 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether the value has more levels. Goes level by level, as recursion could reach Python's limit."""
+    """Whether the document is nested deeper than `most_levels`. Goes level by level: recursion could reach Python's
+    limit.
+    """
     level: list[Any] = [document]
     for _ in range(most_levels):
         inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]

@@ -58,7 +58,7 @@ def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
 
 @contextmanager
 def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
-    """A descriptor with the files, for one process that inherits it. Raises OSError."""
+    """A descriptor that holds the files, for one process that inherits it. Raises OSError."""
     entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
     data = json.dumps(entries).encode()
     with _private_file() as descriptor:
@@ -103,7 +103,7 @@ def _now(path: str) -> str | None:
 
 
 def _text(data: bytes | None) -> str | None:
-    """The bytes as text, for `_data` to restore them exactly."""
+    """The bytes as text from which `_data` restores them exactly."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

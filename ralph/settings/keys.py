@@ -33,7 +33,7 @@ def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
 
 ALL_KEYS = tuple(row for table, kind in TABLES.items() for row in _rows(table, kind))
 KEYS = tuple(key for key in ALL_KEYS if key.is_in_files)
-"""Settings that files may contain; all others are only flags."""
+"""Settings that files may contain. All other settings have only a flag."""
 BY_NAME = {key.name: key for key in ALL_KEYS}
 ALLOWED = {
     table: tuple(key.name.removeprefix(f"{table}.") for key in KEYS if key.name.startswith(f"{table}."))
@@ -54,10 +54,10 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """Variable and flag of a key that a file in the working directory may not set; None: it may, or there is no such
-    key.
+    """The variable and the flag of a key that a file in the working directory may not set.
 
-    `key`: the key's own name. `whole_name`: the name with its tables.
+    None: such a file may set the key, or there is no such key. `key`: the key's own name. `whole_name`: the name with
+    its tables.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

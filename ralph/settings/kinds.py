@@ -32,10 +32,10 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """All values of a table, decoded by the kinds of their keys. The ValueError names the key; `holder` names the
-    table.
+    """All values of a table, decoded by the kinds of their keys.
 
-    msgspec could decode the table in one step, but its error would name neither the value nor the known keys.
+    A ValueError names the key at fault. `holder`: words for the table in that error. msgspec could decode the table in
+    one step, but its error would name neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:

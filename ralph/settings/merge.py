@@ -65,7 +65,7 @@ class SettingsError(Exception):
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings, if only a key is missing; None: something else is wrong."""
+        """All settings, if the only problem is a missing API key; None: something else is wrong."""
 
 
 class _Given(Struct, frozen=True):
@@ -251,7 +251,7 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Lets untrusted files tighten the trusted values in `given`; ignored values are remarked on."""
+    """Lets untrusted files tighten the trusted values in `given`. Returns a remark about each value that is ignored."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -271,7 +271,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The resulting value, with all its origins."""
+    """The value `counts`, with the origins of all values that it was made from."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -289,9 +289,10 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """Refuses custom numbers unless the policy is "custom" in their own source or, if that sets none, in another.
+    """Refuses numbers of the custom policy if no policy "custom" belongs to them.
 
-    If a stronger source overrides the policy (`--retry off`), its numbers are dropped too.
+    The policy belongs to the numbers of its own source, and to those of sources that set no policy. If a stronger
+    source overrides the policy (`--retry off`), the numbers are dropped too.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -305,7 +306,7 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout to a lower maximum; refuses a timeout of the user's above the maximum."""
+    """Lowers the default timeout to a lower maximum. Refuses a timeout above the maximum if the user has set it."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:

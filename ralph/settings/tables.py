@@ -318,7 +318,7 @@ class LoopSettings(Struct, frozen=True):
         float,
         Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
-    """Most seconds of such waits in a row, together; > 0."""
+    """The most seconds of such waits in a row, added up; then the loop ends. > 0."""
 
 
 TABLES: dict[str, type[Struct]] = {

@@ -36,7 +36,7 @@ class TargetEntry(Struct, frozen=True):
     model: str
     base_url: str | None = None
     api_key_env: tuple[str, ...] = ()
-    """The variables with its keys, in the order in which the keys are tried."""
+    """The variables that hold the target's keys, in the order in which the keys are tried."""
     headers: Headers = NO_HEADERS
     max_tokens: int | None = None
     context_window: int | None = None
@@ -45,7 +45,7 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """The environment's key, headers and model aliases, which belong to one server."""
+    """The key, headers and model aliases from the environment. They belong to one server."""
 
     credential: Credential | None
     headers: Headers
@@ -218,7 +218,7 @@ def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """Advice about the first target that needs a key and has none; None: there is none."""
+    """Advice about the first target that needs a key and has none; None: no target lacks a key."""
     elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
@@ -236,7 +236,7 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """Why a key must not be sent to the first target that has one; None: it may be, or there is no key."""
+    """The reason why a key must not be sent to the first target that has one; None: it may, or there is no key."""
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)
 

@@ -57,7 +57,7 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Network causes that somebody must fix. All others are expected to pass, unknown ones included."""
+"""Causes of network failures that somebody must fix. All other causes, unknown ones included, are expected to pass."""
 
 # The last one is OpenAI's: a 429 that no waiting mends.
 SPEND_LIMIT_CODES = frozenset(
@@ -67,7 +67,7 @@ OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 """OpenAI's code for an overflow, which gateways pass on."""
 
 DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
-"""Error codes that decide, whatever the status or the type beside them."""
+"""Error codes that alone determine the kind of failure; the status and the type do not count."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -82,7 +82,9 @@ STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The status that belongs to each `error.type`: inside a stream the type stands for the status."""
+"""The HTTP status that belongs to each `error.type`. It is used for errors inside a stream, whose answer has status
+2xx.
+"""
 
 # Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
 # Compiled by `re` when first searched for, like all patterns that only a failure needs.
@@ -155,12 +157,14 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """The status inside a stream: the type decides; an unknown type gives way to the status beside it."""
+    """The HTTP status that an error inside a stream stands for: that of its type; if the type is unknown, `status`,
+    which the error itself names.
+    """
     return STATUS_OF_TYPE.get(error_type or "", status)
 
 
 def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
-    """The kind of any error that a server reports, by one rule. `status` None: the status is unknown."""
+    """The kind of an error that a server reports, as an HTTP answer or inside a stream. `status` None: unknown."""
     if error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
     if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
@@ -176,7 +180,7 @@ def kind_of(status: int | None, error_type: str | None, error_code: str | None, 
 
 
 def outcome_of(error: AgentError) -> Outcome:
-    """The outcome of a run whose final error this is."""
+    """The outcome of a run that ends with `error`."""
     if classify_error(error) is ErrorClass.TRANSIENT or is_for_later(error):
         return Outcome.API_UNAVAILABLE
     kind = failure_kind(error)
@@ -190,29 +194,31 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether a 429 or 5xx says not to try again now: permanent for this run, not for the next one."""
+    """Whether a 429 or 5xx answer forbids a retry (`x-should-retry: false`). This run must not retry; a later one may
+    succeed.
+    """
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
     return (error.status == 429 or error.status >= 500) and failure_kind(error) not in PERMANENT_KINDS
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether credit is low. The API reports that as a plain 400, and only the text identifies it."""
+    """Whether the account's credit is too low. The API reports that as a plain 400, and only the text identifies it."""
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def is_shortage(error: AgentError) -> bool:
-    """Whether the machine lacks something. No server is involved, so another target would not help."""
+    """Whether this machine lacks a resource, such as memory. No server is involved: another target would not help."""
     return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 
 def is_bad_key(error: AgentError) -> bool:
-    """Whether the key itself is refused (401): another one may be taken."""
+    """Whether the server refuses the key itself (401). It may accept another key."""
     return _status_of(error) == 401
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The answer's status, or the one that an error inside a stream stands for."""
+    """The HTTP status of the answer, or the status that an error inside a stream stands for."""
     match error:
         case HttpError():
             return error.status

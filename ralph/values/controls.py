@@ -16,11 +16,11 @@ class RunControls:
         self.auto_retry = auto_retry
         """False: a failed request is not retried."""
         self.model = model
-        """The model to take from the next request on. None: stay with the one in use."""
+        """The model for the next requests; None: the current model."""
         self.permission_mode = permission_mode
-        """The permission mode for the next calls; it never allows more than the tools of the run."""
+        """The permission mode for the next calls. It never allows a tool that the run does not have."""
         self.stays_in_plan = stays_in_plan
-        """The command line chose plan mode: a driver cannot leave it."""
+        """True: the command line chose plan mode, so a driver cannot leave it."""
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool now, for the model; None: it may run."""

@@ -1,7 +1,6 @@
 """Recognises credentials by name and by value, and chooses the environment that a tool's process may see.
 
-Short values are not guessed at: under eight characters nothing is a known secret, so that "1" or "true" is never
-cut out of a text.
+A value of fewer than eight characters never counts as a known secret, so that "1" or "true" is not cut out of texts.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ short.
 
 
 class Secret(Generic[T]):
-    """A value that never shows itself: its `repr` hides it, and so do errors and log lines. Two are equal if their
-    values are.
+    """A value that never shows itself: its `repr` hides it, and so do errors and log lines.
+
+    Two secrets are equal if their values are.
     """
 
     __slots__ = ("plain",)
@@ -148,10 +148,10 @@ def _words(name: str) -> list[str]:
 
 @cache
 def credential_shapes() -> re.Pattern[str]:
-    """A pattern for everything that looks like a credential inside a text; group `password` is set for a URL's
-    password.
+    """A pattern for everything that looks like a credential inside a text.
 
-    No start is tried twice over the same run of characters, so it is linear on hostile bodies.
+    The group `password` is set for a URL's password. The time is linear even for hostile texts, because no run of
+    characters is searched twice.
     """
     return re.compile(
         r"""
@@ -192,10 +192,11 @@ def child_environment(
     secrets: Collection[str],
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """The environment of a tool's process. `pass_env` lets exactly those names through, whatever they hold.
+    """The environment of a tool's process.
 
-    Everything of ANTHROPIC_* stays behind, each name in `withheld`, and every variable that looks like a
-    credential by name or value, or that contains one of `secrets`.
+    It lacks all variables whose names begin with ANTHROPIC_ or are in `withheld`, and every variable that looks like a
+    credential by name or value, or that contains one of `secrets`. Variables named in `pass_env` are passed in any
+    case.
     """
     login_names = _login_names(environment)
 
@@ -217,7 +218,7 @@ def child_environment(
 def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
     """The values to redact: those of variables that look like a credential, and `extra` (settings, headers).
 
-    Of a value that merely contains a credential (a URL, a JSON text) only that part counts.
+    If a value is a longer text that contains a credential (a URL, a JSON text), only the credential is redacted.
     """
     found: set[str] = set()
     login_names = _login_names(environment)
@@ -236,7 +237,9 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """The values in a list of headers: as written in the variable, as sent, and without a scheme in front."""
+    """The values in a list of headers, each as it is written and with percent escapes resolved, with and without its
+    scheme.
+    """
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
         for form in (sent, _unquoted(sent)):
@@ -248,9 +251,11 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """The credential inside an endpoint's address: `TOKEN@host`, `user:password@host`, with or without a scheme.
+    """The credential inside an endpoint's address, in all its forms: `TOKEN@host`, `user:password@host`, with or
+    without a scheme.
 
-    Empty if there is none, or if it is only the user's own login name, which every path of their files contains.
+    Empty if there is none, or if it is only the user's own login name, which also occurs in the paths of the user's
+    files.
     """
     found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:

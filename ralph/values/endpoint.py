@@ -1,6 +1,6 @@
-"""Base URLs and header lines: the endpoint of requests and the headers they may have, checked and made uniform.
+"""Checks base URLs and header lines, and brings them into one form.
 
-Raises a ValueError, which never repeats the text (it may hold a key), for what HTTP cannot carry safely.
+Raises ValueError for a text that HTTP cannot carry safely. The error never repeats the text, which may hold a key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MESSAGES_PATH = "/v1/messages"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Headers that belong to the HTTP client; another value would break the request."""
+"""Headers that the HTTP client sets itself; a user's value would break the request."""
 
 
 def messages_url(base_url: str) -> str:
@@ -65,7 +65,7 @@ def _above_the_api(path: str) -> str:
 
 
 def is_default(base_url: str) -> bool:
-    """Whether it is Anthropic's own API, where nothing works without a key."""
+    """Whether the URL is the address of Anthropic's own API, where nothing works without a key."""
     return _host(base_url) == _host(DEFAULT_BASE_URL)
 
 
@@ -97,9 +97,7 @@ def _host(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without white space around it. Raises ValueError for a line break, which would begin another
-    header.
-    """
+    """The value without surrounding white space. Raises ValueError for a line break: it would begin another header."""
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not hold line breaks or control characters")
@@ -109,7 +107,7 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """The headers in `Name: value` lines; empty lines do not count. Errors name the line, from 1."""
+    """The headers in `Name: value` lines; empty lines do not count. Errors give the number of the line, from 1."""
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -122,7 +120,9 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers in a `{name: value}` table of a settings file. Errors name the header, or its number from 1."""
+    """The headers in a `{name: value}` table of a settings file. Errors name the header, or give its number, counted
+    from 1.
+    """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):
             raise ValueError(f"must hold names that HTTP allows; entry {number} has none")

@@ -1,4 +1,4 @@
-"""Exceptions in one line: the system's own words, a tool's words for the model, and the place of a bug in ralph."""
+"""Describes exceptions in one line: the system's own words, a tool's words for the model, the place of a bug."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def os_error_text(error: OSError) -> str:
 
 
 class ToolError(Exception):
-    """A failure of a tool that is for the model to read, in words it can act on: its text becomes an error
-    result.
+    """A tool's failure, described so that the model can act on it: the text becomes the call's error result.
 
-    Anything else that a tool raises is a bug.
+    Any other exception from a tool is a bug.
     """

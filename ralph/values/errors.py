@@ -1,4 +1,4 @@
-"""The errors that can come between a request and a whole answer. Fields are kept until the last print.
+"""The errors that can come between a request and a whole answer. They keep facts in fields, for whoever shows them.
 
 AgentError
 ├── HttpError        the server answered, and not with 2xx
@@ -7,7 +7,7 @@ AgentError
 ├── Api              no answer at all: connect, reset, timeout, DNS, TLS, garbage before the headers
 └── Json             undecodable JSON in a data line
 
-Whether one is worth another try is `classify.classify_error`'s business, not theirs.
+`classify.classify_error` decides whether a request is sent again after an error.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class NetworkCause(enum.Enum):
 
 
 class AgentError(Exception):
-    """Anything `send_message()` can raise. Catch this, never its children, to retry."""
+    """Any error that `send_message()` can raise. Code that retries catches this class, never a subclass."""
 
     tokens = TokenUsage()
-    """The server's counts for the answer that broke off: thrown away, but billed."""
+    """The server's token counts for an answer that broke off: it is discarded, but billed."""
 
 
 class HttpError(AgentError):
     """A status outside 2xx. `retry_after`: the wait that the server requests, in seconds (>= 0); None: it
     requests none.
 
-    `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it where it is the
+    `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it if it is the
     API's error object. `should_retry` is the `x-should-retry` header.
     """
 
@@ -100,7 +100,7 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The status of the error: the one that a server named inside it; None: unknown."""
+        """The HTTP status that the server named inside the error; None: unknown."""
 
     def __str__(self) -> str:
         kind = f"{self.error_type}: " if self.error_type else ""

@@ -71,19 +71,25 @@ class UserMessageCommitted(Struct, frozen=True):
 
 
 class AttemptEnded(Struct, frozen=True):
-    """One `send_message()` is over, with an answer or an error. An error is shown, also when nothing is retried."""
+    """The end of one attempt, which is one `send_message()`, with an answer or an error.
+
+    An error is shown even if no retry follows.
+    """
 
     turn: int
     """1-based, within the run."""
     attempt: int
-    """1-based, within the turn: retries, other targets, synthetic retries, continuations and summaries alike."""
+    """The number of the attempt within the turn, from 1.
+
+    Retries, requests to other targets, synthetic retries, continuations and summaries all count.
+    """
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The server's counts; for a broken answer, as far as it got."""
+    """The server's token counts; for an answer that broke off, the counts up to that point."""
     facts: ModelFacts | None = None
-    """The known facts of the target's model: its price most of all."""
+    """The known facts of the target's model, above all its price."""
     status: int | None = None
     """The HTTP status of an error answer."""
     kind: str | None = None
@@ -94,16 +100,16 @@ class AttemptEnded(Struct, frozen=True):
 
 
 class TurnAsked(Struct, frozen=True):
-    """The end of a turn: how many attempts its answers took together, and how long, waits included."""
+    """The end of a turn, with the number of attempts for its answers and the seconds that they took, with waits."""
 
     turn: int
     attempts: int
-    """Retries, other targets, synthetic retries, continuations and summaries alike."""
+    """The number of all attempts of the turn, counted as in `AttemptEnded`."""
     took_s: float
 
 
 class RetryScheduled(Struct, frozen=True):
-    """A retry is about to be made, zero waits included. `attempt` is 1-based and counts retries."""
+    """The announcement of a retry, even of one without a wait. `attempt` counts retries from 1."""
 
     attempt: int
     max_retries: int
@@ -111,10 +117,10 @@ class RetryScheduled(Struct, frozen=True):
     status: int | None
     error_class: str
     kind: str
-    """`FailureKind` value."""
+    """The value of a `FailureKind`."""
     message: str
     requested_wait_s: float | None = None
-    """The wait that the server requested, if the retry waits for that; else None."""
+    """The wait that the server requested; None: ralph computed the wait itself."""
     restarts_response: bool = False
     """The answer broke off in the stream; the retry requests it again from the beginning."""
     turn: int = 1
@@ -144,7 +150,7 @@ class ModelFallback(Struct, frozen=True):
     from_target: str
     to_target: str
     reason: str
-    """The `FailureKind` of the error that caused the change, or "cooldown" after an earlier one."""
+    """The `FailureKind` of the error that caused the change, or "cooldown" if no error of this turn caused it."""
     turn: int
     attempt: int
     """The attempt that failed; 0: none of this turn did."""
@@ -167,7 +173,7 @@ class ModelFallbackRecovered(Struct, frozen=True):
 
 
 class ResponseDiscarded(Struct, frozen=True):
-    """The end of a partial answer that was thrown away: the parts that were streamed do not count."""
+    """The end of a partial answer that is thrown away: its streamed parts do not count."""
 
     message_id: str
 
@@ -258,9 +264,9 @@ class ContextCompacted(Struct, frozen=True):
     trigger: str
     """One of "threshold", "overflow" or "window_exceeded"."""
     source: str
-    """Who made the summary: "model", or "cut" where the history was cut without one."""
+    """The source of the fresh context: "model" (the model's summary), or "cut" (the history, cut without a summary)."""
     pre_tokens: int
-    """Estimated tokens of the context before; `post_tokens`: after."""
+    """Estimated tokens of the context before the change; `post_tokens` are those after it."""
     post_tokens: int
 
 
@@ -275,7 +281,7 @@ class Notice(Struct, frozen=True):
 
     text: str
     is_vital: bool = False
-    """`--quiet` does not hide it. In a run: some of the user's input is left out."""
+    """True: `--quiet` does not hide the notice. In a run it tells that some of the user's input is left out."""
 
 
 class LoopEvent(Struct, frozen=True):
@@ -312,7 +318,7 @@ class RunEnded(Struct, frozen=True):
     """Turns in which the model answered or was interrupted, even if the answer was not used."""
     duration_s: float
     api_s: float
-    """Seconds inside `send_message()`, retries included, waits not."""
+    """Seconds spent in `send_message()`; retries count, the waits before them do not."""
     usage: RunUsage
     retries: int = 0
     waited_s: float = 0.0
@@ -327,7 +333,8 @@ class RunEnded(Struct, frozen=True):
     limit: str | None = None
     """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: none of these."""
     report: Report | None = None
-    """The final report, the model's or a synthetic one; None: none was required and an answer took its place."""
+    """The final report, the model's or a synthetic one; None: no report was required, and the run ended with an answer.
+    """
     dead_end: DeadEnd | None = None
     """The call that was repeated too often."""
     denied: tuple[ToolCall, ...] = ()
@@ -370,4 +377,4 @@ Event = (
 )
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""Events after which a reader has just seen a sign of life. (Text deltas count too; see `Heartbeats`.)"""
+"""Events that show a reader a sign of life. Text deltas count too; see `Heartbeats`."""

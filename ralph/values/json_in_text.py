@@ -1,7 +1,7 @@
-"""Finds the JSON that a model meant in its text: all of the text, or its last fenced block. Pure.
+"""Finds the parts of a model's text that may be JSON: all of the text, and its last fenced block. Pure.
 
-Brackets in the middle of prose are an example or a quotation, and ignored. It parses nothing: the caller decides
-whether it is JSON, and whether that is wanted. Time grows with the length.
+Brackets in the middle of prose are an example or a quotation, and ignored. This module parses nothing: the caller
+decides whether a part is the JSON that it needs. The time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_TEXT = 1_000_000
-"""The most characters: a part of a longer text might show a fragment as if it were the whole."""
+"""The most characters of a text that is searched: in a part of a longer text, a fragment could pass for the whole."""
 
 
 class Found(NamedTuple):
     body: str
     around: str
-    """The text around it; empty: there is none."""
+    """The text outside `body`; empty: there is none."""
 
 
 def found_in(text: str) -> Iterator[Found]:

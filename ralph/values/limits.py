@@ -1,6 +1,6 @@
-"""The limits of a run, and the rest of its budget, checked before each call against the call's worst price.
+"""The limits of a run, and its budget, which is checked against the highest possible cost of each request.
 
-The worst case: every token of the prompt at the dearest input price, and an answer of the greatest length.
+The highest cost: every token of the prompt at the highest input price, and an answer of the greatest length.
 """
 
 # No `from __future__ import annotations` here: the rows of settings are read from the annotations.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts, Price
 
 SHORTEST_ANSWER = 1024
-"""Tokens. An answer that may not even get this long is not worth its prompt: the run ends instead."""
+"""The fewest tokens that an answer must be allowed. If the budget cannot pay for them, the run ends instead."""
 
 MOST_REFUSALS = 6
 """The most refusals in a row by guards: the last one ends the run."""
@@ -74,8 +74,9 @@ class Budget:
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
-        """The tokens of answer that the budget can still pay for, at most `requested`; 0 or less: it cannot even pay
-        for the prompt.
+        """The most answer tokens, up to `requested`, that the budget can still pay for.
+
+        0: the budget cannot pay for any, or the model has no known price.
         """
         if self.max_usd is None:
             return requested
@@ -92,7 +93,7 @@ class Budget:
         )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
-        """The least money that must be left before a request is made."""
+        """The US dollars that must be left before a request is made; 0: the model has no known price."""
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0.0
@@ -106,5 +107,7 @@ class Budget:
 
 
 def _dearest_input(price: "Price") -> float:
-    """The highest price that input of our requests can be billed at: they never ask for the 1-hour cache."""
+    """The highest price of an input token in ralph's requests. They never ask for the 1-hour cache, so its price does
+    not count.
+    """
     return max(price.input, price.cache_write, price.cache_read)

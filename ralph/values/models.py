@@ -20,7 +20,7 @@ class NamedModel(NamedTuple):
     id: str
     """The id that requests carry."""
     context_window: int | None = None
-    """Tokens, where the name states them and nothing else is known of the model."""
+    """The window in tokens that the name itself states; None: it states none, or the model's facts are known."""
 
 
 ALIASES = {
@@ -118,8 +118,8 @@ def facts_of(model: str) -> ModelFacts | None:
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
     """The model behind a name, an alias or one of them with `[1m]`. `default` is ralph's own choice.
 
-    Raises ValueError, whose text follows the name of the option or setting: a name with another meaning in Claude
-    Code must not become an id.
+    Raises ValueError for a name that cannot be sent as an id, such as one with another meaning in Claude Code. The
+    error's text follows the name of the option or setting.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
@@ -148,7 +148,7 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether prompt-cache markers mean something to it, also behind a gateway that renames models."""
+    """Whether this is a Claude model, which understands prompt-cache markers, even if a gateway extends its name."""
     return "claude" in model
 
 

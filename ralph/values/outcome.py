@@ -43,7 +43,7 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader of standard output had closed it: the work's own outcome counts."""
+    """The reader closed standard output before the whole result was written. The outcome of the work itself counts."""
     UNREAD = "unread"
     """The reader never read the result, and the wait for it ended."""
     FAILED = "failed"

@@ -45,7 +45,7 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:
-    """Why the mode does not let a call run, for the model; None: it may run."""
+    """The reason, in words for the model, why the mode refuses a call of the tool; None: the call may run."""
     if is_permitted(mode, tool):
         return None
     return (

@@ -1,7 +1,7 @@
-"""The ports that every room speaks: clock, waiter, events. `machine/` and `run/` implement them, tests have
-fakes.
+"""The ports that every room uses: clock, waiter, events.
 
-A port of one room stands there: `retry/ports.py`, `agent/ports.py`.
+`machine/` and `run/` implement them, tests have fakes. A port that only one room uses is defined in that room:
+`retry/ports.py`, `agent/ports.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Interrupted(BaseException):
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The server's counts for an answer that was under way."""
+    """The server's token counts for an answer that was under way."""
 
 
 class SignalReceived(Interrupted):
@@ -56,7 +56,10 @@ class BudgetSpent(Interrupted):
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked to stop the work on the message: as after Ctrl-C, but ralph takes the next message."""
+    """A driver asked ralph to stop the work on the current message.
+
+    Ralph then takes the next message, unlike after Ctrl-C.
+    """
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -77,8 +80,9 @@ class RetryAborted(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """A driver's request for a guard that ralph cannot provide: work on the message stops, and no other begins after
-    it.
+    """A driver requested a guard that ralph cannot provide.
+
+    The work on the current message stops, and ralph takes no further message.
     """
 
     outcome = Outcome.CONFIG
@@ -143,7 +147,7 @@ class Waiter(Protocol):
         ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
-        """Wait so long. Raises like `wait`."""
+        """Waits for `seconds`. Raises the same exceptions as `wait`."""
         ...
 
     def time_left_s(self) -> float:
@@ -164,7 +168,7 @@ class Driven(Protocol):
         ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
-        """Handle a line. Raises `InterruptRequested` and `RetryAborted`, which then leave the wait."""
+        """Handles a line. Raises `InterruptRequested` and `RetryAborted`, which end the wait."""
         ...
 
 

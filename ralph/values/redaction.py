@@ -35,9 +35,10 @@ _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
 """Characters that no encoder of JSON or URLs changes: those of most keys."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
-"""The length of a line in PEM (RFC 7468); MIME and the `base64` command wrap at 76."""
+"""The shortest line of wrapped base64: PEM has 64 characters (RFC 7468), MIME and the `base64` command have 76."""
 _LEAST_WRAPPED = 24
-"""The least length of a wrapped form: every part of a shorter one could occur by accident."""
+"""The least length of a form that is searched for across line breaks. Parts of shorter forms could occur by accident.
+"""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
 
@@ -55,7 +56,7 @@ class Redactor:
     def redact(self, text: str) -> str:
         """The text without any known secret; a text that has none comes back unchanged.
 
-        Searching for a plain form costs a tenth of a regular expression, which few runs ever need.
+        A plain search comes first: it costs a tenth of the regular expression, which few texts need.
         """
         if ("\n" in text or "\\n" in text) and _holds_any(_joined(text), self._wrapped_forms):
             text = self._wrapped_pattern.sub(MARK, text)
@@ -67,17 +68,17 @@ class Redactor:
         return redacted
 
     def redact_all(self, text: str) -> str:
-        """The text without known secrets and without anything in the shape of a credential: for error bodies and
+        """The text without known secrets and without anything in the shape of a credential, used in error bodies and
         complaints.
 
-        Wider than `redact`, and wrong now and then: not for text that the model reads.
+        Now and then it removes a harmless text too, so it is not used on text that the model reads.
         """
         redacted = credential_shapes().sub(_mark_shape, self.redact(text))
         return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
 
     @cached_property
     def longest_bytes(self) -> int:
-        """UTF-8 length of the longest form of any secret, 0 without one.
+        """The length in UTF-8 of the longest form of any secret; 0: there are no secrets.
 
         A caller that redacts a stream piece by piece holds back one byte less than this.
         """
@@ -96,7 +97,7 @@ class Redactor:
 
     @cached_property
     def _wrapped_forms(self) -> list[str]:
-        """The forms in which a line break can stand."""
+        """The base64 forms that are long enough to be searched for across line breaks."""
         forms = {form for secret in self._secrets for form in _base64_forms_of(secret)}
         return sorted(
             (form for form in forms if len(form) >= _LEAST_WRAPPED), key=lambda form: (-len(form), form)
@@ -108,14 +109,14 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """Whether a secret can come together anew across a mark's edge: only if it holds one of the mark's
-        brackets.
+        """Whether redaction can create a new secret at the edge of a mark. That takes a form that holds one of the
+        mark's brackets.
         """
         return any("[" in form or "]" in form for form in self._forms)
 
 
 def _joined(text: str) -> str:
-    """The text without line breaks, those of a JSON text too, and without other white space."""
+    """The text without white space, and without line breaks that are escaped as in JSON."""
     if "\\n" in text:
         text = text.replace("\\r", "").replace("\\n", "")
     return "".join(text.split())
@@ -137,8 +138,9 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as the usual encoders write it, some of which escape `/` (PHP) or `<>&` (Go), and the same once
-    more inside JSON.
+    """The secret as the usual JSON encoders write it, and also encoded twice, as JSON inside a JSON text.
+
+    Some encoders escape `/` (PHP) or `<>&` (Go).
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]

@@ -37,7 +37,7 @@ class Report(Struct, frozen=True):
     status: str
     summary: str
     payload: Any
-    """The report's payload; None: there is no schema for it, or a failure came without one."""
+    """The report's payload; None: no schema asks for one, or a failure was reported without one."""
     source: str
     details: Mapping[str, object] = field(default_factory=dict)
     """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`,
@@ -46,7 +46,7 @@ class Report(Struct, frozen=True):
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """Check a report without a payload, as its `Validator`."""
+    """The problems of a report without a payload. It is the `Validator` of such reports."""
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -72,7 +72,7 @@ def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A short text for a value: faults inside a list or an object have lines of their own."""
+    """A short text for a value. A list or an object is only named, because faults inside have lines of their own."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -99,7 +99,7 @@ class ReportForm(Struct, frozen=True):
 
 
 class ReportDesk:
-    """Takes a run's reports: checks each, and keeps the first right one."""
+    """Checks the reports of one task, and keeps the first valid one."""
 
     def __init__(self, validator: Validator, has_payload: bool) -> None:
         self.validator = validator
@@ -110,15 +110,17 @@ class ReportDesk:
         """
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """The report in the last answer's text, if it is one; it counts for nothing until `accept_cached`."""
+        """The report in the text of the last answer; None: it holds none. It does not count until `accept_cached` is
+        called.
+        """
         self.last_problem: str | None = None
-        """Why the last attempt was not accepted; None: it was, or there was none."""
+        """The reason why the last attempt was not accepted; None: it was accepted, or there was no attempt."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """The result of a report call, for the model. A report after an accepted one changes nothing: the first one's
-        result may already be out.
+        """Checks a call of the report tool, and returns its result for the model.
 
-        After any call, an older text of the model no longer counts as its last text.
+        After an accepted report, all others are refused: the result of the first one may already be out. Every call
+        discards the report in an earlier text.
         """
         self.attempts += 1
         self.cached = None
@@ -141,17 +143,21 @@ class ReportDesk:
         return ToolOutput("The report was accepted.")
 
     def restored(self, arguments: Mapping[str, Any]) -> Report:
-        """A report that was accepted before: nothing is checked again."""
+        """Takes a report that was accepted before, without checking it again, and returns it."""
         self.attempts += 1
         self.accepted = self._report(arguments, "tool_call")
         return self.accepted
 
     def forget_text(self) -> None:
-        """Forget the text: the model was told that it does not count, or is about to do something else."""
+        """Discards the report in the last text: the model was told that it does not count, or is about to do something
+        else.
+        """
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """Take an answer that is only text, in the place of a call. Whether it is a report, which is then cached."""
+        """Counts an answer that is only text as an attempt at a report. Returns whether it is a report, which is then
+        cached.
+        """
         is_report = self.look_at_text(text)
         if text.strip():
             self.attempts += 1
@@ -159,8 +165,9 @@ class ReportDesk:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Whether an answer's text is a report or a payload; if so, it is cached. Any other text replaces an
-        older one.
+        """Whether an answer's text holds a report or a payload, which is then cached.
+
+        Any other text discards the report in an older text.
         """
         if text.strip():
             self.cached = None
@@ -176,12 +183,14 @@ class ReportDesk:
         return False
 
     def accept_cached(self) -> Report | None:
-        """The report that counts from now on; None: there is none."""
+        """Accepts the cached report, unless another was accepted before. Returns the accepted report; None: there is
+        none.
+        """
         self.accepted = self.accepted or self.cached
         return self.accepted
 
     def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
-        """The arguments of a report, made from a JSON value in a text; None: it is none.
+        """The arguments of a report, made from a JSON value in a text; None: the value is no report.
 
         A bare payload counts as a success only if the answer has no other text, which could contradict it.
         """
@@ -198,8 +207,9 @@ class ReportDesk:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """Whether a value is meant as a report: with a mistake in it, a lenient schema would take it for a payload,
-    and a failure for a success.
+    """Whether a value is meant as a report, even if it has a mistake.
+
+    Without this check, a lenient schema would take a faulty report for a payload, and a failure for a success.
     """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
@@ -228,8 +238,9 @@ def synthetic_report(
     last_stop_reason: str | None,
     last_error: str | None,
 ) -> Report:
-    """The stand-in for a report. Its summary can stand as the run's only output. An unknown reason is given in
-    its own words.
+    """The report that replaces a missing one. Its summary can stand as the run's only output.
+
+    A `reason` without a phrase of its own appears in the summary as it is, with spaces for underscores.
     """
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
     sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]

@@ -20,9 +20,10 @@ def resume_command(
     again: Mapping[str, str] | None = None,
     prompt: str | None = None,
 ) -> str:
-    """The command. `name`: enough of the session's id. Arguments that are None are left out.
+    """The shell command that resumes a session.
 
-    `again`: further options, by name, that the next run needs too.
+    `name`: the session's id, or enough of it. Arguments that are None are left out. `again`: options, by name, that the
+    next run needs too.
     """
     options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]
@@ -33,8 +34,8 @@ def resume_command(
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a shell. Bytes that cannot be printed, as a path's that are no UTF-8, are octal
-    (`$'...'`).
+    """The text as one word of a shell. Bytes that cannot be printed, such as those of a path that is not UTF-8, are
+    octal.
     """
     if text.isprintable():
         return shlex.quote(text)

@@ -1,4 +1,4 @@
-"""Reads from headers how long the server wants no requests. Never raises, whatever the headers hold."""
+"""Reads from an answer's headers how long the server asks ralph to wait. Never raises, whatever the headers hold."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LONGEST_DELAY_S = 365 * 86400.0
 
 
 def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
-    """Seconds from `now` (aware) that the server asks to be left alone, 0 or more; None when it names none.
+    """The wait that the server requests, in seconds from `now` (aware), 0 or more; None: it requests none.
 
-    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an
-    HTTP date). Only when both are absent, the largest of the rate-limit resets counts, and only for limits that
-    are exhausted: the others say nothing about this failure. A moment is measured by the server's own clock where
-    the answer has a `date`: `now` may be hours away from it.
+    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an HTTP
+    date). Only if both are absent, the longest wait for a rate-limit reset counts, and only for limits that are
+    exhausted: the others say nothing about this failure. If the answer has a `date`, it replaces `now`, because the
+    local clock may be hours off.
     """
     now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
@@ -40,8 +40,10 @@ def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> 
 
 
 def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
-    """The resets of exhausted `anthropic-ratelimit-*` limits. The remaining amounts tell which limit a 429 is
-    about.
+    """The seconds until the exhausted `anthropic-ratelimit-*` limits are reset.
+
+    A limit is exhausted if its header says that nothing remains. After a 429 (`is_limited`), a limit without such a
+    header counts as exhausted too.
     """
     waits_s = []
     for name, value in headers.items():
@@ -66,7 +68,7 @@ def _delay_or_date(value: str, now: datetime) -> float | None:
 
 
 def _http_date(value: str) -> datetime | None:
-    """An aware datetime; None: it is no date."""
+    """The moment that an HTTP date names, aware; None: the text is no date."""
     try:
         moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -75,7 +77,10 @@ def _http_date(value: str) -> datetime | None:
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
-    """The delay in a reset header, which holds a delay or a Unix time, in its unit."""
+    """The seconds until a limit is reset.
+
+    The header holds a delay or a Unix time, in units of `unit_s`, or a date and time.
+    """
     number = _number(value)
     if number is None:
         return _rfc3339(value, now)
@@ -92,7 +97,7 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 
 def _until(moment: datetime, now: datetime) -> float | None:
-    """Seconds until a moment. One that has passed means 0: ask again at once."""
+    """Seconds until a moment. A moment that has passed gives 0: the request may be sent again at once."""
     try:
         return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
@@ -112,7 +117,7 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """The seconds within bounds. A negative number makes no sense, and is ignored."""
+    """The seconds, at most `LONGEST_WISH_S`; None: the number is negative, which makes no sense."""
     if seconds < 0:
         return None
     return min(seconds, LONGEST_WISH_S)

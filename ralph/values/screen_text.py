@@ -57,7 +57,7 @@ def foreign_lines(text: str) -> list[str]:
 
 
 def json_for_terminal(line: str) -> str:
-    """An equal JSON value, written without characters that act on a terminal."""
+    """The line's JSON value, written without characters that act on a terminal."""
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)

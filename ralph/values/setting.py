@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_SECONDS = 31_536_000
-"""A year. Python's own waits overflow at some 292 of them, and no run is meant to wait that long."""
+"""A year. Python's own waits overflow at about 292 years, and no run is meant to wait longer than a year."""
 _MOST_DOLLARS = 1_000_000
-"""For a million tokens, or for a run. Nobody sells tokens at a dollar each, and sums must stay finite."""
+"""The highest price of a million tokens, and the highest budget of a run. Nobody sells tokens at a dollar each, and
+sums must stay finite.
+"""
 _SHOWN_CHARS = 60
 
 
@@ -29,9 +31,9 @@ _SHOWN_CHARS = 60
 
 class Kind(Struct, frozen=True):
     type: Any
-    """The type that msgspec decodes it to, with ranges where they are plain."""
+    """The type to which msgspec decodes a value, with a range if the type can express it."""
     says: str
-    """The type in words: they go after "must be"."""
+    """The allowed values in words that follow "must be"."""
     then: Callable[[Any], Any] | None = None
     """A rule that a type cannot express. Takes the decoded value and returns the value to keep. Raises ValueError."""
     is_secret: bool = False
@@ -44,7 +46,7 @@ class Kind(Struct, frozen=True):
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
-        """The value to keep. `is_text`: a number or a switch may stand there as text, as in a variable.
+        """The value to keep. `is_text`: a number or a switch may be written as text, as it is in a variable.
 
         Raises ValueError, whose text goes after the setting's name ("must be ...").
         """
@@ -65,7 +67,9 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without white space around it. Raises ValueError where nothing is left, or what a terminal obeys."""
+    """The text without surrounding white space. Raises ValueError if nothing is left, or if it holds characters that
+    are not printable.
+    """
     text = text.strip()
     if not text or not text.isprintable():
         raise ValueError("must be a text of printable characters")
@@ -73,7 +77,7 @@ def printable(text: str) -> str:
 
 
 def duration_s(value: float | str) -> float:
-    """Seconds; a text may be `90`, `45s`, `30m`, `1h 30m`, `2d`: what people call a time limit."""
+    """The seconds of a duration. A text may be `90`, `45s`, `30m`, `1h 30m` or `2d`."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -136,13 +140,11 @@ class Tightening(Struct, frozen=True):
     says: str
     """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
-    """Takes the trusted value and the requested one, and returns the one that counts. None: the requested one is
+    """Takes the trusted value and the requested value, and returns the value to use. None: the requested value is
     looser.
     """
     joins_stronger: bool = False
-    """True: it also applies to the values of flags and variables. False: those replace it, as they replace any file's
-    value.
-    """
+    """True: the rule also tightens the values of flags and variables. False: they replace the value of such a file."""
 
 
 # From the tightest to the loosest. "custom" may be either, so that only "off" is known to be tighter.
@@ -150,7 +152,7 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """The requested bound; None: it is looser than the trusted one. A trusted None or 0 is no bound."""
+    """The requested bound; None: it is looser than the trusted bound. A trusted bound of None or 0 means no bound."""
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -174,7 +176,7 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names that either list takes away; None: the requested list is looser."""
+    """The names in either list of forbidden tools; None: the requested list is looser."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -196,11 +198,11 @@ class Takes(enum.Enum):
     ONE = enum.auto()
     """One word, of the type of the setting's kind. A switch takes none, and has a `--no-` form beside it."""
     JOINED = enum.auto()
-    """Texts, the flag repeated for each or a comma between them; the setting gets one text with commas."""
+    """Several texts: the flag is repeated, or commas separate them. The setting gets one text with commas."""
     NAMES = enum.auto()
-    """Names, the flag repeated for each, or a comma or a space between them in one word."""
+    """Several names: the flag is repeated, or commas or spaces separate them in one word."""
     WORDS = enum.auto()
-    """Names, and all words up to the next option are among them."""
+    """Several names, as for `NAMES`; all words up to the next option belong to the flag."""
 
 
 class Flag(Struct, frozen=True):
@@ -212,7 +214,7 @@ class Flag(Struct, frozen=True):
     """The value's name in the help."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
-    """The only texts that it takes; empty: any."""
+    """The only texts that the flag accepts; empty: any text."""
     other_spellings: tuple[str, ...] = ()
 
 
@@ -221,16 +223,16 @@ class Key(Struct, frozen=True):
 
     kind: Kind
     meaning: str = ""
-    """For docs/settings.md, which lists the keys of files: one line of Markdown."""
+    """The setting's meaning as one line of Markdown, for the list of keys in docs/settings.md."""
     flag: Flag | None = None
     variable: str | None = None
     """A variable of the environment."""
     read: Callable[[str], object] | None = None
-    """Reads the variable's text; None: the kind does."""
+    """Converts the variable's text; None: the kind converts it."""
     in_repository: Tightening | None = None
     """How a file that lies in the working directory may tighten it; None: not at all (exit 78)."""
     is_in_files: bool = True
-    """False: it is about one run, so that only its flag sets it."""
+    """False: the setting is about one run, so only its flag sets it."""
     name: str = ""
     """Table and key, with a dot between; `ralph/settings/keys.py` fills it in."""
     default: Any = None

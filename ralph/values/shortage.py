@@ -1,4 +1,4 @@
-"""A machine that has no thread, process, memory or file descriptor left. The shortage is nobody's fault, and passes."""
+"""Recognises that the machine has no thread, process, memory or file descriptor left. Such a shortage passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "mem
 
 
 def line_with_advice(error: ShortageError) -> str:
-    """One line for the person whose run ends because of it."""
+    """One line about the shortage, for the person whose run it ends."""
     return f"{error}: {ADVICE}"
 
 

@@ -13,8 +13,10 @@ DEEPEST = 100
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError for anything else (NaN, Infinity and numbers beyond a float
-    included), and if it is too deep; RecursionError where it is far too deep.
+    """The value of a JSON text.
+
+    Raises ValueError if the text is not standard JSON (NaN, Infinity and numbers beyond a float are not), or if the
+    value is nested too deeply. Raises RecursionError if it is nested so deeply that Python cannot decode it.
     """
     try:
         value = _QUICK.decode(text)
@@ -29,7 +31,7 @@ def strict_json(text: str) -> Any:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether the value has more levels than that. Goes level by level, without recursion."""
+    """Whether the value is nested deeper than `levels`. Goes level by level, without recursion."""
     level = [value]
     for _ in range(levels):
         level = [

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FINAL_REPORT = "final_report"
-"""The tool by which a model ends its task, where a report is required. It runs nothing: `values/report.py` takes it."""
+"""The tool with which a model ends a task that requires a report. It runs nothing: `values/report.py` takes the call.
+"""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
 """Tools whose effect is one file's new content: a later check can tell whether the write was done."""

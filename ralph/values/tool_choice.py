@@ -1,6 +1,7 @@
-"""Chooses the tools of a run from the user's options, and checks the names in them.
+"""Chooses the tools of a run from the user's options, and checks the names in them. Pure.
 
-Pure. Refuses a name that is no tool anywhere: a typing mistake must not leave a tool in, or take one out.
+Refuses a name that neither ralph nor another known program has for a tool: a typing mistake must not allow or forbid a
+tool unnoticed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether a tool is one that others have and ralph does not; a pattern of its calls narrows nothing here."""
+    """Whether a tool exists in other programs, but not in ralph.
+
+    The name may be followed by a pattern of its calls in parentheses.
+    """
     form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
@@ -107,8 +111,9 @@ def lacking(names: Iterable[str]) -> tuple[str, ...]:
 def enabled_tools(
     exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The enabled tools. `exact`: these and no others. `allowed`: these and the read-only ones. None: not given,
-    so all of them.
+    """The tools that a run may use.
+
+    `exact`: only these tools; None: all tools. `allowed`: only these tools and the read-only ones; None: all tools.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)

@@ -27,7 +27,7 @@ class TokenUsage(Struct, frozen=True):
     output: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
-    """The part of `cache_write` at the 1-hour price."""
+    """The part of `cache_write` that is billed at the 1-hour price."""
     cache_read: int = 0
 
     @property
@@ -48,7 +48,7 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """Facts of the model that the last counting target asked."""
+    """The model's facts, as they were known when tokens were last added."""
 
 
 class RunUsage(Struct, frozen=True):
@@ -57,7 +57,7 @@ class RunUsage(Struct, frozen=True):
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """The usage with `tokens` added. `facts`: the known facts of the target's model: its price most of all."""
+        """The usage with `tokens` added. `facts`: the known facts of the target's model, above all its price."""
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
@@ -104,7 +104,7 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """The tokens of a whole answer. If the server does not count them, the greatest possible numbers."""
+    """The tokens of a whole answer, as the server counts them; if it does not count, the greatest possible numbers."""
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)
