@@ -50,9 +50,9 @@ class TargetClients:
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy.
-
-        The default certificates are a file too, so an OSError may be a shortage of descriptors.
+        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy. An
+        OSError may also mean that the machine lacks descriptors, because the default certificates are read from a file
+        too.
         """
         credentials = target.credentials[key : key + 1]
         own = tuple((credential.header, credential.value.plain) for credential in credentials)

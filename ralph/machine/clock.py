@@ -1,4 +1,4 @@
-"""The real clocks. Durations come from one that counts suspend where the system has it (Linux)."""
+"""The real clocks. If the system has a clock that also counts suspended time (Linux), durations are measured with it."""
 
 from __future__ import annotations
 

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 
 def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
-    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError.
-
-    `environment`: None for the process's own. `watchers` receive every event too.
+    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError. `environment` None:
+    the process's own. `watchers` also receive every event.
     """
     environment = dict(os.environ) if environment is None else environment
     clock, context = SystemClock(), None
@@ -92,7 +91,9 @@ def run_prompt(process: RunProcess) -> int:
 
 
 def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
-    """Reads the prompt. It does so once the time limit is known, because standard input may stay open for ever."""
+    """Finds the surroundings and then the prompt. The order matters: the time limit must be known first, because
+    standard input may stay open for ever.
+    """
     around = process.begin()
     options = process.context.options
     if not options.reads_stdin:

@@ -50,7 +50,7 @@ class MissingGuard(Struct, frozen=True):
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """The missing guard after an `initialize` with these keys."""
+    """Notes a guard among the keys of an `initialize` request as missing. Returns the new value."""
     guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
     if not guards or missing.for_good is not None:
         return missing
@@ -65,8 +65,8 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """The missing guard after a `set_permission_mode` that was refused. `mode`: the mode in force; no mode is stricter
-    than `plan`.
+    """Notes that a `set_permission_mode` request was refused for `reason`. Returns the new value. `mode`: the mode in
+    force. If it is `plan`, no guard is missing, because no mode is stricter.
     """
     if mode is PermissionMode.PLAN:
         return missing

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event, RunEnded
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
-"""The outcomes of a run whose result could not be written."""
+"""Outcomes that a failed delivery of the result can give a run."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -223,8 +223,8 @@ class PreparedRun:
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
         """The command that resumes the session, with the options of this command line that it must repeat. None:
-        nothing can be resumed, or the machine lacks the memory or descriptors to find out: a hint must not cost the
-        result.
+        nothing can be resumed, or the machine lacks the memory or the descriptors to find out. Such a shortage raises
+        nothing, because the result matters more than a hint.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None

@@ -43,7 +43,7 @@ class ReportCheck:
         environment: Mapping[str, str],
         within_s: float = CHECKED_WITHIN_S,
     ) -> None:
-        """`environment`: for the process of ralph's own that reads the model's report."""
+        """`environment`: the environment of the separate process."""
         self._schema = dict(tool_input_schema)
         self._waiter = waiter
         self._clock = clock

@@ -1,7 +1,6 @@
-"""Metrics and traces of a run, for machines that watch many runs. Both are off unless asked for.
-
-Neither may harm the run: one that cannot be opened is refused before anything is spent, and a later failure is one
-notice.
+"""Metrics and traces of a run, for machines that watch many runs. Both are off unless they are configured. Neither may
+harm the run: if one of them cannot be opened, the run is refused before it spends anything, and a later failure causes
+only one notice.
 """
 
 from __future__ import annotations
@@ -79,7 +78,9 @@ class Telemetry:
             events.emit(Notice(problem))
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
-        """Closes both. Returns the final problems, as events. `was_stopped`: somebody waits for this process to end."""
+        """Closes the metrics and the traces. Returns their last problems, as events. `was_stopped`: somebody waits for
+        this process to end.
+        """
         if self._metrics is not None:
             try:
                 self._metrics.close(exit_code)
