@@ -1,4 +1,4 @@
-"""The real clocks. If the system has a clock that also counts suspended time (Linux), durations are measured with it."""
+"""The real clocks. Durations are measured with a clock that counts suspended time, if the system has one (Linux)."""
 
 from __future__ import annotations
 

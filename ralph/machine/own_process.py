@@ -86,10 +86,11 @@ def _values_of_cd(arguments: list[str]) -> list[str]:
 
 
 def keep_memory_private(core_limit: int | None = None) -> None:
-    """Allow no core dump, in a file or through a pipe; on Linux close memory and environment to other processes.
+    """Allow no core dump, neither to a file nor to a pipe. On Linux, other processes can then read neither the memory
+    nor the environment of this process.
 
-    `core_limit`: the commands' limit, where a ralph that started this one has lowered it; None: this process's
-    own. The hard limit stays, so that commands can get theirs back.
+    `core_limit`: the limit that commands get, if a ralph that started this process has lowered the limit; None: the
+    limit that this process has now. The hard limit stays, so that commands can get their limit back.
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
@@ -101,8 +102,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Make the process non-dumpable. A kernel that pipes dumps to a program (core_pattern) ignores the limit, but
-    not this.
+    """Make the process non-dumpable. If the kernel pipes core dumps to a program (core_pattern), it ignores the limit
+    on core dumps, but it does not dump such a process.
     """
     try:
         # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.

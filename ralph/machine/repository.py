@@ -30,8 +30,8 @@ def repository_top(directory: Path) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the repository's top; outside of one the working directory
-    alone, as what lies above is not this project's.
+    """The directories from the working directory up to the top of its repository. Outside of a repository: the working
+    directory alone, because the directories above it do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
@@ -41,9 +41,7 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
 
 
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The git directories of the checkouts around the roots: a linked worktree has one of its own and a common
-    one.
-    """
+    """The git directories of the checkouts around the roots. A linked worktree has two: its own and the common one."""
     named = (environment[name] for name in _VARIABLES if environment.get(name))
     found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
     for root in roots:

@@ -52,7 +52,9 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: the reader sees each piece of an answer as it comes; `shows_lines`: each whole line."""
+        """`shows_deltas`: the reader sees each piece of an answer as it comes. `shows_lines`: the reader sees each
+        whole line.
+        """
         self._clock = clock
         self._interval_s = interval_s
         self._shows_deltas = shows_deltas
@@ -69,9 +71,7 @@ class Heartbeats:
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str) -> Heartbeat | None:
-        """The heartbeat, if one is due; None: none is. Its silence counts from the last sign of life, over several
-        waits.
-        """
+        """The heartbeat, if one is due; None: none is due. The silence that it reports may span several waits."""
         now_s = self._clock.now_s()
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
@@ -186,7 +186,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Switches the run's time limit off: after the first stop only clean-up follows."""
+        """Raises `stop`. It first switches off the run's time limit, because only clean-up follows."""
         self._run_ends_s = None
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:

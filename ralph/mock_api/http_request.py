@@ -1,4 +1,6 @@
-"""Reads one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
+"""Reads one HTTP/1.x request from a socket. Refuses a request whose end cannot be determined, and a body that is too
+large.
+"""
 
 from __future__ import annotations
 

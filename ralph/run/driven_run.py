@@ -90,7 +90,7 @@ def run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def _open(process: RunProcess, driver: Driver) -> PreparedRun:
-    """Starts the reader of control lines, and then opens the session. In this order, a lack of threads loses no line."""
+    """Starts the reader of control lines, and then opens the session: in this order a lack of threads loses no line."""
     context, around = process.context, process.begin()
     patiently(driver.channel.start, context.waiter, context.clock)
     prepared = process.open(around, has_prompt=True)

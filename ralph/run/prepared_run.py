@@ -212,7 +212,7 @@ class PreparedRun:
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
     def record_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
-        """Records the delivery of the last result, as the process reports it. Raises JournalError."""
+        """Records whether the last result was delivered, as the process reports it. Raises JournalError."""
         recorded, self._recorded = self._recorded, None
         if recorded is None:
             return  # no task was worked on, or that was noted before

@@ -216,7 +216,7 @@ class RunProcess:
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records the delivery of the last result; this also covers the process's earlier results."""
+        """Records whether the last result was delivered. The record also covers the process's earlier results."""
         if self._prepared is None:
             return
         try:

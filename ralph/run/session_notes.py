@@ -45,7 +45,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """Returns the events that were noted since the last task. From now on, events are written to the log at once."""
+        """Returns the events noted since the last task. From now on, events are written to the log at once."""
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting
