@@ -120,7 +120,7 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The moment until which to wait for an item; None: the clock has fired."""
+        """The moment until which the caller waits for an item; None: the clock has fired."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

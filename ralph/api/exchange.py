@@ -84,10 +84,9 @@ class Wire:
 
 
 class Exchange:
-    """One request under way; it starts at once. `next_item` gives Connected, ResponseHead, body chunks (decoded)
-    and BodyEnd, or Failed at any point.
-
-    Raises ShortageError where the machine has no thread left.
+    """One request, which is sent as soon as the object is made. `next_item` returns Connected, ResponseHead, body
+    chunks (decoded) and BodyEnd, in this order, or Failed at any point. Raises ShortageError if the machine has no
+    thread left.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:

@@ -206,7 +206,7 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """The answer of a 2xx that is no event stream: an error object, a whole message, nothing, or something
+        """Reads the answer from a 2xx that is no event stream: an error object, a whole message, nothing, or something
         else.
         """
         body = bytearray()

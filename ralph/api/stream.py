@@ -129,7 +129,7 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Accepts damaged text as it is. Refuses a damaged tool input, which must not run."""
+        """Refuses a tool input whose bytes were damaged, because it must not run. Damaged text is accepted as it is."""
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))

@@ -218,7 +218,7 @@ def _processes() -> list[int]:
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """Parent and state of a process; 0 and X when it is gone."""
+    """The parent and the state of a process. They are 0 and X if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.

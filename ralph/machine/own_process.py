@@ -24,16 +24,16 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether other processes of the same user are kept from reading this one's memory and environment."""
+    """Whether this process has closed its memory and its environment to other processes of the same user."""
     return _is_memory_private
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Take the working directory off the import path. Returns the directories named by `PYTHONPATH` that are
-    gone.
+    """Take the working directory off the import path. Returns the entries of `PYTHONPATH` that were removed.
 
-    The working directory is the current one, and the one that the command line names. Relative entries go too. A
-    directory of installed packages stays (a virtual environment inside a checkout), unless `PYTHONPATH` names it.
+    This concerns the current directory and the directory that the command line names, with everything inside them, and
+    relative entries. A directory of installed packages stays (a virtual environment inside a checkout), unless
+    `PYTHONPATH` names it.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
@@ -73,7 +73,7 @@ def _is_for_installed_modules(entry: str) -> bool:
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`. One directory too many does no harm."""
+    """Every argument that could be the value of `--cd`. An argument too many does no harm."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):

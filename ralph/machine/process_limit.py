@@ -82,7 +82,7 @@ class ProcessLimit:
         _write(self._directory / "pids.max", str(most))
 
     def close(self) -> None:
-        """Remove the group. A process that could not be killed keeps it; the next run removes it then."""
+        """Remove the group. If a process in it could not be killed, the group stays, and a later run removes it."""
         with suppress(OSError):
             _remove(self._directory)
             if self._shared is not None:
@@ -127,7 +127,7 @@ def _below(path: str, root: str) -> str | None:
 
 
 def remove_left_over(directory: Path) -> None:
-    """Remove the groups that killed ralphs have left there."""
+    """Remove the groups that killed ralphs have left in `directory`."""
     for group in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = _locked(group)
@@ -138,15 +138,15 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Remove a group, with those that a killed ralph has left within it. Raises OSError for one with a process in
-    it.
+    """Remove a group and the groups that a killed ralph has left within it. Raises OSError if a process is in one of
+    them.
     """
     remove_left_over(group)
     group.rmdir()
 
 
 def _new_group(directory: Path) -> tuple[Path, int]:
-    """Make a new group in there; with the descriptor that locks it. Raises OSError."""
+    """Make a new group in `directory`. Returns it with the descriptor that locks it. Raises OSError."""
     for number in range(_TRIES):
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()
@@ -163,7 +163,7 @@ def _new_group(directory: Path) -> tuple[Path, int]:
 
 
 def _locked(group: Path) -> int:
-    """Lock a group. Raises OSError when somebody else has the lock."""
+    """Lock a group. Returns the descriptor that holds the lock. Raises OSError if another process has the lock."""
     lock = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -56,10 +56,10 @@ def protect_this_process() -> None:
 
 
 class OwnedProcess:
-    """A process in a session of its own, and everything that it leaves behind.
+    """A process in a session of its own, with all processes that it starts or leaves behind.
 
-    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: all processes
-    adopted after the start are attributed to it.
+    Start it on the main thread, because the kernel may tie it to the thread that starts it. Start only one at a time:
+    all processes that ralph adopts after the start are attributed to it.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class SupervisedCommand(OwnedProcess):
         input_from: int | None = None,
         errors_to: int | None = None,
     ) -> None:
-        """`grace_s`: the time from SIGTERM to SIGKILL. Raises OSError when it cannot start.
+        """`grace_s`: the time from SIGTERM to SIGKILL. Raises OSError if the command cannot start.
 
-        `input_from`, `errors_to`: as for an `OwnedProcess`.
+        `input_from` and `errors_to` mean the same as for an `OwnedProcess`.
         """
         super().__init__(
             [
@@ -159,7 +159,9 @@ class SupervisedCommand(OwnedProcess):
 
     @property
     def output_descriptor(self) -> int:
-        """The descriptor at which standard output arrives, and standard error with it unless that goes elsewhere."""
+        """The descriptor from which standard output is read. Standard error arrives there too, unless `errors_to` was
+        given.
+        """
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 

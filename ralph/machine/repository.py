@@ -80,7 +80,7 @@ def _led_to(file: str, start: str) -> str | None:
 
 
 def _first_line(path: str) -> str | None:
-    """The first line of a file; None: there is no such file. A FIFO of that name does not block the call."""
+    """The first line of a file; None: there is no such file. The call does not block if the file is a FIFO."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

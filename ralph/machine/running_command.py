@@ -1,4 +1,6 @@
-"""Follows a supervised command to its end: its time, its output, a signal to ralph. Leaves nothing of it running."""
+"""Follows a supervised command to its end, with a time limit and a limit on its output. A signal to ralph stops the
+command too. Leaves nothing of it running.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class CommandProcess(Protocol):
 
     @property
     def output_descriptor(self) -> int:
-        """The descriptor that standard output arrives at, and standard error with it unless that goes elsewhere."""
+        """The descriptor from which standard output is read. Standard error arrives there too, unless it is sent
+        elsewhere.
+        """
         ...
 
     def wait_for_end(self) -> int:
@@ -89,7 +93,9 @@ class CommandEnding(Struct, frozen=True):
     status: int = 0
     """The exit code, 128 + n for a signal; valid only if the command ended by itself."""
     is_all_gone: bool = True
-    """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
+    """False if something that the command started could not be killed: another user's process, or a process stuck in
+    the kernel.
+    """
 
 
 class _News(enum.Enum):

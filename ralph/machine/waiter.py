@@ -1,6 +1,5 @@
-"""The one place where the main thread waits: one inbox for bytes, tools, control lines and signals, with a deadline.
-
-`Interrupted` is raised here, in the open, never by a signal handler, so that nothing is torn in the middle of a write.
+"""The one place where the main thread waits: for bytes, tools, control lines and signals, through one inbox and with a
+deadline. `Interrupted` is raised here and never by a signal handler, so that no write is torn in the middle.
 """
 
 from __future__ import annotations
@@ -101,14 +100,11 @@ class InboxWaiter:
         on_look: Callable[[], None] | None = None,
     ) -> None:
         """`inbox`: the place for signals and items of other threads; None: the waiter makes its own. `events` receives
-        the `heartbeats`.
-
-        `driver` takes control lines during every wait for something else. `run_ends_s`: the end of the run's time
-        limit, on the clock; None: no limit.
-
-        `on_first_stop` is called outside any signal handler, before the first `Interrupted` is raised. `on_tick` is
-        called several times a second in a sleep, with the text of the wait and the seconds left (0: it is over).
-        `on_look` is called as often in every wait.
+        the heartbeats that `heartbeats` finds due. `driver` takes control lines during every wait for something else.
+        `run_ends_s`: the end of the run's time limit, on the clock; None: no limit. `on_first_stop` is called outside
+        any signal handler, before the first `Interrupted` is raised. `on_tick` is called several times a second in a
+        sleep, with the text of the wait and the seconds left (0: it is over). `on_look` is called as often in every
+        wait.
         """
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False

@@ -147,7 +147,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage in `message_start`: all input tokens, and hardly any output tokens."""
+    """The usage in `message_start`: all input tokens, and at most one output token."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 

@@ -81,7 +81,7 @@ def _examples() -> Traversable:
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
-    """The scenario in a text. `name` opens the line of every error."""
+    """Parses the text of a scenario. `name` begins the text of every error."""
     try:
         return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:

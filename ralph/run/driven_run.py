@@ -76,9 +76,9 @@ def refuse_unusable_input(options: RunOptions) -> None:
 
 
 def run_messages(process: RunProcess, driver: Driver) -> int:
-    """Works on a driver's messages. Returns the exit code of the last result, or of the stop between two tasks.
+    """Works on a driver's messages. Returns the exit code of the last result, or of a stop between two tasks.
 
-    Raises UsageError, also if no message came at all. The caller prints its line.
+    Raises UsageError, also if no message came at all. The caller prints the error's line.
     """
     try:
         opened = process.attempt(lambda: _open(process, driver))

@@ -1,7 +1,5 @@
-"""Determines which requested guards ralph cannot provide. Pure.
-
-A hook that is never called may be the only protection against a command. So nothing runs while a requested guard is
-missing.
+"""Determines which requested guards ralph cannot provide. Pure. Nothing runs while a requested guard is missing,
+because a hook that is never called may be the only protection against a command.
 """
 
 from __future__ import annotations
@@ -88,5 +86,5 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether a value requests anything: `{"PreToolUse": []}` registers no hook."""
+    """Whether the value of a key requests anything. `{"PreToolUse": []}` does not: it registers no hook."""
     return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -46,8 +46,8 @@ def open_old_session(
     *,
     settings: Settings,
 ) -> OpenSession:
-    """Opens the old session. `new_id`: the id of the copy, if the session forks. Raises UsageError if there is no
-    session to resume, CannotOpenError if there is one that cannot be opened.
+    """Opens the old session. `new_id`: the id of the copy, if the session is forked. Raises UsageError if there is no
+    session to resume, and CannotOpenError if a session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)

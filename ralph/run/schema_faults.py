@@ -129,7 +129,7 @@ def _got(error: ValidationError) -> str:
 
 
 def _value(error: ValidationError) -> Any:
-    """The keyword's value in the schema. (The library's type also allows an error without a keyword.)"""
+    """The value of the violated keyword in the schema. (The library's type also allows an error without a keyword.)"""
     return error.validator_value
 
 

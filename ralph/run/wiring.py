@@ -72,9 +72,9 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
 ) -> LocalToolbox:
-    """Builds the tools. `offered`: the tools that the session's requests have offered so far, and no others are
-    offered; None: no such limit. `keeps_list`: the requests keep their list of tools, and calls that the permission
-    mode forbids are refused. Otherwise the forbidden tools are left out of the list.
+    """Builds the tools. `offered`: the tools that the session's requests have offered so far; all other tools are left
+    out. None: there is no such limit. `keeps_list`: the requests keep their list of tools, and calls that the
+    permission mode forbids are refused. Otherwise the forbidden tools are left out of the list.
 
     Raises WorkingDirectoryGoneError, and SettingsError for an unusable directory.
     """
