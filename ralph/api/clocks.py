@@ -1,6 +1,5 @@
-"""The clocks of one answer, and the next one to fire. Pure: moments in, the nearest deadline out.
-
-An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
+"""The clocks of one answer, and the next clock to fire. Pure: it takes moments and returns the nearest deadline. The
+read timeout of an HTTP library cannot replace these clocks: it never fires on a stream of pings or on a slow drip.
 """
 
 # No `from __future__ import annotations` here: the rows of settings are read from the annotations.

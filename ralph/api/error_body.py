@@ -52,10 +52,10 @@ class ErrorFields(Struct, frozen=True):
 
 
 def error_fields(value: object) -> ErrorFields:
-    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and
-    `{"detail": ...}`.
+    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and `{"detail":
+    ...}`.
 
-    `value` is a decoded body; one that is no object has no fields.
+    `value` is a decoded body. If it is not an object, it has no fields.
     """
     if not isinstance(value, dict):
         return ErrorFields()

@@ -110,8 +110,8 @@ class Exchange:
 
     def leave(self) -> None:
         """Leaves a complete answer: the thread reads to the end of the body, so that the connection can be reused.
-
-        Whatever else arrives is dropped, errors included. The next exchange ends a thread that is still reading.
+        Everything that still arrives is dropped, errors included. If the thread is still reading when the next exchange
+        begins, that exchange ends it.
         """
         self._unwanted.set()
         self._mailbox.close()

@@ -55,7 +55,7 @@ class Reception:
         host: str,
         answered: set[str],
     ) -> None:
-        """`answered`: the hosts that have answered in this session; this one is added when it does."""
+        """`answered`: the hosts that have answered in this session. The request's host is added when it answers."""
         self.exchange = exchange
         self._clocks = clocks
         self._clock = clock

@@ -67,9 +67,8 @@ class StreamAssembler:
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8 and were replaced by U+FFFD.
-
-        Raises StreamParse where the protocol is broken, StreamTransient where asking again may help.
+        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8, and were replaced by U+FFFD. Raises
+        StreamParse if the event breaks the protocol, and StreamTransient if sending the request again may help.
         """
         if self.is_complete:
             return

@@ -1,6 +1,5 @@
-"""A `Client` for several targets: one connection per endpoint and key, made when it is first needed.
-
-An endpoint that cannot even be tried gives an `Api` error, so that another target may be used.
+"""A `Client` for several targets. It has one connection per endpoint and key, made when it is first needed. If an
+endpoint cannot even be tried, raises an `Api` error, so that another target may be used.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ class CommandSupervisor:
         most_processes: int | None = None,
         is_below_loop: bool = False,
     ) -> None:
-        """`environment`: what commands see; it holds no credentials. `most_processes`: the limit for all commands
-        together, where this machine can set one; None: the default. `is_below_loop`: the parent is a ralph too.
+        """`environment`: the supervisor's environment; it holds no credentials. `most_processes`: the limit for all
+        commands together, if this machine can set a limit; None: the default. `is_below_loop`: the parent of this
+        process is a ralph too.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -188,7 +189,7 @@ class _Serving:
         environment: Mapping[str, str],
         grace_s: float,
     ) -> None:
-        """Sends the request for one command. Raises OSError: then no command was started."""
+        """Sends the request for one command. If it raises OSError, no command was started."""
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(

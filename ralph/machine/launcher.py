@@ -312,7 +312,9 @@ class Launcher:
         self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
-        """The loop. Each turn: collect what has ended, do what is due, wait for a signal or the next step."""
+        """The launcher's loop. Each turn collects children that have ended, does the step that is due, and waits for a
+        signal or for the next step.
+        """
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
         while self._reap():

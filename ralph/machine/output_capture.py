@@ -89,7 +89,7 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Takes output from one thread; another may read it after `close()`."""
+    """Takes output from one thread. Another thread may read the result after `close()`."""
 
     def __init__(
         self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction

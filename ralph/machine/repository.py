@@ -20,7 +20,9 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory at or above this one with `.git` in it, links resolved. None: there is no repository."""
+    """The nearest directory with `.git` in it, from `directory` upwards, with links resolved. None: there is no
+    repository.
+    """
     directory = directory.resolve()
     for above in (directory, *directory.parents):
         # A link that leads nowhere counts too: git will report what is wrong with it.

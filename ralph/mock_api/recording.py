@@ -33,7 +33,7 @@ class RecordedRequest(Struct, frozen=True):
     path: str
     """The path with the query; values that look like credentials are replaced."""
     headers: Mapping[str, str]
-    """Names in lower case; values of headers that look like credentials are replaced."""
+    """Header names in lower case. Values of headers that look like credentials are replaced."""
     body_bytes: int
     """Size of the body, also when the body itself is no longer kept."""
     body: bytes | None

@@ -45,7 +45,7 @@ class Turn(Struct, frozen=True):
     """One assistant message."""
 
     content: str | Sequence[Block] = ()
-    """A string is one text block, as in the API. Empty: a message without content."""
+    """The content of the message. A string is one text block, as in the API. Empty: a message without content."""
     stop_reason: str | None = None
     """The stop reason; an empty text is sent as it is. None: `tool_use` if there is a tool call, else `end_turn`."""
     stop_sequence: str | None = None
@@ -58,7 +58,7 @@ class Turn(Struct, frozen=True):
     id: str | None = None
     """The id of the message; None: made from the number of the answer."""
     chunk_chars: int = 16
-    """Characters per delta of text, thinking and tool input. 0: everything in one delta."""
+    """Characters per delta of text, thinking and tool input. 0: one delta has all characters."""
     pings_before_start: int = 0
     """`ping` events before `message_start`."""
     ping_every: int = 0

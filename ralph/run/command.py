@@ -1,5 +1,5 @@
-"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, also a bug or a misuse of
-the command line.
+"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, even after a bug or a
+misuse of the command line.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def run_prompt(process: RunProcess) -> int:
-    """Runs one prompt to its result. Returns the exit code. Raises UsageError, whose line the caller prints."""
+    """Runs one prompt to its result. Returns the exit code. Raises UsageError; the caller prints its line."""
     try:
         asked = process.attempt(lambda: _begin(process))
     except UsageError as error:

@@ -35,7 +35,7 @@ class TooLong(Struct, frozen=True):
 
 class EndOfInput(Struct, frozen=True):
     error: str | None = None
-    """Why nothing more can be read; None: the input ended normally."""
+    """The error that ended the reading; None: the input ended normally."""
 
 
 END_OF_INPUT = EndOfInput()
@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """Why a descriptor cannot deliver control lines; None: it can."""
+    """The reason why a descriptor cannot deliver control lines; None: it can."""
     try:
         os.fstat(fd)
     except OSError:

@@ -143,7 +143,7 @@ class Ignored(Struct, frozen=True):
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """The id of the request; None: the line has no id, or one that cannot be sent back."""
+    """The id of the request; None: the line has no id, or its id cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The keys of the faulty control request; empty for other lines. They show whether it requested a guard."""
 

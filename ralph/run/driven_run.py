@@ -106,7 +106,7 @@ def _tell(process: RunProcess, ended: RunEnded) -> RunEnded:
 
 
 class _DrivenRun:
-    """The messages of one open session, one after the other."""
+    """Works on the messages of one open session, one after the other."""
 
     def __init__(self, process: RunProcess, steering: Steering, prepared: PreparedRun) -> None:
         self._process = process

@@ -37,13 +37,13 @@ _GUARDS = frozenset(
 
 class MissingGuard(Struct, frozen=True):
     for_good: str | None = None
-    """Why ralph lacks a guard that `initialize` requested. It stays missing as long as the process lives."""
+    """The reason why a guard that `initialize` requested is missing. It stays missing as long as the process lives."""
     until_a_mode: str | None = None
-    """Why the requested permission mode is not in force. A later request for a mode that ralph supports clears it."""
+    """The reason why the requested permission mode is not in force. A later request for a supported mode clears it."""
 
     @property
     def reason(self) -> str | None:
-        """Why no message may be worked on; None: no guard is missing."""
+        """The reason why no message may be worked on; None: no guard is missing."""
         return self.for_good or self.until_a_mode
 
 

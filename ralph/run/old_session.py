@@ -1,5 +1,5 @@
-"""Opens an old session that a run resumes, or a copy of it. It never guesses: a session that cannot be resumed gives
-one line and an exit code.
+"""Opens an old session that a run resumes, or a copy of it. It never guesses: if a session cannot be resumed, the run
+ends with one line of text and an exit code.
 """
 
 from __future__ import annotations

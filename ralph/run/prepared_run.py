@@ -1,6 +1,5 @@
 """An open session with its tools, clients and targets. It works on one task or many, until its journal is closed.
-
-It raises an error if one of these cannot be opened: without a session there is no request.
+Making it raises an error if the session, a tool or a client cannot be opened, so no request is sent without a session.
 """
 
 from __future__ import annotations

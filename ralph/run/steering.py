@@ -140,7 +140,7 @@ class Steering:
 
     @property
     def missing_guard(self) -> str | None:
-        """Why no message may be worked on; None: no guard is missing."""
+        """The reason why no message may be worked on; None: no guard is missing."""
         return self._missing.reason
 
     @property
