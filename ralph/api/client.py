@@ -43,7 +43,7 @@ DESCRIPTION_BYTES = 256 * 1024
 
 
 class Endpoint(Struct, frozen=True):
-    """The address of requests and their headers, which hold the credential."""
+    """The address of requests, and their headers. The headers hold the credential."""
 
     base_url: str
     headers: Headers
@@ -54,9 +54,8 @@ class Endpoint(Struct, frozen=True):
 
 
 class MessagesApi:
-    """A `Client` for one endpoint. `redact` cleans every text that leaves this module inside an error.
-
-    `answered`: hosts that are known to exist, because they have answered before; clients share it.
+    """A `Client` for one endpoint. `redact` removes secrets from every text inside an error. `answered`: the hosts that
+    have answered before and so are known to exist; all clients share this set.
     """
 
     def __init__(
@@ -168,9 +167,8 @@ class MessagesApi:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
 ) -> ModelDescription | None:
-    """The description; None: the server gives none. Raises only `Interrupted`.
-
-    The exchange is over afterwards; if the body was read to its end, the connection can be used again.
+    """Receives the description; None: the server gives none. Raises only `Interrupted`. The exchange is over
+    afterwards; if the body was read to its end, the connection can be used again.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)

@@ -1,6 +1,5 @@
-"""The clocks of one answer, and the next one to fire. Pure: moments in, the nearest deadline out.
-
-An HTTP library's read timeout cannot do this: it never fires on a stream of pings or on a slow drip.
+"""The clocks of one answer, and the next clock to fire. Pure: it takes moments and returns the nearest deadline. The
+read timeout of an HTTP library cannot replace these clocks: it never fires on a stream of pings or on a slow drip.
 """
 
 # No `from __future__ import annotations` here: the rows of settings are read from the annotations.
@@ -13,7 +12,7 @@ from ralph.values.setting import SECONDS, SMALLER, Key
 
 
 class ClockLimits(Struct, frozen=True):
-    """The limit of each clock in seconds; 0 switches it off."""
+    """The limit of each clock in seconds. A limit of 0 switches the clock off."""
 
     connect_s: Annotated[
         float,
@@ -45,7 +44,7 @@ class ClockLimits(Struct, frozen=True):
     response_s: Annotated[
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
-    """One answer from beginning to end."""
+    """Longest time for one answer, from beginning to end."""
 
 
 ERROR_BODY_S = 5.0
@@ -59,7 +58,7 @@ class Deadline(Struct, frozen=True):
 
 
 class ResponseClocks:
-    """Takes the times of what happened, on one monotonic clock, and computes the next deadline."""
+    """Notes when the parts of an answer came, on one monotonic clock, and computes the next deadline."""
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -80,7 +79,9 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for an error's body. It is short, because the status is already known and matters most."""
+        """The deadline for reading an error's body. It is short, because the status is already known and matters more
+        than the body.
+        """
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
@@ -118,7 +119,7 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The moment until which to wait for an item; None: the clock has fired."""
+        """The moment until which the caller waits for an item; None: the clock has fired."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

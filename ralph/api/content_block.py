@@ -42,7 +42,7 @@ class OpenBlock:
         self.block = block
         self.is_closed = False
         self.malformed: str | None = None
-        """Why the input cannot be run, set when the block ends; None: it can."""
+        """The reason why the tool call cannot run, set when the block ends; None: it can run."""
         self.raw_input = ""
         self._kind: str = block["type"]
         self._fragments: list[str] = []

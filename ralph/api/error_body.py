@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def stream_error(event: dict[str, Any]) -> AgentError:
-    """The error of an `error` event or of an error object in a 2xx body, in the API's shape or another's.
+    """The error that an `error` event reports, or an error object in a 2xx body. The object may come from the API or
+    from another server.
 
-    Its `error.type` decides; where the API has no such type, the status in its `code`.
+    Its `error.type` decides the kind of error. If the API has no such type, the status in its `code` decides.
     """
     fields = error_fields(event)
     status = status_meant(fields.type, fields.status)
@@ -43,18 +44,18 @@ class ErrorFields(Struct, frozen=True):
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`, or another server's `code` where it is one that decides."""
+    """The API's `details.error_code`. For another server: its `code`, if ralph knows that code."""
     status: int | None = None
-    """The HTTP status, from servers that repeat it in `code`."""
+    """The HTTP status, if the server repeats it in `code`."""
     message: str | None = None
     request_id: str | None = None
 
 
 def error_fields(value: object) -> ErrorFields:
-    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and
-    `{"detail": ...}`.
+    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and `{"detail":
+    ...}`.
 
-    `value` is a decoded body; one that is no object has no fields.
+    `value` is a decoded body. If it is not an object, it has no fields.
     """
     if not isinstance(value, dict):
         return ErrorFields()
@@ -143,7 +144,7 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
 
 
 def _error_fields(text: str) -> ErrorFields:
-    """The fields of an error's body; empty: it is no JSON, or incomplete."""
+    """The fields of an error's body. They are all None if the body is incomplete or is not JSON."""
     try:
         return error_fields(json.loads(text))
     except (ValueError, RecursionError):

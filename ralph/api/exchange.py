@@ -84,10 +84,9 @@ class Wire:
 
 
 class Exchange:
-    """One request under way; it starts at once. `next_item` gives Connected, ResponseHead, body chunks (decoded)
-    and BodyEnd, or Failed at any point.
-
-    Raises ShortageError where the machine has no thread left.
+    """One request, which is sent as soon as the object is made. `next_item` returns Connected, ResponseHead, body
+    chunks (decoded) and BodyEnd, in this order, or Failed at any point. Raises ShortageError if the machine has no
+    thread left.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -111,18 +110,16 @@ class Exchange:
 
     def leave(self) -> None:
         """Leaves a complete answer: the thread reads to the end of the body, so that the connection can be reused.
-
-        Whatever else arrives is dropped, errors included. The next exchange ends a thread that is still reading.
+        Everything that still arrives is dropped, errors included. If the thread is still reading when the next exchange
+        begins, that exchange ends it.
         """
         self._unwanted.set()
         self._mailbox.close()
         self._read_ahead.release()
 
     def abort(self) -> None:
-        """Ends the thread wherever it is. Name lookups and unfinished connects cannot be ended: their threads are
-        left behind, harmless.
-
-        The request's own connect timeout ends the latter.
+        """Ends the thread wherever it is. A name lookup or an unfinished connect cannot be ended: its thread is left
+        behind and does no harm. The request's own connect timeout ends an unfinished connect.
         """
         self._aborted.set()
         self.leave()
@@ -176,9 +173,10 @@ class Exchange:
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
-    """Whether bytes came behind the answer's end: on this connection they would pass for the next answer.
+    """Whether bytes follow the end of the answer. A later request on this connection would take them for its answer.
 
-    Only the HTTP library's own state knows. Where that cannot be read, the connection is not used again.
+    Only the HTTP library's private state shows this. If that state cannot be read, returns True, and the connection is
+    not used again.
     """
     stream: Any = response.stream
     try:
@@ -191,7 +189,7 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Turns on TCP keepalive, so that the kernel notices a dead connection, on connections to proxies too."""
+    """Turns on TCP keepalive, so that the kernel notices a dead connection. This includes connections to proxies."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -207,10 +205,11 @@ def _shut_down(sock: socket.socket) -> None:
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """The body in pieces of at most 64 KiB, also where it comes compressed although nobody asked for it.
+    """The body in pieces of at most 64 KiB. It is decompressed if the server compressed it once, which no request asks
+    for.
 
-    Refuses more layers and other encodings: a few bytes of them can stand for gigabytes. Raises httpx.DecodingError, and
-    the errors of reading.
+    Refuses several layers of compression and other encodings, because a few bytes of them can stand for gigabytes.
+    Raises httpx.DecodingError, and the errors of reading.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in {"", "identity"}:

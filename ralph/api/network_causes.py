@@ -33,8 +33,8 @@ _PROXY_STATUS = re.compile(r"^(\d{3})\b")
 def error_before_answer(
     error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
 ) -> AgentError:
-    """The error for a failure before the headers were read. `redact` cleans the library's sentence.
-    `has_answered`: the host exists, whatever a resolver says now.
+    """The error for a failure before the headers were read. `redact` removes secrets from the library's message.
+    `has_answered`: the host has answered before, so it exists even if a name lookup now fails.
     """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):

@@ -55,7 +55,7 @@ class Reception:
         host: str,
         answered: set[str],
     ) -> None:
-        """`answered`: the hosts that have answered in this session; this one is added when it does."""
+        """`answered`: the hosts that have answered in this session. The request's host is added when it answers."""
         self.exchange = exchange
         self._clocks = clocks
         self._clock = clock
@@ -167,7 +167,7 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """The next `Item`; `TIMED_OUT` once the deadline has passed and everything that had arrived by then was read."""
+        """The next `Item`; `TIMED_OUT` if the deadline has passed and no item that arrived before it is left unread."""
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -193,7 +193,9 @@ class Reception:
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The first bytes of an error's body. A failure to read them changes nothing: the status is known."""
+        """The first bytes of an error's body. If reading fails, returns the bytes read so far, because the status is
+        known anyway.
+        """
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -204,7 +206,7 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """The answer of a 2xx that is no event stream: an error object, a whole message, nothing, or something
+        """Reads the answer from a 2xx that is no event stream: an error object, a whole message, nothing, or something
         else.
         """
         body = bytearray()

@@ -67,9 +67,8 @@ class StreamAssembler:
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8 and were replaced by U+FFFD.
-
-        Raises StreamParse where the protocol is broken, StreamTransient where asking again may help.
+        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8, and were replaced by U+FFFD. Raises
+        StreamParse if the event breaks the protocol, and StreamTransient if sending the request again may help.
         """
         if self.is_complete:
             return
@@ -129,7 +128,7 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Accepts damaged text as it is. Refuses a damaged tool input, which must not run."""
+        """Refuses a tool input whose bytes were damaged, because it must not run. Damaged text is accepted as it is."""
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))

@@ -120,9 +120,9 @@ _KNOWN_STARTS = {"text": TextStart, "thinking": ThinkingStart, "tool_use": CallS
 
 
 def stream_event(event: dict[str, Any]) -> StreamEvent | None:
-    """The typed event; None: a kind that adds nothing to the answer.
+    """The typed event; None: an event of this kind adds nothing to the answer.
 
-    Raises StreamParse, which names the path of what does not fit, and the error that an error event stands for.
+    Raises StreamParse, which names the path of the wrong field. For an error event, raises the error that it reports.
     """
     kind = event.get("type")
     if kind not in _KNOWN_EVENTS:
@@ -149,7 +149,7 @@ def check_block(block: dict[str, Any]) -> None:
 
 
 def checked(value: dict[str, Any], kind: Any) -> Any:
-    """The object as a value of `kind`, a Struct or a union of them. Raises StreamParse."""
+    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if it does not fit."""
     try:
         return _converted(value, kind)
     except ValueError as error:  # a ValidationError, or half a character in a kind
@@ -157,7 +157,7 @@ def checked(value: dict[str, Any], kind: Any) -> Any:
 
 
 def _converted(value: dict[str, Any], kind: Any) -> Any:
-    """The object as a value of `kind`, whatever its unknown keys. Raises ValueError."""
+    """Converts the object to `kind`; unknown keys are ignored. Raises ValueError."""
     try:
         return convert(value, kind)
     except UnicodeEncodeError:

@@ -1,6 +1,5 @@
-"""A `Client` for several targets: one connection per endpoint and key, made when it is first needed.
-
-An endpoint that cannot even be tried gives an `Api` error, so that another target may be used.
+"""A `Client` for several targets. It has one connection per endpoint and key, made when it is first needed. If an
+endpoint cannot even be tried, raises an `Api` error, so that another target may be used.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class TargetClients:
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy.
-
-        The default certificates are a file too, so an OSError may be a shortage of descriptors.
+        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy. An
+        OSError may also mean that the machine lacks descriptors, because the default certificates are read from a file
+        too.
         """
         credentials = target.credentials[key : key + 1]
         own = tuple((credential.header, credential.value.plain) for credential in credentials)

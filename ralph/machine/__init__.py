@@ -1,1 +1,1 @@
-"""The machine: clock, waiter, processes, files as they are replaced, programs."""
+"""Access to the machine: clocks, waits, processes, programs, and the replacement of files."""

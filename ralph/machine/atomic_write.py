@@ -25,10 +25,11 @@ _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Write `data` as `name` in a directory that is held open, even if its path has changed. `name` must not be a link.
+    """Write `data` as the file `name` in a directory that is held open, even if the directory's path has changed.
+    `name` must not be a link.
 
-    `before`: the file's stat; None: it does not exist yet. `new_mode`: the mode of a file without a `before`, the umask
-    taken off. Raises OSError, with the old file intact and no temporary file left.
+    `before`: the status of the existing file; None: the file does not exist yet. `new_mode`: the mode of a new file,
+    reduced by the umask. Raises OSError; the old file is then intact, and no temporary file is left.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -100,7 +101,7 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
 
 
 def _copy_extended_attributes(source: str, descriptor: int) -> None:
-    """Copy extended attributes. `source` goes through /proc because these calls know no `dir_fd`."""
+    """Copy extended attributes. `source` is a path below /proc, because these calls do not support `dir_fd`."""
     try:
         names = os.listxattr(source, follow_symlinks=False)
     except OSError:  # a file system without any

@@ -1,4 +1,4 @@
-"""The real clocks. Durations come from one that counts suspend where the system has it (Linux)."""
+"""The real clocks. Durations are measured with a clock that counts suspended time, if the system has one (Linux)."""
 
 from __future__ import annotations
 

@@ -58,8 +58,9 @@ class CommandSupervisor:
         most_processes: int | None = None,
         is_below_loop: bool = False,
     ) -> None:
-        """`environment`: what commands see; it holds no credentials. `most_processes`: the limit for all commands
-        together, where this machine can set one; None: the default. `is_below_loop`: the parent is a ralph too.
+        """`environment`: the supervisor's environment; it holds no credentials. `most_processes`: the limit for all
+        commands together, if this machine can set a limit; None: the default. `is_below_loop`: the parent of this
+        process is a ralph too.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -69,9 +70,9 @@ class CommandSupervisor:
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
-        """Starts the supervisor while a call still arrives.
+        """Starts the supervisor while the arguments of a call are still arriving.
 
-        Call it on the main thread. Raises OSError, as will the start of a command.
+        Call it on the main thread. Raises OSError if the supervisor cannot start; `start` will then raise it too.
         """
         self._running()
 
@@ -80,7 +81,7 @@ class CommandSupervisor:
     ) -> ForkedCommand:
         """Starts a command. Call it on the main thread. `grace_s`: the time from SIGTERM to SIGKILL.
 
-        Raises OSError if it cannot start, as a ShortageError if the machine is short of something.
+        Raises OSError if the command cannot start; a ShortageError if the machine lacks a resource.
         """
         try:
             try:
@@ -97,7 +98,7 @@ class CommandSupervisor:
         """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits for its
         answer.
 
-        Raises OSError if it cannot start.
+        Raises OSError if the supervisor cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -167,7 +168,7 @@ class _Serving:
     """One process of the supervisor."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
-        """Starts the process. Raises OSError, as a ShortageError if the machine is short of something."""
+        """Starts the process. Raises OSError; a ShortageError if the machine lacks a resource."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
@@ -188,7 +189,7 @@ class _Serving:
         environment: Mapping[str, str],
         grace_s: float,
     ) -> None:
-        """Sends the request for one command. Raises OSError: then no command was started."""
+        """Sends the request for one command. If it raises OSError, no command was started."""
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(
@@ -213,18 +214,18 @@ class _Serving:
         return bool(self._is_in_group)
 
     def is_running(self) -> bool:
-        """Whether it takes requests. False too if it was stopped by SIGSTOP."""
+        """Whether the supervisor takes requests. Returns False also if SIGSTOP has stopped it."""
         pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
         self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
         return pid == 0
 
     def dismiss(self) -> None:
-        """Lets it end as soon as everything that it has started is gone."""
+        """Lets the supervisor end as soon as all processes that it started are gone."""
         self._control.close()
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """Kills it. It has nothing to clean up, and the commands that it started end with it."""
+        """Kills the supervisor. It has nothing to clean up, and the commands that it started end with it."""
         self._control.close()
         if not self._is_reaped:
             with suppress(OSError):
@@ -249,9 +250,8 @@ class ForkedCommand:
         self.output_descriptor = output
 
     def wait_for_end(self) -> int:
-        """Blocks until the launcher is gone.
-
-        Returns the status; negative if none came, so that the effects are unknown.
+        """Blocks until the launcher is gone. Returns the command's exit status. A negative status means that the
+        launcher sent none, so that the effects of the command are unknown.
         """
         said = b""
         # An error is a connection's end too.
@@ -271,10 +271,11 @@ class ForkedCommand:
             self._channel.send(launcher.STOP)
 
     def kill_what_is_left(self) -> bool:
-        """SIGKILL the processes of it that this process adopted, and the supervisor with all below it unless the
-        launcher has finished.
+        """Kill the command's processes that this process has adopted. Unless the launcher has finished, also kill the
+        supervisor and everything below it.
 
-        True when nothing was left. Processes that are being born escape one call: repeat until True.
+        Returns True if nothing was left. A process that is just being started can escape one call, so repeat the call
+        until it returns True.
         """
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = not self._has_ended.is_set()
@@ -298,9 +299,9 @@ class ForkedCommand:
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
-    """Starts the process and returns its pid.
+    """Starts the supervisor's process and returns its pid.
 
-    Does without `subprocess`, whose import costs 8 ms: the supervisor sets itself up.
+    Does not use `subprocess`, whose import costs 8 ms. The supervisor does the rest of its set-up itself.
     """
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
@@ -320,7 +321,9 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
 
 
 def _is_over(pid: int) -> bool:
-    """Whether a killed process has ended, which takes microseconds; False for one that is stuck in the kernel."""
+    """Waits briefly for a killed process to end, which usually takes microseconds. Returns False if the process is
+    stuck in the kernel.
+    """
     until_s = time.monotonic() + _KILL_S
     while (is_running := _waited(pid, os.WNOHANG)[0] == 0) and time.monotonic() < until_s:
         time.sleep(_LOOK_AGAIN_AFTER_S)
@@ -328,7 +331,7 @@ def _is_over(pid: int) -> bool:
 
 
 def _waited(pid: int, options: int) -> tuple[int, int]:
-    """Calls `os.waitpid`; returns the pid also for a child that was reaped elsewhere."""
+    """Calls `os.waitpid`. If the child was already reaped elsewhere, returns its pid with status 0."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:

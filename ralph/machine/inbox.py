@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""Seconds in which a loop counts equal signals as one: a signal to all its processes arrives several times."""
+"""Seconds in which a loop counts equal signals as one. A signal that is sent to all its processes arrives several
+times.
+"""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -149,10 +149,9 @@ def tree_below(roots: list[int], most: int | None = None) -> list[int]:
 
 
 def kill_below(root: int, spared: Iterable[int] = ()) -> None:
-    """Stop everything below a process until nothing of it moves, then kill it. Linux.
-
-    `spared`: children of the root that stay, with all that is below them. What was born at a bad moment has lost its
-    parent after this, and is found by a second call.
+    """Stop everything below a process until nothing of it moves, and then kill it. Linux. `spared`: children of the
+    root that are left alone, with everything below them. A process that is just being started can escape and lose its
+    parent; a second call finds it.
     """
     until_s = time.monotonic() + _STOP_WITHIN_S
     # Repeat until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
@@ -163,7 +162,7 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
 
 
 def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
-    """Stop everything below the root. True when anything moved."""
+    """Stop everything below the root. Returns True if anything was still moving."""
     tree = _Tree(root, spared)
     has_moved = False
     while tree.stops_what_moves() and time.monotonic() < until_s:
@@ -173,11 +172,11 @@ def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
 
 
 class _Tree:
-    """The machine's processes; those below the root are stopped, the youngest first.
+    """Stops the processes below a root. It looks at all processes of the machine, the youngest first.
 
-    Walking the tree from above takes a lock of the kernel for each child. In a storm of forks that lock is busy,
-    and meanwhile each process found has ended and left another. By its pid a process is stopped within
-    microseconds.
+    Walking the tree from the root would take a lock of the kernel for each child. In a storm of forks that lock is
+    busy, and each process has started another and ended before the walk reaches it. A process whose pid is known is
+    stopped within microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
@@ -186,7 +185,7 @@ class _Tree:
         self._told: set[int] = set()
 
     def stops_what_moves(self) -> bool:
-        """Stop what moves below the root. True when something did."""
+        """Stop the processes below the root that still move. Returns True if there were any."""
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -219,7 +218,7 @@ def _processes() -> list[int]:
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """Parent and state of a process; 0 and X when it is gone."""
+    """The parent and the state of a process. They are 0 and X if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
@@ -243,8 +242,8 @@ class Launcher:
     def __init__(
         self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
     ) -> None:
-        """`channel`: a non-blocking socket. None: stopping is a signal, and the status is this process's exit
-        code.
+        """`channel`: a non-blocking socket to ralph, for stop requests and for the status. None: a signal requests a
+        stop, and the exit code of this process is the status.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
@@ -293,7 +292,7 @@ class Launcher:
         return self._is_ralph_gone or os.getppid() != self._parent_pid
 
     def say(self, words: bytes) -> None:
-        """Sends over the channel, if there is one and ralph still reads it."""
+        """Sends `words` over the channel, if there is a channel and ralph still reads it."""
         if self._channel is not None:
             try:
                 self._channel.send(words)
@@ -313,7 +312,9 @@ class Launcher:
         self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
-        """The loop. Each turn: collect what has ended, do what is due, wait for a signal or the next step."""
+        """The launcher's loop. Each turn collects children that have ended, does the step that is due, and waits for a
+        signal or for the next step.
+        """
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
         while self._reap():
@@ -334,10 +335,10 @@ class Launcher:
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for ending the tree, made when the command has ended or a stop was requested; the parent's end
-        replaces it.
+        """The plan for ending the tree. A plan is made when the command has ended or a stop was requested. If the
+        parent is gone, the plan for orphans replaces it.
 
-        Empty: let the command run.
+        An empty plan lets the command run.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -367,8 +368,8 @@ class Launcher:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
-        """Whether the command's process group is alive: where orphans are not adopted, nothing else can be asked
-        about.
+        """Whether the command's process group is alive. This is the only check on a system where orphans are not
+        adopted.
         """
         try:
             os.killpg(self._command_pid, 0)
@@ -377,7 +378,7 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Signals the whole tree. False: it is too large to signal and wait for each process."""
+        """Signals the whole tree. Returns False if it has too many processes to signal and wait for each of them."""
         if not _has_process_tree():
             self._signal_group(number)
         elif number == signal.SIGKILL:
@@ -420,7 +421,7 @@ def expect_the_defaults() -> None:
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Have the kernel send SIGIO when something arrives over the channel, or it ends. False where it cannot."""
+    """Have the kernel send SIGIO when data arrives over the channel or the channel ends. Returns False if it cannot."""
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
     try:

@@ -24,8 +24,8 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """The absolute path, without links, of an open file as it is now. None: unknown. `named`: the path it was
-    opened by.
+    """The current absolute path of an open file, without links. None: unknown. `named`: the path that was used to open
+    the file.
     """
     path = _reported_by_kernel(descriptor)
     if path is not None:
@@ -40,8 +40,8 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel makes this file up. `path`: links followed. `status`: the open file's stat: /proc may be
-    mounted elsewhere too.
+    """Whether the kernel generates this file. `path`: a path without links. `status`: the status of the open file; it
+    identifies a file of the kernel's that is mounted outside the usual places.
     """
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
@@ -51,9 +51,7 @@ def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    """The devices of all mounts of the kernel's file systems, and of their usual places. An empty directory with such a
-    name counts as an ordinary one.
-    """
+    """The devices of all mounts of the kernel's file systems. A usual place counts only if it is a mount."""
     usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
     return frozenset(usual | _mounted_devices())
 
@@ -90,7 +88,9 @@ def _reported_by_kernel(descriptor: int) -> str | None:
 
 
 def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
-    """The content, without waiting for a pipe. Raises OSError for what cannot be read, is no regular file (EINVAL) or has more bytes (EFBIG)."""
+    """The content of a regular file. Does not wait for a pipe. Raises OSError if the file cannot be read, is not a
+    regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,6 +1,5 @@
-"""Keeps the beginning and the end of an output of any size, and the whole of it in a file when it is long.
-
-Credentials are redacted before anything is kept, also one that arrives in two pieces.
+"""Keeps the beginning and the end of an output of any size. A long output is also kept as a whole, in a file.
+Credentials are redacted before anything is kept, even if one arrives in two pieces.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ _KEPT_FILES = 10
 
 
 class SpillDirectory:
-    """The directory for long outputs of this run as a whole, which the model reads in parts: 0700, made when first needed, removed with `remove()`."""
+    """The directory in which this run keeps long outputs as a whole, so that the model can read parts of them. It has
+    mode 0700, is made when it is first needed, and is removed by `remove()`.
+    """
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -88,7 +89,7 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Takes output from one thread; another may read it after `close()`."""
+    """Takes output from one thread. Another thread may read the result after `close()`."""
 
     def __init__(
         self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction
@@ -184,7 +185,7 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data without its incomplete last line; where lines are long, without its incomplete last character."""
+    """The data without its incomplete last line. If that line is long, only an incomplete last character is removed."""
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]

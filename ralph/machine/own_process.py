@@ -24,16 +24,16 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether other processes of the same user are kept from reading this one's memory and environment."""
+    """Whether this process has closed its memory and its environment to other processes of the same user."""
     return _is_memory_private
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Take the working directory off the import path. Returns the directories named by `PYTHONPATH` that are
-    gone.
+    """Take the working directory off the import path. Returns the entries of `PYTHONPATH` that were removed.
 
-    The working directory is the current one, and the one that the command line names. Relative entries go too. A
-    directory of installed packages stays (a virtual environment inside a checkout), unless `PYTHONPATH` names it.
+    This concerns the current directory and the directory that the command line names, with everything inside them, and
+    relative entries. A directory of installed packages stays (a virtual environment inside a checkout), unless
+    `PYTHONPATH` names it.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
@@ -73,7 +73,7 @@ def _is_for_installed_modules(entry: str) -> bool:
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`. One directory too many does no harm."""
+    """Every argument that could be the value of `--cd`. An argument too many does no harm."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
@@ -86,10 +86,11 @@ def _values_of_cd(arguments: list[str]) -> list[str]:
 
 
 def keep_memory_private(core_limit: int | None = None) -> None:
-    """Allow no core dump, in a file or through a pipe; on Linux close memory and environment to other processes.
+    """Allow no core dump, neither to a file nor to a pipe. On Linux, other processes can then read neither the memory
+    nor the environment of this process.
 
-    `core_limit`: the commands' limit, where a ralph that started this one has lowered it; None: this process's
-    own. The hard limit stays, so that commands can get theirs back.
+    `core_limit`: the limit that commands get, if a ralph that started this process has lowered the limit; None: the
+    limit that this process has now. The hard limit stays, so that commands can get their limit back.
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
@@ -101,8 +102,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Make the process non-dumpable. A kernel that pipes dumps to a program (core_pattern) ignores the limit, but
-    not this.
+    """Make the process non-dumpable. If the kernel pipes core dumps to a program (core_pattern), it ignores the limit
+    on core dumps, but it does not dump such a process.
     """
     try:
         # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.

@@ -38,8 +38,8 @@ def _kept_options() -> list[str]:
 def own_program(name: str, search_path: str, work: Path | None) -> str | None:
     """The absolute path of an executable in one of the directories of `search_path`; None: there is none.
 
-    Empty and relative entries are left out, and so are directories in `work`: a checkout brings its own programs,
-    and an agent can write them. `work`: None where there is none.
+    Empty and relative entries are left out. Directories in `work` are left out too, because a checkout can bring its
+    own programs, and an agent can write there. `work` None: there is no such directory.
     """
     for directory in trusted_directories(search_path, work):
         path = Path(directory, name)
@@ -57,12 +57,12 @@ def trusted_directories(search_path: str, work: Path | None) -> list[str]:
 
 
 def lies_in(path: str, work: Path) -> bool:
-    """Whether a path lies in a directory, links resolved. The directory lies in itself."""
+    """Whether a path lies in the directory `work`, with links resolved. True also if the path is `work` itself."""
     return _real(path).startswith(_real(str(work)))
 
 
 def _real(directory: str) -> str:
-    """The real path with a slash at its end, for comparing it with paths inside. The root of the file system
-    matches nothing.
+    """The real path with a slash at its end, for comparison with the paths inside. For the root of the file system, the
+    result matches no path.
     """
     return os.path.realpath(directory) + os.sep

@@ -22,7 +22,9 @@ _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The tops of the repositories around the directories, links followed; outside of one the directory itself."""
+    """The top of the repository around each directory, with links followed. For a directory outside of a repository:
+    the directory itself.
+    """
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
@@ -30,7 +32,7 @@ def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
     """The first link along the path that lies beneath one of `tops`; None: there is none, or the path is too long.
 
-    `path`: absolute. The targets of other links along the path count too.
+    `path` is absolute. If a link along the path leads elsewhere, the links along its target count too.
     """
     here, ahead, links = "/", deque(Path(path).parts[1:]), 0
     while ahead:

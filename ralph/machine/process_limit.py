@@ -36,13 +36,15 @@ class ProcessLimit:
         self._directory = directory
         self._lock = lock
         self._shared = shared
-        """The control file that passes the controller on to the groups below ours, if this process has written it."""
+        """The file through which this process has switched on the counting of processes in child groups; None: it has
+        not.
+        """
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Make a group that holds at most so many processes and threads. Raises NoLimitError.
+        """Make a group that holds at most `most` processes and threads. Raises NoLimitError.
 
-        `is_below_loop`: this process's parent is a ralph too, and may share its group with it.
+        `is_below_loop`: the parent of this process is a ralph too, and may be in the same group.
         """
         try:
             place = place_of(
@@ -71,7 +73,7 @@ class ProcessLimit:
 
     @property
     def entrance(self) -> str:
-        """The file that takes a process into the group."""
+        """The file to which a process writes in order to enter the group."""
         return str(self._directory / "cgroup.procs")
 
     def limit(self, most: int, *, is_first_version: bool) -> None:
@@ -80,7 +82,7 @@ class ProcessLimit:
         _write(self._directory / "pids.max", str(most))
 
     def close(self) -> None:
-        """Remove the group. A process that could not be killed keeps it; the next run removes it then."""
+        """Remove the group. If a process in it could not be killed, the group stays, and a later run removes it."""
         with suppress(OSError):
             _remove(self._directory)
             if self._shared is not None:
@@ -89,7 +91,7 @@ class ProcessLimit:
 
 
 class ControlGroup(NamedTuple):
-    """The group that this process is in, where processes can be counted."""
+    """The control group of this process, if the system can count the processes in groups below it."""
 
     directory: Path
     is_first_version: bool
@@ -125,7 +127,7 @@ def _below(path: str, root: str) -> str | None:
 
 
 def remove_left_over(directory: Path) -> None:
-    """Remove the groups that killed ralphs have left there."""
+    """Remove the groups that killed ralphs have left in `directory`."""
     for group in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = _locked(group)
@@ -136,15 +138,15 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Remove a group, with those that a killed ralph has left within it. Raises OSError for one with a process in
-    it.
+    """Remove a group and the groups that a killed ralph has left within it. Raises OSError if a process is in one of
+    them.
     """
     remove_left_over(group)
     group.rmdir()
 
 
 def _new_group(directory: Path) -> tuple[Path, int]:
-    """Make a new group in there; with the descriptor that locks it. Raises OSError."""
+    """Make a new group in `directory`. Returns it with the descriptor that locks it. Raises OSError."""
     for number in range(_TRIES):
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()
@@ -161,7 +163,7 @@ def _new_group(directory: Path) -> tuple[Path, int]:
 
 
 def _locked(group: Path) -> int:
-    """Lock a group. Raises OSError when somebody else has the lock."""
+    """Lock a group. Returns the descriptor that holds the lock. Raises OSError if another process has the lock."""
     lock = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,11 +174,11 @@ def _locked(group: Path) -> int:
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
-    """Makes our own group count processes in groups below it (cgroup version 2). Returns the file written for that,
-    if any.
+    """Makes our own group count processes in groups below it (cgroup version 2). Returns the file that was written for
+    this; None: the group did so already.
 
-    Raises OSError, and NoLimitError if the group is not ours alone: other users of the group could then make no
-    groups of their own, and systemd undoes what it has not delegated.
+    Raises OSError, and NoLimitError if the group is not ours alone. Other users of the group could then make no groups
+    of their own, and systemd undoes changes to a group that it has not delegated.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():
@@ -193,7 +195,9 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
 
 
 def _is_delegated(group: Path) -> bool:
-    """Whether the group is delegated to us: systemd marks that; elsewhere the right to write is enough."""
+    """Whether the group is delegated to us. Systemd marks delegated groups; without systemd, every group counts as
+    delegated.
+    """
     if not Path("/run/systemd/system").is_dir():
         return True
     for name in ("user.delegate", "trusted.delegate"):
@@ -208,7 +212,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write to a control file. These exist already, and take one write."""
+    """Write to a control file. Control files exist already, and take the text in a single write."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -38,7 +38,7 @@ _protected = False
 
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
-    """`base`, the scrubbed environment, with variables that keep commands from asking for input."""
+    """The scrubbed environment `base`, with additional variables that keep commands from asking for input."""
     return _DEFAULTS | dict(base) | _NOBODY_IS_THERE
 
 
@@ -56,10 +56,10 @@ def protect_this_process() -> None:
 
 
 class OwnedProcess:
-    """A process in a session of its own, and everything that it leaves behind.
+    """A process in a session of its own, with all processes that it starts or leaves behind.
 
-    Start it on the main thread (the kernel may tie it to the thread that starts it), and one at a time: all processes
-    adopted after the start are attributed to it.
+    Start it on the main thread, because the kernel may tie it to the thread that starts it. Start only one at a time:
+    all processes that ralph adopts after the start are attributed to it.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class OwnedProcess:
         errors_to: int | None = None,
         kept_descriptors: Sequence[int] = (),
     ) -> None:
-        """`is_output_taken`: its outputs arrive here, merged; else they are ours. Raises OSError, a ShortageError for one.
-
-        `input_from`: a descriptor to be its standard input; None: there is none. `errors_to`: one for its standard
-        error instead.
+        """`is_output_taken`: ralph reads the standard output and standard error, merged into one pipe. Otherwise the
+        process writes to ralph's own. `input_from`: the descriptor that becomes its standard input; None: the input is
+        empty. `errors_to`: the descriptor that becomes its standard error instead. Raises OSError; a ShortageError if
+        the machine lacks a resource.
         """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
@@ -100,7 +100,7 @@ class OwnedProcess:
         return self._process.pid
 
     def wait_for_end(self) -> int:
-        """Block until it has ended: its exit code, negative for a signal."""
+        """Block until the process has ended. Returns its exit code, negative for a signal."""
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
@@ -108,9 +108,9 @@ class OwnedProcess:
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:
-        """SIGKILL it, its tree and what this process adopted of it. True when nothing was left.
+        """Kill the process, its tree, and all descendants that this process adopted. Returns True if nothing was left.
 
-        Processes that are being born escape one call: repeat until True.
+        A process that is just being started can escape one call, so repeat the call until it returns True.
         """
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = self._process.returncode is None
@@ -135,9 +135,9 @@ class SupervisedCommand(OwnedProcess):
         input_from: int | None = None,
         errors_to: int | None = None,
     ) -> None:
-        """`grace_s`: the time from SIGTERM to SIGKILL. Raises OSError when it cannot start.
+        """`grace_s`: the time from SIGTERM to SIGKILL. Raises OSError if the command cannot start.
 
-        `input_from`, `errors_to`: as for an `OwnedProcess`.
+        `input_from` and `errors_to` mean the same as for an `OwnedProcess`.
         """
         super().__init__(
             [
@@ -159,7 +159,9 @@ class SupervisedCommand(OwnedProcess):
 
     @property
     def output_descriptor(self) -> int:
-        """The descriptor at which standard output arrives, and standard error with it unless that goes elsewhere."""
+        """The descriptor from which standard output is read. Standard error arrives there too, unless `errors_to` was
+        given.
+        """
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         return self._process.stdout.fileno()
 
@@ -174,9 +176,8 @@ class SupervisedCommand(OwnedProcess):
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Reaps ended children of this process, except `others`.
-
-    Returns those that remain. `kept`: remains too, because it is reaped elsewhere.
+    """Reaps ended children of this process, except `others`. Returns the children that remain. `kept`: a child that
+    always counts as remaining, because it is reaped elsewhere.
     """
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]

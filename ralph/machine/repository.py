@@ -20,7 +20,9 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory at or above this one with `.git` in it, links resolved. None: there is no repository."""
+    """The nearest directory with `.git` in it, from `directory` upwards, with links resolved. None: there is no
+    repository.
+    """
     directory = directory.resolve()
     for above in (directory, *directory.parents):
         # A link that leads nowhere counts too: git will report what is wrong with it.
@@ -30,8 +32,8 @@ def repository_top(directory: Path) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the repository's top; outside of one the working directory
-    alone, as what lies above is not this project's.
+    """The directories from the working directory up to the top of its repository. Outside of a repository: the working
+    directory alone, because the directories above it do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
@@ -41,9 +43,7 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
 
 
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The git directories of the checkouts around the roots: a linked worktree has one of its own and a common
-    one.
-    """
+    """The git directories of the checkouts around the roots. A linked worktree has two: its own and the common one."""
     named = (environment[name] for name in _VARIABLES if environment.get(name))
     found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
     for root in roots:
@@ -82,7 +82,7 @@ def _led_to(file: str, start: str) -> str | None:
 
 
 def _first_line(path: str) -> str | None:
-    """The first line of a file; None: there is no such file. A FIFO of that name does not block the call."""
+    """The first line of a file; None: there is no such file. The call does not block if the file is a FIFO."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -100,7 +100,7 @@ def _cannot_start(error: OSError) -> RipgrepError:
 
 
 class Ripgrep:
-    """One search, for a `with` statement: leaving it ends the program."""
+    """One search. Use it in a `with` statement, which ends the program."""
 
     def __init__(
         self,
@@ -164,7 +164,9 @@ class Ripgrep:
             yield beginning, size
 
     def failure(self) -> str | None:
-        """The program's own error, once all records are read; files that it could not read are no failure."""
+        """The error message of ripgrep itself; None: it did not fail. Files that it could not read are not a failure.
+        Waits for the program, so call it after all records have been read.
+        """
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
         if self._process.wait() != _FAILED:
@@ -175,11 +177,11 @@ class Ripgrep:
         return "\n".join(objections).strip() or None
 
     def ending_signal(self) -> int:
-        """The signal that ended it, once all records are read; 0: none."""
+        """The signal that ended the program; 0: none. Call it after all records have been read."""
         return max(0, -self._process.wait())
 
     def complaints(self) -> list[bytes]:
-        """The lines of its standard error so far, from the first 64 KiB."""
+        """The lines of the program's standard error so far, from the first 64 KiB."""
         return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
 
     def _chunks(self) -> Iterator[bytes]:
@@ -210,8 +212,8 @@ class Ripgrep:
 
 
 def _limit_memory(pid: int) -> None:
-    """Limit its memory from outside, where the system can: a `preexec_fn` is unsafe beside threads. Mapped files
-    do not count.
+    """Limit the memory of the process from outside, if the system can: a `preexec_fn` is unsafe when threads are
+    running. Mapped files do not count.
     """
     import resource  # noqa: PLC0415 - only a run with searches needs it
 

@@ -1,4 +1,6 @@
-"""Follows a supervised command to its end: its time, its output, a signal to ralph. Leaves nothing of it running."""
+"""Follows a supervised command to its end, with a time limit and a limit on its output. A signal to ralph stops the
+command too. Leaves nothing of it running.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Takes a command's output: filled by one thread, closed by another once the first has stopped."""
+    """Takes a command's output. One thread feeds it; another thread closes it after the first has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
         """Take a chunk. Returns False once the output exceeds the most that is kept: the command is stopped."""
@@ -42,17 +44,21 @@ class CommandProcess(Protocol):
 
     @property
     def output_descriptor(self) -> int:
-        """The descriptor that standard output arrives at, and standard error with it unless that goes elsewhere."""
+        """The descriptor from which standard output is read. Standard error arrives there too, unless it is sent
+        elsewhere.
+        """
         ...
 
     def wait_for_end(self) -> int:
-        """Block until it has ended: its exit code, negative without one; NEVER_STARTED when it never was."""
+        """Block until the command has ended. Returns its exit code; negative: no exit code is known; NEVER_STARTED: the
+        command never started.
+        """
         ...
 
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
-        """Kill what is left. Returns True if nothing was left; else call it again."""
+        """Kill the processes that are left. Returns True if there were none; otherwise call it again."""
         ...
 
     def close(self) -> None:
@@ -87,11 +93,13 @@ class CommandEnding(Struct, frozen=True):
     status: int = 0
     """The exit code, 128 + n for a signal; valid only if the command ended by itself."""
     is_all_gone: bool = True
-    """False when something it started could not be killed: another user's process, or one stuck in the kernel."""
+    """False if something that the command started could not be killed: another user's process, or a process stuck in
+    the kernel.
+    """
 
 
 class _News(enum.Enum):
-    """An item in the mailbox, besides the exit code."""
+    """An item in the mailbox that is not an exit code."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -196,7 +204,9 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item, and notes it. A signal counts too: it is raised when the command is gone."""
+        """Waits for the next item, and notes it. A signal counts as an item; it is raised only when the command is
+        gone.
+        """
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:

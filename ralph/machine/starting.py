@@ -37,7 +37,9 @@ def start_thread(target: Callable[..., object], *args: object, name: str) -> thr
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """Start a `subprocess.Popen` with these options. Raises ShortageError, and OSError for everything else."""
+    """Start a `subprocess.Popen` with these options. Raises ShortageError if the machine lacks a resource, and OSError
+    for any other failure.
+    """
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
     try:

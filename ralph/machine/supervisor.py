@@ -106,8 +106,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _let_launchers_end() -> None:
-    """Give launchers that have sent everything a moment to end. One that stayed would become a child of ralph, which
-    does not know it.
+    """Give launchers that have already sent everything a moment to end. A launcher that is still there would become a
+    child of ralph, which does not expect it.
     """
     for _ in range(_LOOKS):
         try:
@@ -118,7 +118,9 @@ def _let_launchers_end() -> None:
 
 
 def _begin_session() -> None:
-    """Leave the reach of the terminal's signals, and close descriptors that ralph itself was given by others."""
+    """Begin a session, so that signals of the terminal do not arrive here. Close the descriptors that ralph inherited
+    from other programs.
+    """
     try:
         os.setsid()
     except PermissionError:  # it was started in one
@@ -137,9 +139,8 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moves this process into the control group.
-
-    Returns whether that worked. The kernel takes some 15 ms for it, once in a run, while the call still arrives.
+    """Moves this process into the control group. Returns whether that worked. The kernel takes about 15 ms for it. It
+    is done once in a run, while the arguments of the first call are still arriving.
     """
     if not group:
         return False
@@ -152,7 +153,7 @@ def _joins(group: str) -> bool:
 
 
 def _receive(control: socket) -> _Request | None:
-    """The next request; None: ralph is gone, or needs no more commands."""
+    """The next request; None: ralph is gone, or needs no further commands."""
     size, ancillary, _, _ = control.recvmsg(
         HEAD_BYTES, CMSG_SPACE(_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
     )
@@ -172,7 +173,7 @@ def _receive(control: socket) -> _Request | None:
 
 
 def _received(control: socket, size: int) -> bytes:
-    """Bytes from the socket, fewer than asked for at its end."""
+    """Reads `size` bytes from the socket. Returns fewer if the socket ends before."""
     parts = []
     while size and (part := control.recv(min(size, 1 << 16))):
         parts.append(part)
@@ -231,8 +232,8 @@ def _prepared(request: _Request) -> int:
 
 
 def _limit(limits: bytes) -> None:
-    """Set limits as ralph's are now: "number:soft:hard", separated by commas. Those that may not be set stay as
-    they are.
+    """Set resource limits to the values that ralph has now. `limits` has the form "number:soft:hard,...". A limit that
+    cannot be set stays as it is.
     """
     for one in limits.split(b","):
         number, soft, hard = map(int, one.split(b":"))

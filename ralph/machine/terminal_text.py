@@ -18,7 +18,7 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 
 
 def readable_text(data: bytes) -> tuple[str, int]:
-    """The text, and how many bytes were not valid UTF-8. A run of those becomes one U+FFFD."""
+    """The text, and the number of bytes that were not valid UTF-8. A run of such bytes becomes one U+FFFD."""
     text = data.decode("utf-8", "surrogateescape")
     text = _ESCAPES.sub("", text)
     text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)

@@ -1,6 +1,5 @@
-"""The one place where the main thread waits: one inbox for bytes, tools, control lines and signals, with a deadline.
-
-`Interrupted` is raised here, in the open, never by a signal handler, so that nothing is torn in the middle of a write.
+"""The one place where the main thread waits: for bytes, tools, control lines and signals, through one inbox and with a
+deadline. `Interrupted` is raised here and never by a signal handler, so that no write is torn in the middle.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: the reader sees each piece of an answer as it comes; `shows_lines`: each whole line."""
+        """`shows_deltas`: the reader sees each piece of an answer as it comes. `shows_lines`: the reader sees each
+        whole line.
+        """
         self._clock = clock
         self._interval_s = interval_s
         self._shows_deltas = shows_deltas
@@ -69,9 +70,7 @@ class Heartbeats:
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str) -> Heartbeat | None:
-        """The heartbeat, if one is due; None: none is. Its silence counts from the last sign of life, over several
-        waits.
-        """
+        """The heartbeat, if one is due; None: none is due. The silence that it reports may span several waits."""
         now_s = self._clock.now_s()
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
@@ -101,14 +100,11 @@ class InboxWaiter:
         on_look: Callable[[], None] | None = None,
     ) -> None:
         """`inbox`: the place for signals and items of other threads; None: the waiter makes its own. `events` receives
-        the `heartbeats`.
-
-        `driver` takes control lines during every wait for something else. `run_ends_s`: the end of the run's time
-        limit, on the clock; None: no limit.
-
-        `on_first_stop` is called outside any signal handler, before the first `Interrupted` is raised. `on_tick` is
-        called several times a second in a sleep, with the text of the wait and the seconds left (0: it is over).
-        `on_look` is called as often in every wait.
+        the heartbeats that `heartbeats` finds due. `driver` takes control lines during every wait for something else.
+        `run_ends_s`: the end of the run's time limit, on the clock; None: no limit. `on_first_stop` is called outside
+        any signal handler, before the first `Interrupted` is raised. `on_tick` is called several times a second in a
+        sleep, with the text of the wait and the seconds left (0: it is over). `on_look` is called as often in every
+        wait.
         """
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False
@@ -186,7 +182,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Switches the run's time limit off: after the first stop only clean-up follows."""
+        """Raises `stop`. It first switches off the run's time limit, because only clean-up follows."""
         self._run_ends_s = None
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:

@@ -25,7 +25,7 @@ _FLUSH_LIMIT_S = 5.0  # a client that stopped reading must not keep a reset from
 
 
 class PeerGoneError(Exception):
-    """The client or the server ended the connection while nothing was being sent."""
+    """The client or the server ended the connection during a pause."""
 
 
 class Connection:
@@ -142,7 +142,7 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Wait until all bytes have been sent: a reset drops bytes that are still queued here."""
+        """Wait until all bytes have been sent, because a reset drops bytes that are still queued in this machine."""
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return
@@ -154,7 +154,7 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Read the rest of the input: closing with unread input would turn the clean end into a reset."""
+        """Read and drop the rest of the input. If unread input were left, closing the connection would reset it."""
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

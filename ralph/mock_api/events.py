@@ -20,9 +20,8 @@ PING: Event = {"type": "ping"}
 
 
 def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dict[str, Any]:
-    """The whole message, as a request without `stream` gets it.
-
-    `index` is the number of the answer, from 0; ids the turn leaves open are made from it.
+    """The whole message, as a request without `stream` gets it. `index`: the number of the answer, from 0. Ids that the
+    turn leaves open are made from it.
     """
     blocks = turn.blocks()
     calls_tool = any(isinstance(block, ToolUse) for block in blocks)
@@ -67,7 +66,9 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
 
 
 def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """One event as server-sent bytes. Text is UTF-8; lone surrogates are the escapes that a model sends."""
+    """Encodes one event as a server-sent event. Text is UTF-8. Lone surrogates are written as JSON escapes, as a model
+    sends them.
+    """
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
         encoded = data.encode()
@@ -146,7 +147,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage in `message_start`: all input tokens, and hardly any output tokens."""
+    """The usage in `message_start`: all input tokens, and at most one output token."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 

@@ -19,7 +19,7 @@ class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
     type: str = "overloaded_error"
     message: str = "Overloaded"
     after_events: int = 0
-    """Events of the answer sent before it."""
+    """The number of events of the answer that are sent before the error."""
 
 
 Framing = Literal["length", "chunked", "close", "reset"]
@@ -31,26 +31,28 @@ class Fault(Struct, frozen=True):
     """One fault. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
 
     status: int | None = None
-    """HTTP status of an answer without a turn. With `body` or `huge_body_bytes` alone: 200."""
+    """HTTP status of an answer without a turn. If only `body` or `huge_body_bytes` is set, the status is 200."""
     message: str | None = None
     """The text inside the API's error object. None: the API's own words for that status."""
     body: Body | None = None
-    """Body of an answer without a turn; mappings and lists become JSON. None: from 400 on the API's error object."""
+    """Body of an answer without a turn. Mappings and lists become JSON. None: the API's error object, if the status is
+    400 or more.
+    """
     huge_body_bytes: int | None = None
     """Number of `x` bytes sent after `body`. They are generated while sending, and never all in memory."""
     garbage: str | bytes | None = None
-    """Sent instead of an HTTP answer; then the connection closes."""
+    """Text or bytes to send instead of an HTTP answer. The connection closes afterwards."""
     reset_before_headers: bool = False
-    """RST instead of an answer."""
+    """Reset the connection instead of sending an answer."""
     close_before_headers: bool = False
-    """Clean end of the connection instead of an answer."""
+    """End the connection cleanly instead of sending an answer."""
     at_accept: bool = False
-    """Reset or close a new connection before reading from it. Uses up the step without a recorded request."""
+    """Reset or close a new connection before reading from it. This uses up the step, and no request is recorded."""
     partial_headers_bytes: int | None = None
     """The number of bytes of the status line and headers that are sent before a RST."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Headers added to the answer's headers; they replace headers of the same name. Numbers are sent as they read."""
+    """Headers added to the answer's headers. They replace headers of the same name. Numbers are sent as text."""
     content_type: str | None = None
     framing: Framing | None = None
     """How the body ends: `length` (Content-Length), `chunked`, `close` (clean end of the connection) or `reset` (RST after
@@ -61,18 +63,18 @@ class Fault(Struct, frozen=True):
     stall_before_headers_s: float = 0
     """Seconds of silence before the first byte."""
     stall_after_events: int | None = None
-    """Stall after so many events; the rest follows."""
+    """Stall after this number of events. The other events follow after the stall."""
     stall_s: float | None = None
     """Seconds of the stall after events. None: until the client or the server gives up."""
     ping_interval_s: float | None = None
     """Seconds between `ping` events during the stall. None: silence."""
     drip_s: float | None = None
-    """Send the body one byte at a time with so many seconds between two."""
+    """Seconds between two bytes of the body, which is then sent one byte at a time."""
 
     cut_after_events: int | None = None
-    """End the connection after so many events. Without `framing`: inside a chunked body."""
+    """End the connection after this number of events. Without `framing`, a chunked body is left unfinished."""
     cut_after_bytes: int | None = None
-    """End the connection after so many bytes of the body (headers and chunk sizes not counted)."""
+    """End the connection after this number of bytes of the body. Headers and chunk sizes are not counted."""
 
     error_event: ErrorEvent | None = None
     malformed_json_at_event: int | None = None
@@ -100,7 +102,7 @@ class Fault(Struct, frozen=True):
             self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
-        """True when nothing of a turn would be sent."""
+        """True if nothing of a turn would be sent."""
         return (
             self.is_plain_answer()
             or self.garbage is not None
@@ -109,12 +111,12 @@ class Fault(Struct, frozen=True):
         )
 
     def is_plain_answer(self) -> bool:
-        """True when it answers with a status and a body of its own."""
+        """True if the fault answers with a status and a body of its own."""
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
     def refuse_parts_of_streams(self) -> None:
-        """Refuse faults of event streams. Raises `ScenarioError`: a fault without effect makes a test that proves
-        nothing.
+        """Refuses a fault that only an event stream can have. Raises `ScenarioError`: a test with a fault that has no
+        effect would prove nothing.
         """
         default = Fault()
         for name in _NEEDS_EVENTS:

@@ -1,4 +1,6 @@
-"""Reads one HTTP/1.x request from a socket. Refuses what it cannot frame, and bodies over a bound."""
+"""Reads one HTTP/1.x request from a socket. Refuses a request whose end cannot be determined, and a body that is too
+large.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class HttpHead(Struct, frozen=True):
     """Path and query as sent."""
     version: str
     headers: dict[str, str]
-    """Names in lower case; repeated ones joined by commas."""
+    """Header names in lower case. Values of repeated headers are joined by commas."""
 
     @property
     def keeps_alive(self) -> bool:
@@ -69,7 +71,9 @@ def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None
 
 
 def _head_lines(reader: BinaryIO) -> Iterator[str]:
-    """Lines up to the empty one. Empty lines before the first are skipped, as RFC 9112 section 2.2 asks."""
+    """The lines of the head, up to the empty line that ends it. Empty lines before the first line are skipped, as RFC
+    9112 section 2.2 asks.
+    """
     left = MAX_HEAD_BYTES
     started = False
     while True:

@@ -132,7 +132,9 @@ def _call_ids(message: _Message) -> list[str]:
 
 
 def _leading_result_ids(message: _Message) -> set[str]:
-    """The ids of results at the message's beginning: results count only ahead of everything else in it."""
+    """The ids of the tool results at the beginning of the message. Results count only if they come before all other
+    content.
+    """
     ids = set()
     for block in blocks_of(message):
         if block["type"] != "tool_result":

@@ -87,11 +87,11 @@ class Plan(Struct, frozen=True):
     terminator: bytes = b""
     """The bytes that end a whole chunked body."""
     drip_s: float | None = None
-    """Seconds between two bytes of the body. None: as fast as the client reads."""
+    """Seconds between two bytes of the body. None: the body is sent as fast as the client reads."""
 
 
 class Context(Struct, frozen=True):
-    """The facts beside its step on which an answer depends."""
+    """The facts about a request, besides its step, on which the answer depends."""
 
     index: int = 0
     """Number of the answer, from 0."""
@@ -101,18 +101,18 @@ class Context(Struct, frozen=True):
     keep_alive: bool = True
     """False: the client wants the connection closed."""
     accepts_chunks: bool = True
-    """False for HTTP/1.0."""
+    """False if the client uses HTTP/1.0."""
 
 
 class _Body(Struct, frozen=True):
     content_type: str
     parts: tuple[BodyPart, ...]
     cut_at: int | None = None
-    """Bytes after which it is cut; None: it is whole."""
+    """The number of bytes after which the body is cut; None: the body is sent whole."""
 
 
 def plan_step(step: Step, context: Context) -> Plan:
-    """How this step answers a request made in this context."""
+    """Plans the answer of this step to a request with this context."""
     fault = step.fault or Fault()
     if fault.replaces_answer():
         return _plan_replacement(fault, context)
@@ -242,7 +242,7 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts up to the limit in bytes. A pause right at the limit stays: the answer stalls, then is cut."""
+    """The parts up to the limit in bytes. A pause exactly at the limit is kept: the answer stalls before it is cut."""
     kept: list[BodyPart] = []
     left = limit
     for part in parts:

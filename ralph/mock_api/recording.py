@@ -26,14 +26,14 @@ class RecordedRequest(Struct, frozen=True):
     index: int
     """Number of the request, from 0, whatever its path; lookups of models have numbers of their own."""
     received_at: str
-    """When its headers were complete, for people: UTC, ISO 8601."""
+    """The time when the request's headers were complete, for people: UTC, ISO 8601."""
     monotonic_s: float
-    """The value of `time.monotonic()` when its headers were complete; for durations."""
+    """The value of `time.monotonic()` when the request's headers were complete. It serves to compute durations."""
     method: str
     path: str
     """The path with the query; values that look like credentials are replaced."""
     headers: Mapping[str, str]
-    """Names in lower case; values of headers that look like credentials are replaced."""
+    """Header names in lower case. Values of headers that look like credentials are replaced."""
     body_bytes: int
     """Size of the body, also when the body itself is no longer kept."""
     body: bytes | None
@@ -61,7 +61,9 @@ def redact_path(target: str) -> str:
 
 
 class Recorder:
-    """Keeps requests at a cost per request that does not grow with what is kept. Used by many threads."""
+    """Keeps requests. The cost of adding one does not grow with the number of those that are kept. Used by many
+    threads.
+    """
 
     def __init__(
         self, *, path: Path | None = None, keep_requests: int | None = None, keep_bodies: int | None = None
@@ -84,7 +86,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until that many requests have come in total. Returns False if the time is over first."""
+        """Wait until `count` requests have come in total. Returns False if the time is over first."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 
@@ -128,7 +130,7 @@ class Recorder:
 
 
 def _json_line(request: RecordedRequest) -> bytes:
-    """One object per line; `body` is the JSON value when it is one, else its text."""
+    """The request as one line of JSON. Its `body` is a JSON value if the body is JSON, otherwise a text."""
     body = request.body or b""
     try:
         value = json.loads(body)

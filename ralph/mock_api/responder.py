@@ -25,7 +25,7 @@ _MODELS_PATH = "/v1/models/"
 
 
 class ExhaustedError(Exception):
-    """A request came after the last step."""
+    """A request came after the scenario's last step had been used up."""
 
 
 class Playback:
@@ -57,7 +57,9 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """The fault for a new connection, if the next step is such a fault; the step is then used up."""
+        """The fault for a new connection, if the next step is such a fault. The step is then used up. None: it is no
+        such fault.
+        """
         with self._lock:
             step = self._current()
             if step is None or step.fault is None or not step.fault.at_accept:
@@ -81,7 +83,7 @@ class Responder:
     def __init__(
         self, scenario: Scenario, script: Script | None, recorder: Recorder, lookups: Recorder
     ) -> None:
-        """`lookups` records the requests for models: they do not count among the others."""
+        """`lookups` records the requests for descriptions of models. They are not counted as requests of `recorder`."""
         self._scenario = scenario
         self._recorder = recorder
         self._lookups = lookups
@@ -90,7 +92,9 @@ class Responder:
         self._cached: tuple[Step, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """The plan for a new connection before anything is read from it; None: read on."""
+        """The plan for a new connection from which nothing has been read yet; None: the connection gets no fault, so
+        its request is read.
+        """
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 
@@ -183,13 +187,13 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """True when only the ids of message and request would differ between two answers with this step."""
+    """True if two answers with this step would differ only in the ids of the message and the request."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The id in `GET /v1/models/{id}`; None: the request is a different one."""
+    """The id in `GET /v1/models/{id}`; None: the request asks for something else."""
     quoted = path.removeprefix(_MODELS_PATH)
     return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
 

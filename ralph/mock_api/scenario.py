@@ -1,4 +1,4 @@
-"""The parts of a scenario: answers as values. Refuses those that cannot be played. `fault` has their faults."""
+"""The parts of a scenario: answers as values. Refuses answers that cannot be played. Faults are in `fault.py`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
 class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     thinking: str
     signature: str = "bW9jaw=="
-    """Opaque, sent once in a `signature_delta` before the block closes. "" as local servers send it."""
+    """An opaque text that is sent once, in a `signature_delta` before the block ends. Local servers send an empty one.
+    """
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """The id of the call; None: made from the numbers of answer and block, so that no two answers share one."""
+    """The id of the call; None: an id is made from the numbers of the answer and the block, so that no two calls share
+    one.
+    """
     input_json: str | None = None
-    """Streamed verbatim instead of `input`, for arguments that are no JSON."""
+    """A text that is streamed verbatim instead of `input`, for arguments that are not JSON."""
 
 
 Block = Text | Thinking | ToolUse | Mapping[str, Any]
@@ -42,12 +45,12 @@ class Turn(Struct, frozen=True):
     """One assistant message."""
 
     content: str | Sequence[Block] = ()
-    """A string is one text block, as in the API. Empty: a message without content."""
+    """The content of the message. A string is one text block, as in the API. Empty: a message without content."""
     stop_reason: str | None = None
-    """The stop reason, "" sent as it is; None: `tool_use` if there is a tool call, else `end_turn`."""
+    """The stop reason; an empty text is sent as it is. None: `tool_use` if there is a tool call, else `end_turn`."""
     stop_sequence: str | None = None
     stop_details: Mapping[str, Any] | None = None
-    """Sent beside `stop_reason: "refusal"` by the API. None: left out."""
+    """The details that the API sends with `stop_reason: "refusal"`. None: they are left out."""
     usage: Mapping[str, Any] | None = None
     """Token counts, sent verbatim. None: 10 input tokens, and a quarter of the characters as output tokens."""
     model: str | None = None
@@ -55,11 +58,11 @@ class Turn(Struct, frozen=True):
     id: str | None = None
     """The id of the message; None: made from the number of the answer."""
     chunk_chars: int = 16
-    """Characters per delta of text, thinking and tool input. 0: everything in one delta."""
+    """Characters per delta of text, thinking and tool input. 0: one delta has all characters."""
     pings_before_start: int = 0
     """`ping` events before `message_start`."""
     ping_every: int = 0
-    """A `ping` after every so many events. 0: none."""
+    """A `ping` is sent each time this number of events has been sent. 0: none."""
 
     def __post_init__(self) -> None:
         for name in ("chunk_chars", "pings_before_start", "ping_every"):
@@ -67,7 +70,7 @@ class Turn(Struct, frozen=True):
                 raise ScenarioError(f"{name}: must not be negative")
 
     def blocks(self) -> Sequence[Block]:
-        """The content blocks, a string being one text block."""
+        """The content blocks. A string counts as one text block."""
         if isinstance(self.content, str):
             return (Text(self.content),)
         return self.content
@@ -81,7 +84,7 @@ class Step(Struct, frozen=True):
     """The answer to one request: a turn, a fault, or a turn broken by a fault."""
 
     turn: Turn | None = None
-    """The answer of this step; None: a fault that needs an answer to break takes a short greeting."""
+    """The answer of this step. None: if the fault breaks an answer, it breaks a short greeting."""
     fault: Fault | None = None
     repeat: int | Literal["forever"] = 1
     """How many requests in a row get this step."""
@@ -146,7 +149,9 @@ class Scenario(Struct, frozen=True):
     """The steps for the requests to `/v1/messages`, in order, and how strictly requests are checked."""
 
     steps: Sequence[Playable] = ()
-    """One is used up by each request that is not refused. When none is left, requests are refused with 400."""
+    """The steps, in order. Each request that is not refused uses up one step. When none is left, requests are refused
+    with 400.
+    """
     description: str = ""
     models: Sequence[Model] = ()
     """The models that can be looked up. A lookup uses up no step; any other model is a 404."""
@@ -155,7 +160,9 @@ class Scenario(Struct, frozen=True):
     require_key: bool = False
     """Refuse requests without `x-api-key` or `Authorization` with 401."""
     parse_requests: bool = True
-    """False, for benchmarks: request bodies are read but not parsed, nothing is validated, every answer streams."""
+    """False, for benchmarks: request bodies are read but not parsed, requests are not validated, and every answer is a
+    stream.
+    """
 
     def __post_init__(self) -> None:
         for index, playable in enumerate(self.steps[:-1]):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FaultTable(Fault, frozen=True, forbid_unknown_fields=True):
-    """A fault without bytes, which a file cannot hold."""
+    """A fault without values of type bytes, which a scenario file cannot hold."""
 
     body: str | dict[str, Any] | list[Any] | None = None
     garbage: str | None = None
@@ -49,7 +49,7 @@ _ALLOWED = {
     "repeat": f'an integer or "{FOREVER}"',
     "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
-"""The values of keys that allow only a few; msgspec's sentence about a wrong one does not list them."""
+"""The allowed values of keys that have only a few. The messages of msgspec about a wrong value do not list them."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -81,7 +81,7 @@ def _examples() -> Traversable:
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
-    """The scenario in a text. `name` opens the line of every error."""
+    """Parses the text of a scenario. `name` begins the text of every error."""
     try:
         return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:
@@ -122,7 +122,9 @@ def _fault(table: FaultTable | None) -> Fault | None:
 
 
 def _decoded(value: object, kind: Any, path: str = "$") -> Any:
-    """The value as that type. Raises ScenarioError: one line that names the path, and the few values that fit."""
+    """Converts the value to the type `kind`. Raises ScenarioError, with one line that names the path and, if there are
+    only a few, the allowed values.
+    """
     try:
         return convert(value, kind)
     except ValidationError as error:

@@ -103,7 +103,7 @@ class MockApi:
 
     @property
     def port(self) -> int:
-        """The port listened on; 0 before `start()`."""
+        """The port on which the server listens; 0 before `start()`."""
         return self._port
 
     @property
@@ -113,21 +113,21 @@ class MockApi:
 
     @property
     def requests(self) -> tuple[RecordedRequest, ...]:
-        """The requests still kept, oldest first, without lookups of models; a copy."""
+        """The requests that are still kept, oldest first, as a copy. Lookups of models are not among them."""
         return self._recorder.requests()
 
     @property
     def lookups(self) -> tuple[RecordedRequest, ...]:
-        """Each `GET /v1/models/{id}` still kept, numbered and counted apart; a copy."""
+        """The requests `GET /v1/models/{id}` that are still kept, as a copy. They are numbered and counted apart."""
         return self._lookups.requests()
 
     @property
     def request_count(self) -> int:
-        """All requests so far, kept or not, without lookups of models."""
+        """The number of requests so far, kept or not. Lookups of models are not counted."""
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Wait until that many requests have come in total. Returns False if the time is over first."""
+        """Wait until `count` requests have come in total. Returns False if the time is over first."""
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:
@@ -182,9 +182,8 @@ def run_forever(
     ready: Callable[[MockApi], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve until `stop` is set or an exception (KeyboardInterrupt) ends the wait, which is passed on.
-
-    `ready` is called once the server listens. Only the newest requests stay in memory; the file gets all.
+    """Serve until `stop` is set. An exception such as KeyboardInterrupt also ends the server, and is passed on. `ready`
+    is called once the server listens. Only the newest requests stay in memory; the file `record` gets all of them.
     """
     with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
         if ready is not None:

@@ -133,7 +133,7 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """The number of blocks with a cache marker, those inside tool results included; the top-level one counts too."""
+    """The number of cache markers: on blocks, on blocks inside tool results, and at the top level of the request."""
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -1,5 +1,5 @@
-"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, also a bug or a misuse of
-the command line.
+"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, even after a bug or a
+misuse of the command line.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 
 def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
-    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError.
-
-    `environment`: None for the process's own. `watchers` receive every event too.
+    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError. `environment` None:
+    the process's own. `watchers` also receive every event.
     """
     environment = dict(os.environ) if environment is None else environment
     clock, context = SystemClock(), None
@@ -75,7 +74,7 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def run_prompt(process: RunProcess) -> int:
-    """Runs one prompt to its result. Returns the exit code. Raises UsageError, whose line the caller prints."""
+    """Runs one prompt to its result. Returns the exit code. Raises UsageError; the caller prints its line."""
     try:
         asked = process.attempt(lambda: _begin(process))
     except UsageError as error:
@@ -92,7 +91,9 @@ def run_prompt(process: RunProcess) -> int:
 
 
 def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
-    """Reads the prompt. It does so once the time limit is known, because standard input may stay open for ever."""
+    """Finds the surroundings and then the prompt. The order matters: the time limit must be known first, because
+    standard input may stay open for ever.
+    """
     around = process.begin()
     options = process.context.options
     if not options.reads_stdin:

@@ -60,7 +60,9 @@ class RunContext(Struct, frozen=True):
     started_s: float
     clock: Clock
     place: RunPlace | Exception
-    """The place of the run; an exception if the settings or the directory are wrong. Opening the session raises it."""
+    """The place of the run. If the settings or the directory are wrong, it is the exception, which is raised when the
+    session is opened.
+    """
     controls: RunControls
     waiter: InboxWaiter
     redactor: Redactor
@@ -158,7 +160,7 @@ def _enter_directory(directory: str | None) -> Path:
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
-    """The checked settings. Raises SettingsError."""
+    """Reads and checks the settings. Raises SettingsError."""
     config_file = Path(options.config_file) if options.config_file is not None else None
     files = _files_of_loop(options.settings_descriptor)
     settings = load_settings(options.settings, environment, cwd, config_file, files)

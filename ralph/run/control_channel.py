@@ -28,14 +28,14 @@ _LINE_COST_BYTES = 256
 
 
 class TooLong(Struct, frozen=True):
-    """Stands in for a line that was dropped because it was too long."""
+    """Takes the place of a line that was dropped because it was too long."""
 
     most_bytes: int
 
 
 class EndOfInput(Struct, frozen=True):
     error: str | None = None
-    """Why nothing more can be read; None: the input ended normally."""
+    """The error that ended the reading; None: the input ended normally."""
 
 
 END_OF_INPUT = EndOfInput()
@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """Why a descriptor cannot deliver control lines; None: it can."""
+    """The reason why a descriptor cannot deliver control lines; None: it can."""
     try:
         os.fstat(fd)
     except OSError:
@@ -55,8 +55,8 @@ def why_unusable(fd: int) -> str | None:
 
 
 class ControlChannel:
-    """Puts each line of standard input into a mailbox, without its line break; `TooLong` in place of a line that is
-    too long; `EndOfInput` at the end.
+    """Puts each line of standard input into a mailbox, without its line break. Puts `TooLong` there instead of a line
+    that is too long, and `EndOfInput` when the input has ended.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class LineSplitter:
         self._is_dropping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that this chunk completes. A line that gets too long is reported at once, not at its end."""
+        """The lines that this chunk completes. A line is reported as `TooLong` as soon as it exceeds the limit, not
+        when it ends.
+        """
         found: list[bytes | TooLong] = []
         *ends, begun = chunk.split(b"\n")
         for end in ends:
@@ -141,7 +143,7 @@ class LineSplitter:
         return found
 
     def end(self) -> list[bytes | TooLong]:
-        """A last line without a line break."""
+        """The last line, if the input ended without a line break; otherwise nothing."""
         return [self._take()] if self._line else []
 
     def _add(self, piece: bytes) -> list[bytes | TooLong]:

@@ -65,7 +65,9 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` of a user's line. Other keys are dropped: a driver's cache marker would add to ralph's own."""
+    """The `message` of a user's line. Keys other than these are dropped, because a driver's cache marker would come on
+    top of the markers that ralph sets.
+    """
 
     role: Literal["user"]
     content: _Text | Annotated[tuple[TextBlock | ImageBlock, ...], Meta(min_length=1)]
@@ -76,7 +78,9 @@ class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
-    """An `initialize` request. All its keys count, not only those of this type: see `ControlRequest.fields`."""
+    """An `initialize` request. This type has no fields; ralph reads the keys of the request from
+    `ControlRequest.fields`.
+    """
 
 
 class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
@@ -139,9 +143,9 @@ class Ignored(Struct, frozen=True):
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """The id of the request; None: the line has no id, or one that cannot be sent back."""
+    """The id of the request; None: the line has no id, or its id cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of a line that was meant as a control request. The line may have asked for a guard."""
+    """The keys of the faulty control request; empty for other lines. They show whether it requested a guard."""
 
 
 ControlLine = UserMessage | ControlRequest | Ignored | Malformed
@@ -213,7 +217,9 @@ def failure(request_id: str | None, error: str) -> dict[str, Any]:
 
 
 def in_short(value: object) -> str:
-    """A JSON value for use in a message: whole or left out. No redactor recognises half a secret."""
+    """A JSON value as text for a message. A long text or number, an object and a list are described instead of shown;
+    nothing is cut, because no redactor recognises half a secret.
+    """
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

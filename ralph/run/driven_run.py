@@ -76,9 +76,9 @@ def refuse_unusable_input(options: RunOptions) -> None:
 
 
 def run_messages(process: RunProcess, driver: Driver) -> int:
-    """Works on a driver's messages. Returns the exit code of the last result, or of the stop between two tasks.
+    """Works on a driver's messages. Returns the exit code of the last result, or of a stop between two tasks.
 
-    Raises UsageError, also if no message came at all. The caller prints its line.
+    Raises UsageError, also if no message came at all. The caller prints the error's line.
     """
     try:
         opened = process.attempt(lambda: _open(process, driver))
@@ -90,7 +90,7 @@ def run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def _open(process: RunProcess, driver: Driver) -> PreparedRun:
-    """Opens the session once the reader of lines has started, so that a lack of threads loses no line."""
+    """Starts the reader of control lines, and then opens the session: in this order a lack of threads loses no line."""
     context, around = process.context, process.begin()
     patiently(driver.channel.start, context.waiter, context.clock)
     prepared = process.open(around, has_prompt=True)
@@ -106,7 +106,7 @@ def _tell(process: RunProcess, ended: RunEnded) -> RunEnded:
 
 
 class _DrivenRun:
-    """The messages of one open session, one after the other."""
+    """Works on the messages of one open session, one after the other."""
 
     def __init__(self, process: RunProcess, steering: Steering, prepared: PreparedRun) -> None:
         self._process = process

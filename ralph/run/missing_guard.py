@@ -1,7 +1,5 @@
-"""Determines which requested guards ralph cannot provide. Pure.
-
-A hook that is never called may be the only protection against a command. So nothing runs while a requested guard is
-missing.
+"""Determines which requested guards ralph cannot provide. Pure. Nothing runs while a requested guard is missing,
+because a hook that is never called may be the only protection against a command.
 """
 
 from __future__ import annotations
@@ -39,18 +37,18 @@ _GUARDS = frozenset(
 
 class MissingGuard(Struct, frozen=True):
     for_good: str | None = None
-    """Why ralph lacks a guard that `initialize` requested. It stays missing as long as the process lives."""
+    """The reason why a guard that `initialize` requested is missing. It stays missing as long as the process lives."""
     until_a_mode: str | None = None
-    """Why the requested permission mode is not in force. A later request for a mode that ralph supports clears it."""
+    """The reason why the requested permission mode is not in force. A later request for a supported mode clears it."""
 
     @property
     def reason(self) -> str | None:
-        """Why no message may be worked on; None: no guard is missing."""
+        """The reason why no message may be worked on; None: no guard is missing."""
         return self.for_good or self.until_a_mode
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """The missing guard after an `initialize` with these keys."""
+    """Notes a guard among the keys of an `initialize` request as missing. Returns the new value."""
     guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
     if not guards or missing.for_good is not None:
         return missing
@@ -65,8 +63,8 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """The missing guard after a `set_permission_mode` that was refused. `mode`: the mode in force; no mode is stricter
-    than `plan`.
+    """Notes that a `set_permission_mode` request was refused for `reason`. Returns the new value. `mode`: the mode in
+    force. If it is `plan`, no guard is missing, because no mode is stricter.
     """
     if mode is PermissionMode.PLAN:
         return missing
@@ -88,5 +86,5 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether a value requests anything: `{"PreToolUse": []}` registers no hook."""
+    """Whether the value of a key requests anything. `{"PreToolUse": []}` does not: it registers no hook."""
     return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -26,8 +26,9 @@ class ModelChoice:
         self._redactor = redactor
 
     def choose(self, requested: str | None) -> str:
-        """The name of the target, or the model if no target has that name. `requested` None: the first target. Raises
-        ValueError for one that is not available, or whose cost the budget cannot count.
+        """The name of the requested target, or the name of the requested model if no target has that name. `requested`
+        None: the first target. Raises ValueError for a model that is not available, or whose cost the budget cannot
+        count.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
             # The journal and every result would contain it as the name of the billed model.
@@ -44,8 +45,8 @@ class ModelChoice:
         return self._roster.target.name
 
     def introduction(self, mode: PermissionMode) -> dict[str, Any]:
-        """The answer to `initialize`: drivers read it instead of sending further requests. `models` has every name that
-        `set_model` is certain to accept. Lists of features that ralph lacks are empty.
+        """The response to `initialize`. Drivers read it instead of sending further requests. `models` lists the names
+        that `set_model` is certain to accept. Features that ralph lacks have empty lists.
         """
         return {
             "commands": [],

@@ -49,14 +49,14 @@ def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
 
 
 def no_limit_notice(settings: Settings) -> tuple[str, ...]:
-    """A notice that no limit is set: nobody watches an unattended run."""
+    """A notice if no limit is set, because nobody watches an unattended run."""
     if settings.limits != LimitSettings():
         return ()
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
 
 
 def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice about the tools of a run that lacks some of them. `names`: the tools that it offers."""
+    """A notice that lists the tools of a run that lacks some of them. `names`: the tools that the run offers."""
     usable = [name for name in names if is_permitted(mode, name)]
     if len(usable) == len(TOOL_NAMES):
         return ()
@@ -70,7 +70,7 @@ def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMod
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A notice about variables that are withheld from tools. It explains why a command that needs one fails."""
+    """A notice about variables that are withheld from tools. It explains a failure of commands that need them."""
     withheld = around.environment.keys() - around.tools_environment.keys()
     names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
     if not names:

@@ -1,5 +1,5 @@
-"""Opens an old session that a run resumes, or a copy of it. It never guesses: a session that cannot be resumed gives
-one line and an exit code.
+"""Opens an old session that a run resumes, or a copy of it. It never guesses: if a session cannot be resumed, the run
+ends with one line of text and an exit code.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def open_old_session(
     *,
     settings: Settings,
 ) -> OpenSession:
-    """Opens the old session. `new_id`: the id of the copy, if the session forks. Raises UsageError if there is no
-    session to resume, CannotOpenError if there is one that cannot be opened.
+    """Opens the old session. `new_id`: the id of the copy, if the session is forked. Raises UsageError if there is no
+    session to resume, and CannotOpenError if a session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
@@ -126,9 +126,7 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """Refuses a session of another directory that still exists. If that directory is gone, the session resumes
-        here.
-        """
+        """Refuses a session of another directory, unless that directory no longer exists."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
@@ -146,8 +144,9 @@ class OldSession:
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Refuses a server that differs from the session's, unless the command line names it: the conversation was meant
-    for the old server. If the settings have targets, their names decide.
+    """Refuses to resume with a server other than the session's, because the conversation was meant for that server. The
+    command line can permit it by naming the new server. If the settings have targets, the server is not checked here:
+    the names of the targets decide.
     """
     recorded, planned = old.shape.endpoint, settings.targets[0].base_url
     is_implicit = settings.origins.get("targets", "default") == "default"

@@ -1,4 +1,4 @@
-"""The options of one run, as values. None: not given."""
+"""The options of one run, as values. An option that is None was not given."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def names_tools(self) -> bool:
-        """True if it lists tools, so that those of an old session do not count."""
+        """True if the options list tools; the tools of an old session are then ignored."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property
     def shapes_requests(self) -> bool:
-        """True if it sets a part of the requests that a resumed session otherwise keeps as it was."""
+        """True if the options set a part of the requests that a resumed session otherwise keeps."""
         own = (self.system_prompt, self.append_system_prompt, self.report)
         return any(each is not None for each in own) or any(
             self.settings.get(name) is not None for name in _SHAPING

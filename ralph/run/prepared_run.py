@@ -1,6 +1,5 @@
 """An open session with its tools, clients and targets. It works on one task or many, until its journal is closed.
-
-It raises an error if one of these cannot be opened: without a session there is no request.
+Making it raises an error if the session, a tool or a client cannot be opened, so no request is sent without a session.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event, RunEnded
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
-"""The outcomes of a run whose result could not be written."""
+"""Outcomes that a failed delivery of the result can give a run."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -212,7 +211,7 @@ class PreparedRun:
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
     def record_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
-        """Records the delivery of the last result, as the process reports it. Raises JournalError."""
+        """Records whether the last result was delivered, as the process reports it. Raises JournalError."""
         recorded, self._recorded = self._recorded, None
         if recorded is None:
             return  # no task was worked on, or that was noted before
@@ -223,8 +222,8 @@ class PreparedRun:
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
         """The command that resumes the session, with the options of this command line that it must repeat. None:
-        nothing can be resumed, or the machine lacks the memory or descriptors to find out: a hint must not cost the
-        result.
+        nothing can be resumed, or the machine lacks the memory or the descriptors to find out. Such a shortage raises
+        nothing, because the result matters more than a hint.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None

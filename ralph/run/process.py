@@ -51,7 +51,9 @@ class RunProcess:
         return around
 
     def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
-        """Opens the session and its tools. `has_prompt`: a new session has a prompt. Raises like PreparedRun."""
+        """Opens the session and its tools. `has_prompt`: there is a prompt for a new session. Raises the errors that
+        PreparedRun raises.
+        """
         context = self.context
         prepared = PreparedRun(
             context.options,
@@ -66,7 +68,9 @@ class RunProcess:
         return prepared
 
     def attempt(self, work: Callable[[], T]) -> T | RunEnded:
-        """The value of `work`, or the end that replaced it. Raises only UsageError."""
+        """Calls `work` and returns its value. If an exception ends `work`, returns the end of the run instead. Raises
+        only UsageError.
+        """
         try:
             return work()
         except Interrupted as stop:
@@ -125,8 +129,8 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Reports and delivers a misuse of the command line. Returns the exit code. If people read standard error,
-        raises the error, whose line the caller prints. `notices`: the notices of the result.
+        """Reports and delivers the result of a misuse of the command line. Returns the exit code. If people read
+        standard error, raises the error instead, and the caller prints its line. `notices`: the notices of the result.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
@@ -138,8 +142,8 @@ class RunProcess:
         return ended.exit_code
 
     def close_without_result(self) -> None:
-        """Closes everything after a driver that sent no message, so that no result is due. Its requests are already
-        answered.
+        """Closes everything when a driver has sent no message, so that no result is due. Its requests have been
+        answered before.
         """
         context = self.context
         context.writer.deliver(context.waiter, context.clock)
@@ -212,7 +216,7 @@ class RunProcess:
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records the delivery of the last result; this also covers the process's earlier results."""
+        """Records whether the last result was delivered. The record also covers the process's earlier results."""
         if self._prepared is None:
             return
         try:

@@ -27,7 +27,7 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """Answers accepted for the current message, or for the last one if none is being worked on."""
+        """The number of answers accepted for the current message; between two messages, for the last one."""
         self._retry: RetryScheduled | None = None
         """The pending retry of the open chain."""
         self._retry_waits_until_s: float | None = None

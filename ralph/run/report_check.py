@@ -43,7 +43,7 @@ class ReportCheck:
         environment: Mapping[str, str],
         within_s: float = CHECKED_WITHIN_S,
     ) -> None:
-        """`environment`: for the process of ralph's own that reads the model's report."""
+        """`environment`: the environment of the separate process."""
         self._schema = dict(tool_input_schema)
         self._waiter = waiter
         self._clock = clock
@@ -51,8 +51,8 @@ class ReportCheck:
         self._within_s = within_s
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The problems with the arguments. Raises `Interrupted`, with nothing left running. A shortage of the machine
-        is reported as a problem.
+        """The problems with the arguments. A shortage of the machine is reported as a problem too. Raises
+        `Interrupted`, and then leaves nothing running.
         """
         if "payload" not in arguments:  # nothing that would need the schema
             return problems_without_payload(arguments)

@@ -44,8 +44,8 @@ def read_schema(
     """Reads a schema. A text that begins with `{` is the schema itself; any other text is the path of its file,
     relative to `cwd`.
 
-    `works_in`: the run's working directory, if it is another one. `takes_pipe`: False if the file will be read again.
-    Raises ValueError with one line that names the fault and its place.
+    `works_in`: the run's working directory, if it differs from `cwd`. `takes_pipe`: whether the file may be a pipe;
+    False if the file will be read again. Raises ValueError with one line that names the fault and its place.
     """
     if text_or_path.lstrip().startswith("{"):
         where, text = "the schema", text_or_path

@@ -46,15 +46,15 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
 
 def answer() -> None:
-    """Does the work of the process that `report_check.py` starts: reads a task from standard input, and writes the
-    problems to standard output.
+    """Runs in the process that `report_check.py` starts: reads a task from standard input, and writes the problems to
+    standard output.
     """
     task = json.load(sys.stdin)
     print_lines([json.dumps(validator_of(task["schema"])(task["arguments"]))])
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """A check of `{"payload": ...}` alone; the messages for the other fields are made elsewhere."""
+    """A checker for `{"payload": ...}` alone. The problems of the other fields are described elsewhere."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
     from referencing import Registry  # noqa: PLC0415 - comes with it
 
@@ -70,8 +70,8 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
 def _unique_items(
     _checker: Checker, wanted: object, instance: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """Replaces the library's `uniqueItems`, which compares all pairs of objects: minutes for input that a model can
-    send.
+    """Replaces the library's `uniqueItems`. The library compares all pairs of objects, which takes minutes for input
+    that a model can send.
     """
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 

@@ -21,7 +21,7 @@ _LONGEST_EXPECTATION = 200
 
 
 def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
-    """The place of each fault, and what was expected there."""
+    """Yields the path of each fault, and what the schema expects there."""
     closest = _closest(error)
     path = list(closest.absolute_path)
     note = "" if closest is error else " (in the closest alternative)"
@@ -54,8 +54,8 @@ def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
 
 
 def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
-    """A distance for sorting alternatives. A wrong type is furthest. A wrong constant comes next, because a constant
-    often identifies the alternative. Then the number of faults counts.
+    """The distance of a report from one alternative, for sorting. A wrong type counts most, and a wrong constant comes
+    next, because a constant often identifies the alternative. The number of faults decides between equals.
     """
     return (
         any(fault.validator == "type" and not fault.path for fault in faults),
@@ -129,7 +129,7 @@ def _got(error: ValidationError) -> str:
 
 
 def _value(error: ValidationError) -> Any:
-    """The keyword's value in the schema. (The library's type also allows an error without a keyword.)"""
+    """The value of the violated keyword in the schema. (The library's type also allows an error without a keyword.)"""
     return error.validator_value
 
 

@@ -71,8 +71,8 @@ class OpenSession(Struct, frozen=True):
     """Totals of the session's earlier runs."""
 
     def forget(self) -> None:
-        """Removes a new session without messages, so that `--continue` finds the session before it. An old session
-        stays.
+        """Removes a new session that has no messages, so that `--continue` finds an earlier session. A resumed session
+        is kept.
         """
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):
@@ -82,8 +82,9 @@ class OpenSession(Struct, frozen=True):
 def prompt_of_resumed(
     old: Session, prompt: str | None, command_with: Callable[[str], str | None]
 ) -> str | None:
-    """The first prompt for the model; None: the run resumes the pending work. Raises UsageError for a completed
-    session. `command_with`: gives the command that resumes it with a prompt.
+    """The first prompt of a resumed run for the model; None: the run resumes the pending work. Raises UsageError if the
+    session is completed and there is no `prompt`. `command_with` returns the command that resumes the session with a
+    given prompt.
     """
     if prompt is not None:
         return prompt
@@ -112,8 +113,8 @@ def resume_command_of(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that resumes a run's session; None: nothing can be resumed. `cwd`: None if the command need not name
-    it.
+    """The command that resumes a run's session; None: nothing can be resumed. `cwd`: the directory that the command
+    names; None: it names none.
     """
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None

@@ -1,4 +1,4 @@
-"""Passes events that belong to a session's record, but not to its conversation, to the journal."""
+"""Writes events to the journal that belong to a session's record but not to its conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SessionNotes:
-    """An `Events` sink, from the opening of the session to its last task."""
+    """An `Events` sink that notes events from the opening of the session until `close` is called."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
@@ -45,7 +45,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """Returns the notes since the last task. From now on, notes go into the log."""
+        """Returns the events noted since the last task. From now on, events are written to the log at once."""
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting
@@ -54,7 +54,7 @@ class SessionNotes:
         self._log = None
 
     def close(self) -> None:
-        """Stops taking notes: a signal may still come while the result is delivered."""
+        """Stops taking notes. Later events, such as a signal while the result is delivered, are not recorded."""
         self._is_open = False
 
     def _shown(self, value: object) -> object:

@@ -103,8 +103,9 @@ class Steering:
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one object, and `has_room` says whether the driver reads such objects. `acknowledge` is
-        called with every item that was taken. `events` receives the facts for people and readers.
+        """`respond` writes one response, and `has_room` returns whether the driver still reads its responses.
+        `acknowledge` is called with every item that was taken. `events` receives notices and changes of the permission
+        mode.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -127,7 +128,9 @@ class Steering:
         self._models = models
 
     def begin_work(self) -> None:
-        """Notes that work on a message begins. Control lines raise exceptions only between this call and `end_work`."""
+        """Notes that work on a message begins. Until `end_work` is called, `handle` may raise exceptions that stop this
+        work.
+        """
         self._is_working, self._has_stopped = True, False
         self._progress.begin()
 
@@ -137,7 +140,7 @@ class Steering:
 
     @property
     def missing_guard(self) -> str | None:
-        """Why no message may be worked on; None: no guard is missing."""
+        """The reason why no message may be worked on; None: no guard is missing."""
         return self._missing.reason
 
     @property
@@ -173,10 +176,12 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """Takes one item of the channel. `waiting_for`: the text for the run's current wait; None: not known.
+        """Handles one item from the channel: a line, an overlong line, or the end of input. `waiting_for`: what the run
+        waits for now; None: not known.
 
-        After the answer, raises `InterruptRequested`, `RetryAborted` or `GuardRefused` if the line demands that. It
-        does so only during work on a message, and once for each message, so that nothing disturbs the clean-up.
+        When the response to the line has been sent, raises `InterruptRequested`, `RetryAborted` or `GuardRefused` if
+        the line calls for it: only while a message is being worked on, and once per message, so that nothing disturbs
+        the clean-up.
         """
         self._acknowledge(item)
         match item:
@@ -205,7 +210,9 @@ class Steering:
                 self._take_request(line, waiting_for)
 
     def _judge_malformed(self, line: Malformed) -> None:
-        """Counts a guard in a malformed line as missing: a driver may not read an answer that has no id."""
+        """Counts a guard that a malformed line requested as missing. The error response is not enough: a driver may
+        ignore a response without an id.
+        """
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
             self._missing = after_initialize(self._missing, line.fields)

@@ -1,7 +1,6 @@
-"""Metrics and traces of a run, for machines that watch many runs. Both are off unless asked for.
-
-Neither may harm the run: one that cannot be opened is refused before anything is spent, and a later failure is one
-notice.
+"""Metrics and traces of a run, for machines that watch many runs. Both are off unless they are configured. Neither may
+harm the run: if one of them cannot be opened, the run is refused before it spends anything, and a later failure causes
+only one notice.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ _TRACES_LEAVE_AFTER_STOP_S = 0.5
 
 
 def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> MetricsFile | None:
-    """The metrics file, written for the first time; `path` None: there is none. Raises CannotOpenError, in one line, for
-    a file that cannot be written. `directories`: where ralph was called and where it works.
+    """Opens the metrics file and writes it for the first time. Returns None if `path` is None. Raises CannotOpenError,
+    with one line of text, if the file cannot be written. `directories`: the directory in which ralph was called, and
+    the working directory.
     """
     if path is None:
         return None
@@ -54,8 +54,8 @@ class Telemetry:
     def open_traces(
         self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
     ) -> None:
-        """Opens the traces. Raises CannotOpenError, in one line, if that is impossible, ShortageError if it is
-        impossible for now.
+        """Opens the traces. Raises CannotOpenError, with one line of text, if that is impossible, and ShortageError if
+        it is impossible only for now.
         """
         from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
@@ -79,7 +79,9 @@ class Telemetry:
             events.emit(Notice(problem))
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
-        """Closes both. Returns the final problems, as events. `was_stopped`: somebody waits for this process to end."""
+        """Closes the metrics and the traces. Returns their last problems, as events. `was_stopped`: somebody waits for
+        this process to end.
+        """
         if self._metrics is not None:
             try:
                 self._metrics.close(exit_code)

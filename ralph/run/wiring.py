@@ -72,10 +72,9 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
 ) -> LocalToolbox:
-    """Builds the tools. `offered`: the tools that the session's requests have offered so far; None: irrelevant.
-
-    `keeps_list`: the requests keep their list of tools, so the permission mode refuses calls; otherwise it leaves tools
-    out.
+    """Builds the tools. `offered`: the tools that the session's requests have offered so far; all other tools are left
+    out. None: there is no such limit. `keeps_list`: the requests keep their list of tools, and calls that the
+    permission mode forbids are refused. Otherwise the forbidden tools are left out of the list.
 
     Raises WorkingDirectoryGoneError, and SettingsError for an unusable directory.
     """
@@ -155,8 +154,8 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
 
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
-    """The form of the final report: as requested now, else as in the session's requests. None: no report is
-    required.
+    """The form of the final report: the form that the options request, or else the form in the session's requests.
+    None: no report is required.
     """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
@@ -210,7 +209,7 @@ def build_roster(
 
 
 def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iterable[str]]:
-    """The system prompt, and notices about instruction files that are not in it as they are."""
+    """The system prompt, and notices about instruction files that it does not contain in full."""
     instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
         cwd=str(around.cwd),
@@ -223,7 +222,9 @@ def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iter
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
-    """The targets, of which the implicit one asks for the model of the session's last run."""
+    """The targets for a resumed session. The first target takes the name and the model of the session's first target.
+    Other targets with this model are left out.
+    """
     model = old.shapes[old.first].model
     first = replace(targets[0], name=old.first, model=model)
     return (first, *(target for target in targets[1:] if target.model != model))
@@ -253,13 +254,15 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
 
 
 def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
-    """The policy that the settings ask for, its waits divided by `speed`."""
+    """The retry policy of the settings, with its waits divided by `speed`."""
     policy = retry_policy(retry)
     return policy if speed == 1.0 else backoff.sped_up(policy, speed)
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """The retry policy; where retry is off, the one that a driver may switch on."""
+    """The retry policy of the settings. If they switch retry off, returns the standard policy, because a driver may
+    switch retry on.
+    """
     match retry.policy:
         case "patient":
             return backoff.patient()
