@@ -40,9 +40,9 @@ LONGEST_CYCLE = 4
 """The most calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without an effect: calls that differ only in them are equal."""
+"""Arguments without an effect, by tool. Calls that differ only in them are equal."""
 _MOST_COUNTERS = 256
-"""The most integers in a result that may be counters: a result with more is data, and compared as it is."""
+"""The most integers in a result that may be counters. A result with more integers is data, and is compared as it is."""
 _LONGEST_NAME = 80
 """The most characters of a name or path in a message for the model."""
 
@@ -65,10 +65,10 @@ class Refusal(Struct, frozen=True):
 
 
 class Guards:
-    """Call `before` for each call, and `after` with its result.
+    """Finds loops. Call `before` for each call, and `after` with its result.
 
-    For calls that run at the same time, `before` is called for all before any result is known. An unknown result
-    counts as equal to the others: of eight equal calls at once three run.
+    When calls run at the same time, `before` is called for all of them before any result is known. A result that is not
+    known yet counts as equal to the others, so only three of eight equal calls at once may run.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """Why this call must not run; None: it may."""
+        """The refusal of this call; None: the call may run."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -153,9 +153,9 @@ class _Step:
         self.key = key
         self.name = name
         self.path = path
-        """The file that it was to change and did not; None for every other call."""
+        """The file that the call was to change but did not change; None: the call is of another kind."""
         self.waits_for = waits_for
-        """The call's id until its result is known."""
+        """The id of the call, until its result is known."""
         self.result: _Result | None = None
 
     @classmethod
@@ -167,8 +167,8 @@ class _Step:
 
 
 class _Result(Struct, frozen=True):
-    """An output without its times: the fixed text as one hash (of 64 bits; it never leaves the process), and the
-    numbers that may be counters.
+    """A tool's output, reduced to the parts that are compared: a hash of its text without times and counters, and
+    the numbers that may be counters. The hash has 64 bits and never leaves the process.
     """
 
     standing: int
@@ -242,7 +242,7 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text without times, with a mark in the place of each number that may be a counter; and those numbers."""
+    """The text without times and with a mark in place of each number that may be a counter; and those numbers."""
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
         text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
@@ -254,7 +254,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """Text, for a closer comparison, or a hash of a block that is no text, such as an image."""
+    """The text of a text block, to be compared closely; for any other block, such as an image, a hash."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")
