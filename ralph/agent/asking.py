@@ -45,8 +45,8 @@ _ASKS_FROM_TOKENS = 4_000
 a short task is smaller."""
 
 _TASKS_SHARE = 4
-"""The divisor for the most tokens of all the user's prompts in a fresh context: they may take a quarter of the old
-context or of the window, whichever is smaller. The newest prompt is always kept."""
+"""The divisor that limits the user's prompts in a fresh context: together they may take a quarter of the old context
+or of the window, whichever is smaller. The newest prompt is always kept."""
 
 
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})

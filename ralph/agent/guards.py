@@ -96,10 +96,11 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Takes the result of a call. A call without `before` counts too (an earlier process ran it); a refused one
-        does not.
+        """Takes the result of a call. A call without `before` counts too, because an earlier process ran it. A refused
+        call does not count.
 
-        `change`: the planned change of its file; None with a success: unknown, counted as a change.
+        `change`: the planned change of the call's file. If it is None and the call succeeded, the change is unknown
+        and counts as one.
         """
         if (
             call.name in FILE_TOOLS

@@ -34,7 +34,7 @@ class Toolbox(Protocol):
 
         Several calls in one batch are always read-only, and run in parallel. Failures of tools are outputs, not
         exceptions. Raises `Interrupted` when a signal ends the wait, after everything that was started has been
-        stopped. Raises `WorkingDirectoryGoneError` if no call was run.
+        stopped. Raises `WorkingDirectoryGoneError` before any call is run.
         """
         ...
 

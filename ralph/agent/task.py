@@ -211,7 +211,9 @@ class Run:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Adds the prompt, in one write with the run's record, after finishing what an earlier run left pending."""
+        """Begins the run: records the prompt together with the run's record, and finishes the pending work of an earlier
+        run before the model gets the prompt.
+        """
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
         if not blocks:

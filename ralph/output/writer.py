@@ -120,8 +120,8 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """Whether the output can take an answer to the driver. A driver that reads its answers leaves room for more;
-        events alone are dropped when the output is full.
+        """Whether little enough is unread that the driver may get another answer. A driver that reads its answers leaves
+        this room.
         """
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
