@@ -2,14 +2,15 @@
 
 It knows calls and their results, not tools: it neither runs a call nor ends a run. `call_rules.py` counts
 calls that could not run because they were malformed.
-The window holds the last calls that ran, without any from before a file was changed by an edit. A loop is three
-rounds in the window of one call, or of a cycle of up to four calls, with equal results in each round. The call that
-would continue it is refused, and so is every later call of the cycle. Every call that may run resets the count of
+The window holds the last calls that ran. When an edit changes a file, the window is emptied. A loop is one call, or a
+cycle of up to four calls, that fills three rounds in the window with equal results in each round. The call that would
+continue the loop is refused, and so is every later call of the cycle. Every call that may run resets the count of
 refusals.
 Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
 the same step in each round ("attempt 4", 5, 6): it counts requests, not changes. Numbers that show progress are no
-counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, one
-that falls or rises unevenly. Nor are the numbers of a result that has nothing else: there the number is the answer.
+counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, a number
+that falls or rises unevenly. If a result has no letters, none of its numbers is a counter: there the number is the
+answer.
 """
 
 from __future__ import annotations
