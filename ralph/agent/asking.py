@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 # A server is asked for its window only when that begins to matter: a short run never asks.
 _ASKS_FROM_SHARE = 0.1
 _ASKS_FROM_TOKENS = 4_000
-"""The least context, in tokens, for which the server is asked for an unknown window: more than the first request
-of a short task."""
+"""The size of a context, in tokens, from which on ralph asks the server for an unknown window. The first request of
+a short task is smaller."""
 
 _TASKS_SHARE = 4
-"""The part of a window (or of a refused size) that all the user's prompts together may take; the newest is always
-kept."""
+"""The divisor that limits the user's prompts in a fresh context: together they may take a quarter of the old context
+or of the window, whichever is smaller. The newest prompt is always kept."""
 
 
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
@@ -79,8 +79,8 @@ class Asking:
         self._sent = transcript.conversation
         self._steps = CompactionSteps()
         self.fresh_contexts = 0
-        """The number of compactions so far: after one, the model no longer knows the answer it was in the middle
-        of."""
+        """The number of compactions so far. After a compaction, the model no longer knows the answer that it was in
+        the middle of."""
 
     def tell(self, notice: str) -> None:
         """Adds a notice to all requests until an answer is accepted."""
@@ -88,22 +88,22 @@ class Asking:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests) -> Answer:
-        """One whole answer, not committed yet.
+        """Requests one whole answer, which is not committed yet.
 
-        Raises like `send_with_retry`. `requests`: counts the turn's requests.
+        Raises like `send_with_retry`. `requests` counts the turn's requests.
         """
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
-        """Commits the answer to the conversation, with the notices that were sent with the request."""
+        """Commits the answer to the conversation, after the notices that were sent with its request."""
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
         self._steps = self._steps.answered()
         return answer
 
     def room_for_results(self) -> int | None:
-        """Tokens that the results of the last answer may take; None: the window is unknown."""
+        """The tokens that the results of the last answer's calls may take; None: the window is unknown."""
         if self._site.roster.window is None:
             self._describe()  # one result can be more than a small window holds
         return room_for(self.estimate(), self._site.roster.window)
@@ -115,21 +115,23 @@ class Asking:
 
     @property
     def may_shrink(self) -> bool:
-        """Whether the context has more than the task: an answer, or a summary."""
+        """Whether the context holds more than the task, such as an answer or a summary, and so can become smaller."""
         transcript = self._transcript
         return transcript.session.is_afresh or any(
             message.role == "assistant" for message in transcript.conversation.messages
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Whether the refused request fits with a shorter answer: the error may name the server's window."""
+        """Whether the refused request fits with a shorter answer. The error may name the server's window."""
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
-        """Replaces the context by a smaller one. False: none of the remaining ways makes it smaller."""
+        """Replaces the context by a smaller one. Returns whether one of the remaining ways of compaction achieved
+        that.
+        """
         if not self.may_shrink:
             return False
         before = self.estimate()
@@ -180,7 +182,7 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """The model's answer to a summary request; None: there is too little room for that request."""
+        """The model's answer to a summary request; None: the request failed, but another way of compaction may work."""
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -201,7 +203,7 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """The answer to a summary request, requested once more if it arrives damaged.
+        """The answer to a summary request. If it arrives damaged, it is requested once more.
 
         This retry is counted in no turn.
         """
@@ -214,7 +216,7 @@ class Asking:
         return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
 
     def estimate(self) -> int:
-        """Tokens of the next request, an upper estimate."""
+        """An upper estimate of the tokens of the next request."""
         return self._site.roster.estimate(self._conversation(), self._meter)
 
     @property
@@ -225,7 +227,7 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Asks the server for its model's window, once the context is large enough for it to matter."""
+        """Asks the server for its model's window, once the context is so large that the window matters."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -233,17 +235,19 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Ask the server for a description of its model, once for each target."""
+        """Asks the server for a description of its model, once for each target."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
 
 
 class Refused(NamedTuple):
-    """The numbers of a refusal. Servers give them in its text alone; one that is not there is not guessed."""
+    """The numbers in a server's refusal. Servers give them only in the text of the refusal. A missing number is not
+    guessed.
+    """
 
     window: int
-    """Tokens of prompt and answer together."""
+    """The most tokens of prompt and answer together."""
     prompt: int
     """Tokens of the request that did not fit."""
 
@@ -253,7 +257,7 @@ class Refused(NamedTuple):
 
 
 def refused(error: AgentError) -> Refused | None:
-    """The numbers in a refusal; None: it does not have both."""
+    """The numbers in a refusal; None: at least one of them is missing."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

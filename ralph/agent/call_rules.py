@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 MOST_MALFORMED_ANSWERS = 3
-"""The most malformed answers in a row: the last one ends the run. PRODUCT.md sets the number."""
+"""The number of malformed answers in a row at which the run ends. PRODUCT.md sets it."""
 
 NAMES = ("malformed_call", "unknown_tool")
 
@@ -38,10 +38,10 @@ class MalformedAnswers(Struct, frozen=True):
 
     count: int = 0
     are_all_unknown: bool = True
-    """Whether no call in them named an existing tool."""
+    """Whether no call in these answers named an existing tool."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """The count with one more answer. `are_unknown`: none of its calls named an existing tool."""
+        """The count with one more answer. `are_unknown`: no call of that answer named an existing tool."""
         return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
 
     @property
@@ -60,7 +60,8 @@ class MalformedAnswers(Struct, frozen=True):
 
 
 Ruling = ToolOutput | tuple[str, ...]
-"""Why a call must not run, for the model; or, if it may run, the arguments that its tool does not know."""
+"""The decision about a call. A `ToolOutput`: the call must not run, and this result tells the model why. A tuple:
+the call may run; the tuple names the arguments that its tool does not know."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -76,7 +77,9 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk` takes the final report; None: none is required. `why_refused`: why a tool may not be used now."""
+        """`desk` takes the final report; None: no report is required. `why_refused` tells why a tool may not be used
+        now; None: the tool may be used.
+        """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
@@ -88,9 +91,9 @@ class CallRules:
         self.ended_by: DeadEnd | None = None
         """The dead end that ends the run; None: there is none."""
         self.has_use = False
-        """Some call of the current answer ran, or was refused by a guard."""
+        """Whether some call of the current answer was valid: it ran, or a guard or the permission mode refused it."""
         self.has_report = False
-        """Some call of the current answer was a report."""
+        """Whether some call of the current answer was a report."""
         self._malformed: list[ToolCall] = []
         """The calls of the current answer that could not run as written."""
         self._malformed_answers = MalformedAnswers()
@@ -166,7 +169,7 @@ class CallRules:
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
         """Takes the result of a call that ran.
 
-        `change`: None for a file tool means that it could not change anything.
+        `change`: the planned change of its file. If it is None for a file tool, the call could not change anything.
         """
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 class Closing:
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
-        """`form`: the form of the final report; None: none is required."""
+        """`form`: the form of the final report; None: no report is required."""
         self._max_turns = max_turns
         self._form = form
         self._tally = tally
         self._events = events
         self.finishing = Finishing(max_turns)
         self.desk = self._new_desk()
-        """Takes the final report; None: none is required."""
+        """Takes the final report; None: no report is required."""
         self.last_stop_reason: str | None = None
         self._last_words: str | None = None
-        """The model's last text that was not accepted as an answer: it was no report, or stood beside calls that
-        the final turn refused."""
+        """The model's last text that was not accepted as an answer, because it was no report, or because it stood
+        beside calls that the final turn refused."""
         self._is_text_dropped = False
-        """The model's last text was dropped, and the next request tells it so."""
+        """Whether the model's last text was dropped. The next request then tells the model so."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
@@ -69,7 +69,7 @@ class Closing:
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The notice of the final turn again; None: this is no final turn."""
+        """The notice of the current final turn, to be sent again; None: the current turn is not the final one."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -85,7 +85,7 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """Takes a whole answer of text. Returns whether it is a report, which is then kept."""
+        """Takes the text of a whole answer. If the text is a report, the report is kept. Returns whether it is one."""
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
@@ -94,8 +94,8 @@ class Closing:
     def take_final_words(self, text: str) -> None:
         """Keeps the text beside refused calls, which may be the closing answer.
 
-        It stays in the conversation: a report in it is kept until the final turn ends without another, or other text
-        follows.
+        The text stays in the conversation. A report in it is kept until other text follows, and counts if the final
+        turn ends without another report.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -109,11 +109,11 @@ class Closing:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
-        """Forgets the last text, because tools ran after it."""
+        """Forgets the model's last text, because tools ran after it."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """The report in these arguments, accepted by an earlier process that ended before it could act on it."""
+        """The report in these arguments. An earlier process accepted it, but ended before it could act on it."""
         return self.desk.restored(arguments) if self.desk is not None else None
 
     @property
@@ -122,13 +122,13 @@ class Closing:
         return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
-        """The report that counts now; one in a text counts only in the final turn."""
+        """The report that counts now. A report that the model wrote as text counts only in the final turn."""
         if self.desk is None:
             return None
         return self.desk.accept_cached() if self.is_final else self.desk.accepted
 
     def accepted(self, report: Report) -> Ending:
-        """The end of the task by its accepted report."""
+        """The end of a task whose report was accepted."""
         self._tally.turns += 1
         return self._reported(report)
 
@@ -159,14 +159,17 @@ class Closing:
     def forced(self, reason: str | None = None) -> Ending:
         """A forced end.
 
-        `reason`: one of `finishing.FORCES`, if something other than turns forces it and no final turn began.
+        `reason`: one of `finishing.FORCES`; given if no final turn began and something other than the turn limit forces
+        the end.
         """
         outcome, limit, error = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end after too many useless answers in one turn; None: a final turn must first get the report."""
+        """The end after too many useless answers in one turn; None: the task goes on with a final turn, to get the
+        report.
+        """
         if self.is_final:
             known = self.report()
             return self.forced() if known is None else self.accepted(known)
@@ -180,7 +183,7 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """The end, with a synthetic report where a report or an answer is missing."""
+        """The same end with a synthetic report, if a report or an answer is missing."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have passed after an accepted report, or in a final turn for which one was kept.
@@ -197,7 +200,9 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end by an unexpected exception: a bug, unless the machine is short of something."""
+    """The end by an unexpected exception. The exception is a bug, unless the machine lacks a resource such as
+    memory.
+    """
     shortage = shortage_of(error)
     if shortage is not None:
         return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage))

@@ -62,7 +62,8 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""The most bytes that are kept of a step once the newest steps have filled half of the room."""
+"""The room of a step, in bytes, once the newest steps have filled half of the whole room. A longer step is shortened
+to it."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -90,7 +91,8 @@ def cut_context(
     earlier_summary: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The fresh context without a new summary, as the last way. Only the newest task is sure to be in it.
+    """The first user message of a fresh context without a new summary. This is the last way of compaction. Of the
+    prompts, only the newest is sure to be in the message.
 
     `earlier_summary`: the summary in the old context; empty: there is none.
     """
@@ -105,7 +107,7 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a summary request, for a context that no longer fits into one.
+    """The only message of a summary request, when the context itself is too large to be sent with that request.
 
     It exceeds `most_tokens` only if the newest task and the instructions alone exceed it.
     """
@@ -135,15 +137,16 @@ class Attempt(NamedTuple):
     """One attempt at a smaller context."""
 
     way: Literal["whole", "digest", "cut"]
-    """One of: a summary of the whole context; a summary of its last steps; no summary, only the last steps
-    themselves."""
+    """The content of the fresh context. "whole": a summary of the whole old context. "digest": a summary of its last
+    steps. "cut": no summary, only the last steps themselves."""
     share: float = 1.0
     """The part of the window that the digest or the last steps may fill."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The most tokens of the fresh context. `estimate`: the size of the old one.
+        """The most tokens of the digest or of the last steps. `estimate`: the size of the old context.
 
-        If the server's window is smaller than assumed, this size was already refused.
+        The size of the old context limits the result too: if the server's window is smaller than assumed, that size was
+        already refused.
         """
         return int(self.share * min(estimate, window or estimate))
 
@@ -165,7 +168,7 @@ class CompactionSteps(Struct, frozen=True):
     def attempt(self, trigger: str) -> Attempt | None:
         """The next attempt; None: all have been made.
 
-        After an overflow the whole context is not summarized: it would not fit.
+        After an overflow no summary of the whole context is requested, because that request would not fit either.
         """
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
@@ -175,14 +178,16 @@ class CompactionSteps(Struct, frozen=True):
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """The steps after an accepted answer (no summary): if the context had shrunk, the attempts start over."""
+        """The steps after an accepted answer that is not a summary. If the context had shrunk, the attempts start
+        over.
+        """
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
-    """The end of a history as plain text, of at most that many bytes in a request; empty: not even a line fits.
+    """The end of a history as plain text of at most `most_bytes` in a request; empty: not even the first line fits.
 
-    The newest steps are kept whole as far as they fit into half of the room; shortened older ones stand before them.
+    The newest steps are kept whole as far as they fit into half of the room. Shortened older steps stand before them.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -284,8 +289,8 @@ def _task_blocks(
 
 
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
-    """The prompts to keep, with their 1-based numbers: the newest, the first if requested, then newer ones while
-    there is room.
+    """The 1-based numbers of the prompts to keep: the newest prompt, the first prompt if `keeps_first`, and others
+    that still fit, the newer ones first.
     """
     newest_first = range(len(sizes), 0, -1)
     if most_tokens is None:

@@ -22,7 +22,7 @@ FEWEST_TURNS_TO_WARN = 3
 class ForcedEnd(NamedTuple):
     outcome: Outcome
     limit: str | None
-    """The user's limit that ended the run; None: it was no limit."""
+    """The user's limit that ended the run; None: no limit ended it."""
     error: str
 
 
@@ -32,7 +32,7 @@ class Finishing:
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
         self.reason = reason
-        """Why this is the final turn, one of `FORCES`; None: it is not."""
+        """Why the current turn is the final one, one of `FORCES`; None: it is not the final one."""
         self._given_max_turns = max_turns
         self._is_collapsed = False
         self._was_warned = False
@@ -47,7 +47,8 @@ class Finishing:
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
         """Why the turn that now begins is the final one; None: it is not.
 
-        A last turn that neither follows tools nor needs a report is none: its answer may complete the task.
+        A last turn that neither follows tools nor needs a report is not made final, because its answer may complete the
+        task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):
@@ -55,7 +56,9 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """Shortens the run to one more turn, after a failed report; None: there were no more turns anyway."""
+        """Shortens the run to one more turn, after a failed report. Returns the event of that; None: the run had no
+        more turns anyway.
+        """
         new = turn + 1
         old = self.max_turns
         if old is not None and old <= new:
@@ -66,7 +69,7 @@ class Finishing:
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
         """The end of a run whose final turn gave no report, or whose turns are used up.
 
-        `reason`: one of `FORCES`, if something other than turns forces the end and no final turn began.
+        `reason`: one of `FORCES`; given if no final turn began and something other than the turn limit forces the end.
         """
         reason = self.reason or reason
         if reason == "context":

@@ -2,14 +2,15 @@
 
 It knows calls and their results, not tools: it neither runs a call nor ends a run. `call_rules.py` counts
 calls that could not run because they were malformed.
-The window holds the last calls that ran, without any from before a file was changed by an edit. A loop is three
-rounds in the window of one call, or of a cycle of up to four calls, with equal results in each round. The call that
-would continue it is refused, and so is every later call of the cycle. Every call that may run resets the count of
+The window holds the last calls that ran. When an edit changes a file, the window is emptied. A loop is one call, or a
+cycle of up to four calls, that fills three rounds in the window with equal results in each round. The call that would
+continue the loop is refused, and so is every later call of the cycle. Every call that may run resets the count of
 refusals.
 Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
 the same step in each round ("attempt 4", 5, 6): it counts requests, not changes. Numbers that show progress are no
-counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, one
-that falls or rises unevenly. Nor are the numbers of a result that has nothing else: there the number is the answer.
+counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, a number
+that falls or rises unevenly. If a result has no letters, none of its numbers is a counter: there the number is the
+answer.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ LONGEST_CYCLE = 4
 """The most calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without an effect: calls that differ only in them are equal."""
+"""Arguments without an effect, by tool. Calls that differ only in them are equal."""
 _MOST_COUNTERS = 256
-"""The most integers in a result that may be counters: a result with more is data, and compared as it is."""
+"""The most integers in a result that may be counters. A result with more integers is data, and is compared as it is."""
 _LONGEST_NAME = 80
 """The most characters of a name or path in a message for the model."""
 
@@ -65,10 +66,10 @@ class Refusal(Struct, frozen=True):
 
 
 class Guards:
-    """Call `before` for each call, and `after` with its result.
+    """Finds loops. Call `before` for each call, and `after` with its result.
 
-    For calls that run at the same time, `before` is called for all before any result is known. An unknown result
-    counts as equal to the others: of eight equal calls at once three run.
+    When calls run at the same time, `before` is called for all of them before any result is known. A result that is not
+    known yet counts as equal to the others, so only three of eight equal calls at once may run.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """Why this call must not run; None: it may."""
+        """The refusal of this call; None: the call may run."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -96,10 +97,11 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Takes the result of a call. A call without `before` counts too (an earlier process ran it); a refused one
-        does not.
+        """Takes the result of a call. A call without `before` counts too, because an earlier process ran it. A refused
+        call does not count.
 
-        `change`: the planned change of its file; None with a success: unknown, counted as a change.
+        `change`: the planned change of the call's file. If it is None and the call succeeded, the change is unknown
+        and counts as one.
         """
         if (
             call.name in FILE_TOOLS
@@ -153,9 +155,9 @@ class _Step:
         self.key = key
         self.name = name
         self.path = path
-        """The file that it was to change and did not; None for every other call."""
+        """The file that the call was to change but did not change; None: the call is of another kind."""
         self.waits_for = waits_for
-        """The call's id until its result is known."""
+        """The id of the call, until its result is known."""
         self.result: _Result | None = None
 
     @classmethod
@@ -167,8 +169,8 @@ class _Step:
 
 
 class _Result(Struct, frozen=True):
-    """An output without its times: the fixed text as one hash (of 64 bits; it never leaves the process), and the
-    numbers that may be counters.
+    """A tool's output, reduced to the parts that are compared: a hash of its text without times and counters, and
+    the numbers that may be counters. The hash has 64 bits and never leaves the process.
     """
 
     standing: int
@@ -242,7 +244,7 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text without times, with a mark in the place of each number that may be a counter; and those numbers."""
+    """The text without times and with a mark in place of each number that may be a counter; and those numbers."""
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
         text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
@@ -254,7 +256,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """Text, for a closer comparison, or a hash of a block that is no text, such as an image."""
+    """The text of a text block, to be compared closely; for any other block, such as an image, a hash."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")

@@ -45,7 +45,7 @@ def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) 
 
 
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
-    """A sentence on when to come back. `now` is aware; the moment is given in its zone."""
+    """A sentence that tells when to come back. `now` has a time zone, and the sentence gives the time in that zone."""
     moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
     return f"The server asks to be left alone for {_duration(retry_after_s)}: come back after {moment:%Y-%m-%d %H:%M %Z}."
 

@@ -24,20 +24,22 @@ class Toolbox(Protocol):
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of a change that an earlier process may have made; None: it was not made, and may be now."""
+        """The result of a change that an earlier process may have made; None: the change was not made, and the call
+        may run now.
+        """
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
-        """Runs calls with valid arguments. Returns their outputs in order, each with its seconds.
+        """Runs calls with valid arguments. Returns their outputs in order, each with the seconds that its call took.
 
-        Several calls are all read-only and run in parallel. Failures of tools are outputs, not exceptions. Raises
-        `Interrupted` when a signal ends the wait, once everything started has been stopped; and
-        `WorkingDirectoryGoneError`, with no call run.
+        Several calls in one batch are always read-only, and run in parallel. Failures of tools are outputs, not
+        exceptions. Raises `Interrupted` when a signal ends the wait, after everything that was started has been
+        stopped. Raises `WorkingDirectoryGoneError` before any call is run.
         """
         ...
 
 
 class Journal(Protocol):
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Writes records, all or none; with `sync` they survive a power cut. Raises JournalError."""
+        """Writes the records, all or none. With `sync`, they survive a power cut. Raises JournalError."""
         ...

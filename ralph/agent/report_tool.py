@@ -1,7 +1,7 @@
 """The definition of the tool `final_report` for the model, with the user's schema embedded. Pure.
 
-It finds the schemas within a JSON Schema, and the targets of its references into itself; it checks nothing and fetches
-nothing: a reference out of the schema has no target here.
+This module finds the schemas within a JSON Schema and the targets of references within it. It checks nothing and
+fetches nothing: a reference to another document has no target here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCHEMAS = (
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
-    """The tool. `payload` is optional even with a schema: a failed task has no valid one.
+    """The definition of the tool. `payload` is optional even with a schema, because a failed task has no valid payload.
 
     If the schema's draft is not the default, it is kept as `$schema` at the top, so that a resumed session can check
     reports with the recorded tool alone.
@@ -83,8 +83,8 @@ def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The objects that serve as a schema, each with its JSON pointer: by its keyword, or as the target of a
-    `$ref`.
+    """The objects within `schema` that serve as schemas, each with its JSON pointer. An object serves as one by its
+    keyword, or as the target of a `$ref`.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     seen: set[int] = set()
@@ -131,7 +131,7 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """The value that the JSON pointer of a `$ref` names; None: there is none (or it is an anchor)."""
+    """The value that the JSON pointer of a `$ref` names; None: there is no such value, or the fragment is an anchor."""
     here: Any = schema
     if fragment and not fragment.startswith("/"):
         return None

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 # A context over its threshold is compacted before the next request; results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The least bytes of a text that are kept: a model that gets nothing of a result would only call again."""
+"""The fewest bytes to which a text is cut. A model that gets nothing of a result would only call again."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
 _AROUND_TEXT_TOKENS = 13
-"""`{"type":"text","text":""}`."""
+"""The tokens of `{"type":"text","text":""}`, the JSON around a text."""
 _LEAST_TOKENS = LEAST_BYTES // BYTES_PER_TOKEN
 
 CUT_NOTE = (
@@ -36,10 +36,10 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 
 
 def room_for(estimate: int, window: int | None) -> int | None:
-    """Tokens that the results of one answer may take together; None: the window is unknown.
+    """The tokens that the results of one answer may take together; None: the window is unknown.
 
-    `estimate`: the context with that answer, without the results. With them the next request stays within 95 % of the
-    window, unless so little room is left that each result gets only its 2,000 bytes.
+    `estimate`: the tokens of the context with that answer, but without the results. With the results, the next request
+    stays within 95 % of the window, unless so little room is left that each result gets only its 2,000 bytes.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
@@ -74,15 +74,17 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The bytes of a text in a request, without its quotes; additive for joined texts."""
+    """The bytes of a text in a request, without its quotes. The sizes of two texts add up to the size of the joined
+    text.
+    """
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The beginning and the end of the text, cut at line breaks unless lines are too long, with the note between
-    them.
+    """The beginning and the end of the text with the note between them, cut at line breaks unless lines are too long.
 
-    `note`: may contain {left_out} and {total}, in bytes; if there is room for nothing else, it stands alone.
+    `note`: may contain {left_out} and {total}, in bytes. If there is room for the note only, the result is the note
+    alone.
     """
     if sent_bytes(text) <= most_bytes:
         return text
@@ -100,9 +102,10 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks that fit.
+    """The blocks, reduced to fit into the room.
 
-    An image stays if the texts keep their minimum, else a text replaces it; texts share the rest.
+    An image stays if it leaves the texts their minimum; otherwise a text replaces it. The texts share the remaining
+    room.
     """
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
@@ -137,7 +140,9 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Divides the room by need, smallest need first: each gets what it needs, at most an equal part of the rest."""
+    """Divides the room among the sizes, the smallest first. Each gets the room that it needs, but at most an equal
+    part of the rest.
+    """
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))
@@ -159,7 +164,7 @@ def _tail(text: str, most_bytes: int) -> str:
 
 
 def _longest(text: str, most_bytes: int) -> int:
-    """The number of characters in the longest beginning that takes at most so many bytes when sent."""
+    """The number of characters in the longest beginning of the text that takes at most `most_bytes` when sent."""
     low, high = 0, min(len(text), max(0, most_bytes))
     while low < high:
         middle = (low + high + 1) // 2

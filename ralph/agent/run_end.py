@@ -29,7 +29,7 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 _WERE_ASKED = frozenset({None, "interrupted"})
-"""Kinds of attempts that reached the model."""
+"""The kinds of attempts that count as a turn: None, the kind of an answered attempt, and "interrupted"."""
 
 
 class Ending(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Ending(Struct, frozen=True):
     cause: AgentError | None = None
     signal_number: int = 0
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: it was no limit."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: no limit ended it."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
 
@@ -58,7 +58,7 @@ class Ending(Struct, frozen=True):
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report after `turns` turns. `desk`: took the run's reports; None: none was required."""
+        """The synthetic report after `turns` turns. `desk` took the run's reports; None: no report was required."""
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error

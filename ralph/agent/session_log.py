@@ -23,7 +23,7 @@ class SessionLog:
     def record(self, *records: Record, sync: bool = True) -> None:
         """Writes the records, all or none, and applies them.
 
-        Raises JournalError. `sync`: they survive a power cut.
+        Raises JournalError. With `sync`, the records survive a power cut.
         """
         if not records:
             return

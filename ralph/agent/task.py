@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One session's loop, task after task. `conversation` is valid to resume whenever `run()` has returned."""
+    """The agent loop of one session, task after task. Whenever `run()` has returned, `conversation` can be resumed."""
 
     def __init__(
         self,
@@ -90,8 +90,9 @@ class Run:
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
     ) -> None:
-        """`session`: the state of an earlier run; None: a new one, whose first task has a prompt.
-        `report_form`: the form of the final report; None: none is required.
+        """`session`: the state of an earlier run; None: the session is new, and its first task has a prompt.
+
+        `report_form`: the form of the final report; None: no report is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()
@@ -104,7 +105,7 @@ class Run:
         self._sink = events
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state)
-        """The only way to record anything in the session during this run."""
+        """The log through which everything in this run is recorded in the session."""
         self._transcript = Transcript(self.log, self)
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
@@ -153,9 +154,10 @@ class Run:
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
-        """Runs until an outcome. `prompt`: None: resume pending work. `opening`: the records that begin the run.
+        """Runs until an outcome. `prompt`: the new task; None: pending work is resumed. `opening`: the records that
+        begin the run.
 
-        Never raises: errors of the API, of tools, signals and bugs become outcomes.
+        Never raises: errors of the API, errors of tools, signals and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -172,7 +174,7 @@ class Run:
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """The end of the run, recorded. If that fails, the failure is the end."""
+        """The end of the run, after it was recorded. If the recording fails, that failure becomes the end."""
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
             ending = self._closing.with_report(ending)
@@ -209,7 +211,9 @@ class Run:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Adds the prompt, in one write with the run's record, after finishing what an earlier run left pending."""
+        """Begins the run: records the prompt together with the run's record, and finishes the pending work of an earlier
+        run before the model gets the prompt.
+        """
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
         if not blocks:
@@ -243,7 +247,7 @@ class Run:
         return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """Begins a turn; the result is the run's end if a limit allows no turn."""
+        """Begins a turn. Returns the end of the run if a limit allows no further turn."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
@@ -267,7 +271,7 @@ class Run:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """One turn, with an event for the sum of its attempts, however it ends."""
+        """Runs one turn. However the turn ends, an event reports the sum of its attempts."""
         asked = self._requests = TurnRequests(self._turn)
         try:
             return self._one_turn()
@@ -276,7 +280,9 @@ class Run:
                 self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
-        """Requests answers until one is accepted and its tools have run. None: another turn may begin."""
+        """Requests answers until one is accepted and its tools have run. Returns the end of the run; None: another
+        turn may begin.
+        """
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
@@ -297,7 +303,9 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """The step after an answer that was added to the conversation."""
+        """Acts on an answer that was added to the conversation. Returns the end of the run, or the state in which
+        this turn continues; None: the turn is over.
+        """
         match step:
             case RunTools():
                 if step.notice is not None:
@@ -323,7 +331,9 @@ class Run:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """The step after a useless answer."""
+        """Acts on a useless answer. Returns the end of the run, or the state in which this turn continues; None: the
+        turn is over.
+        """
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
@@ -352,7 +362,9 @@ class Run:
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """Ends the turn, unless all its calls were malformed, failed reports, or refused in the final turn."""
+        """Ends the turn, unless all calls of its answer were malformed, were failed reports, or were refused in the
+        final turn.
+        """
         rules, closing = self._rules, self._closing
         rules.end_answer()
         if closing.reported is not None:
@@ -375,7 +387,7 @@ class Run:
         return state
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """The end of the run; or the unchanged state, where this turn becomes the final one instead."""
+        """The end of the run; or the unchanged state, if this turn becomes the final one instead."""
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending
@@ -383,9 +395,9 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """Keeps a report that the model wrote as text; accepts it only in the final turn.
+        """Keeps a report that the model wrote as text. The report is accepted only in the final turn.
 
-        `said`: the text of this turn's answers that were cut off and continued.
+        `said`: the text of this turn's earlier answers, which were cut off and then continued.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -401,7 +413,9 @@ class Run:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """One whole answer, and the state of the turn. A damaged answer is requested again at once, once per turn."""
+        """Requests one whole answer. Returns it with the state of the turn. A damaged answer is requested again at
+        once, once per turn.
+        """
         try:
             return self._ask(), state
         except AgentError as error:
@@ -412,7 +426,7 @@ class Run:
         return self._ask(), state
 
     def _ask(self) -> Answer:
-        """One whole answer, not yet part of the conversation."""
+        """Requests one whole answer, which is not yet part of the conversation."""
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")

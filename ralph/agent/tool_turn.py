@@ -57,8 +57,8 @@ class ToolTurn:
         self.room_tokens = room_tokens
         """Tokens that the results may take together; None: no limit."""
         self.finished: dict[str, ToolResult] = {}
-        """Results so far, by call id. After an `Interrupted` too they show what the tools did; calls that were
-        running have an error result that their effects are unknown."""
+        """Results so far, by call id. They stay available after an `Interrupted`. A call that was running then has
+        an error result, which says that its effects are unknown."""
         self.changes: dict[str, FileChange | None] = {}
         """The planned file change of each call of this process, by call id."""
 
@@ -117,7 +117,9 @@ class ToolTurn:
         self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Records the calls before they run. Only intents of calls with effects must survive a power cut."""
+        """Records that the calls are about to run. The records must survive a power cut only if some call has
+        effects.
+        """
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
         for call in calls:
@@ -126,7 +128,9 @@ class ToolTurn:
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """The result of a call that an earlier process announced; None: it may run (again)."""
+        """The result of a call that an earlier process announced; None: the call may run, perhaps for the second
+        time.
+        """
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
@@ -166,7 +170,7 @@ def _read_only_names(toolbox: Toolbox) -> set[str]:
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Groups calls: neighbouring read-only calls together, every other call alone, so that effects keep the model's
+    """Groups the calls: neighbouring read-only calls together, every other call alone. So effects keep the model's
     order.
     """
     read_only = _read_only_names(toolbox)

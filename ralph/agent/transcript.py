@@ -1,6 +1,6 @@
-"""The conversation of a session and its journal, kept the same: each addition goes to both in one write.
+"""Keeps a session's conversation and its journal the same: each addition goes to both in one write.
 
-It decides nothing: the loop decides what is added.
+It decides nothing: the loop decides about additions.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The answer that an earlier process left without a following message; taken once."""
+        """The answer that an earlier process left without a following message; `take_pending` takes it once. None:
+        there is none."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """The API refused the last request, perhaps because of an image."""
+        """Whether the API refused the last request, perhaps because of an image."""
 
     @property
     def session(self) -> Session:
@@ -61,11 +62,13 @@ class Transcript:
         self._log.record(*records)
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Records a prompt while calls are running, so that it is not lost."""
+        """Records a prompt that comes while calls are running, so that it is not lost."""
         self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Adds a prompt of the user. It is joined to a user message that has no answer yet: roles must alternate."""
+        """Adds a prompt of the user. If the last user message has no answer yet, the prompt is joined to that
+        message, because roles must alternate.
+        """
         message = user_message([*self._still_wanted(), *blocks])
         self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
@@ -81,7 +84,9 @@ class Transcript:
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """Commits an accepted answer and the notices before it. Returns it as it stands in the conversation."""
+        """Commits the notices and, after them, an accepted answer. Returns the answer as it stands in the
+        conversation.
+        """
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
         grown = [self._grown_record(told)] if told else []
@@ -98,9 +103,9 @@ class Transcript:
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Repairs the conversation so that it can be resumed, and emits the results that this adds.
+        """Repairs the conversation so that it can be resumed: records and emits the results that are missing.
 
-        `finished`: known results, recorded or not.
+        `finished`: the known results, whether they are recorded or not.
         """
         session = self.session
         recovered = recover_conversation(session.conversation, {**session.results, **finished})
@@ -111,7 +116,7 @@ class Transcript:
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """The conversation that a fresh context would have."""
+        """The conversation as it would be in a fresh context with this content."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
@@ -139,7 +144,7 @@ class Transcript:
     def _still_wanted(self) -> tuple[Block, ...]:
         """The blocks of the unanswered message that are sent again.
 
-        After a refusal, without its images: they may be the cause.
+        If the API refused the message, its images are left out, because they may be the cause.
         """
         unanswered = self._unanswered()
         if not self.was_refused:

@@ -1,7 +1,7 @@
-"""Estimates how many tokens the next request has, at least as many as it really has: a server's last count, and the
-messages since. Pure.
+"""Estimates the tokens of the next request, from a server's last count and the messages since. The estimate is meant to
+be too high rather than too low. Pure.
 
-There is no tokenizer: where nothing was counted, the number of bytes decides.
+There is no tokenizer: the size of messages that no server has counted is estimated from their bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class SizeCount(Struct, frozen=True):
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The tokens of another request with text of the same kind. `size`: its estimate."""
+        """The tokens of another request, if its text is of the same kind. `size`: the estimated tokens of that
+        request.
+        """
         return -(-size * self.counted // max(1, self.size))
 
 
@@ -70,15 +72,15 @@ class ContextMeter(Struct, frozen=True):
     """The last count of the previous context, for the ratio of tokens to bytes; None: there was none."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """The meter with a server's count of a request. 0 means that the server does not count."""
+        """The meter after a server's count of a request. `prompt_tokens` of 0 means that the server does not count."""
         if prompt_tokens <= 0:
             return self
         others = {name: count for name, count in self.counts.items() if name != model}
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after the answer to the request that was just counted: its hidden thinking shows only in the
-        number of tokens.
+        """The meter after the answer to the request that was just counted. Hidden thinking in that answer shows only
+        in `output_tokens`.
         """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
@@ -95,13 +97,15 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper bound, for budgets: bytes decide, unless this model's own count gives less."""
+        """An upper bound of a request's tokens, for budgets. It comes from the bytes, unless this model's own count
+        gives less.
+        """
         own = self.counts.get(model)
         # Less than was counted is another context, of which nothing is known but its bytes.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """An estimate that assumes that uncounted messages resemble the counted ones."""
+        """An estimate of a request's tokens. It assumes that messages without a count resemble the counted ones."""
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:
@@ -110,8 +114,8 @@ class ContextMeter(Struct, frozen=True):
 
 
 def _by_another_tokenizer(tokens: int) -> int:
-    """Another model's count, half as much again: tokenizers differ by 30 % (section 1.6 of the reference), unknown
-    ones perhaps by more.
+    """An estimate from another model's count, half as much again. Tokenizers differ by 30 % (section 1.6 of the
+    reference), and unknown tokenizers perhaps by more.
     """
     return (3 * tokens + 1) // 2
 

@@ -27,7 +27,9 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """The record of a line. Raises ValidationError, and NewerFormatError if the first record has a newer format."""
+    """The record of a journal's line, from its kind and its fields. Raises ValidationError, and NewerFormatError if
+    the first record has a newer format.
+    """
     known = TYPES.get(kind)
     if known is None:
         return kinds.UnknownRecord(kind, dict(fields))
@@ -57,23 +59,25 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
 
 
 def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Format 1 has neither target nor endpoint."""
+    """Upgrades a `run` record of format 1, which has neither target nor endpoint."""
     named = {"target": fields["model"]} if "model" in fields else {}
     return {**named, "endpoint": None, **fields}
 
 
 def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first journals of format 2 lack `first`."""
+    """Upgrades a `target` record of the first journals of format 2, which lack `first`."""
     return {"first": None, **fields}
 
 
 def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Formats before 3 do not mark which blocks are a task."""
+    """Upgrades a `user` record of the formats before 3, which do not mark the blocks that are a task."""
     return {"task": None, **fields}
 
 
 def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Early journals have no delivery records: their results count as delivered."""
+    """Upgrades an `ended` record of early journals. They have no delivery records, so their results count as
+    delivered.
+    """
     return {"delivered": True, **fields}
 
 
@@ -186,9 +190,9 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
-    """The value as this shape.
+    """The value, checked against this shape.
 
-    `number`: its index in the list at that path. Raises ValidationError with the whole path.
+    `number`: the index of the value in the list at `path`. Raises ValidationError with the whole path.
     """
     fields = getattr(shape, "__struct_fields__", None)
     if fields is not None and isinstance(value, dict):

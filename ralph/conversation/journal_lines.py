@@ -1,8 +1,8 @@
-"""A journal's lines: JSON with a sequence number and a checksum. Pure: bytes in, records out.
+"""The lines of a journal: JSON with a sequence number and a checksum. Pure: bytes in, records out.
 
-A torn end is not damage: a write that was cut short leaves the beginning of a line. Anything else was changed
-afterwards: that is damage, and an error. NUL bytes, which a power cut or a snapshot leaves in place of written
-data, are damage at the end too. So is a field of the wrong type, reported with its path.
+A torn end is not damage: a write that was cut short leaves the beginning of a line. Every other deviation means that
+the file was changed afterwards: it is damage, and raises an error. NUL bytes, which a power cut or a snapshot leaves in
+place of written data, are damage even at the end. So is a field of the wrong type, which is reported with its path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKSUM_TAIL = b'"}'
 
 
 _NUL = b"\0"
-"""A byte that JSON cannot contain: it is written as an escape."""
+"""A byte that never occurs in a journal's JSON, because JSON writes it as an escape."""
 _HOLDS_NULS = (
     "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
@@ -57,12 +57,12 @@ def line_of(seq: int, record: Record | Recorded) -> bytes:
 
 
 def _head_text(head: RequestHead) -> str:
-    """A request head as text: the only value in a record that is not JSON."""
+    """The text of a request head. All other values in records are plain JSON."""
     return head.json
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The line of these fields, with its checksum."""
+    """The line with these fields and a checksum of them."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
@@ -89,8 +89,8 @@ def read_lines(data: bytes) -> JournalReading:
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line, and that damage; None: there is none. For display, never to resume
-    from.
+    """The records before the first damaged line, and that damage; None: there is no damage. The result is for display
+    only: a session is never resumed from it.
 
     A torn end is no damage: a journal has one while it is being written. Raises NewerFormatError.
     """

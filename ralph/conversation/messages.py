@@ -41,7 +41,7 @@ NOT_RUN = "This call was not run: the run ended first. Check the state of things
 
 
 class Author(NamedTuple):
-    """The model, and the server, that wrote an assistant message."""
+    """The model that wrote an assistant message, and the server at which it ran."""
 
     model: str
     endpoint: str | None = None
@@ -132,7 +132,8 @@ class RequestShape(Struct, frozen=True):
     """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     thinking: str | None = None
-    """The type of thinking to request; "none": leave the field out; None: what the model is known to need."""
+    """The type of thinking to request. "none": the field is left out. None: the type that the model is known to
+    need."""
     endpoint: str | None = None
     """The base URL that requests go to; None: unknown. Thinking without a signature is valid only there."""
     recorded_head: RequestHead | None = None
@@ -145,15 +146,15 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def longest_answer(self) -> int:
-        """The `max_tokens` in its head."""
+        """The `max_tokens` in the request head."""
         return self.head().max_tokens
 
     def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A recorded head with the settings of this run.
+        """The shape with a recorded head that is changed by the settings of this run.
 
-        Settings left at their defaults stay as recorded, byte for byte.
+        Settings that were left at their defaults stay as recorded, byte for byte.
         """
         recorded = self.head()
         requested = dict(recorded.fields)
@@ -212,7 +213,7 @@ class Conversation(Struct, frozen=True):
     marks_cache: bool = False
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """The authors of thinking blocks in the messages."""
+    """The authors of the thinking blocks in the messages."""
     _packed: RequestBody = ()
     """The bodies of the first `_packed_messages` messages, each with a comma after it."""
     _packed_messages: int = 0
@@ -272,11 +273,11 @@ class Conversation(Struct, frozen=True):
         return amended
 
     def request_body(self, max_tokens: int | None = None) -> RequestBody:
-        """The body of the next request. `max_tokens`: None: the head's own limit.
+        """The body of the next request. `max_tokens`: the longest answer; None: the head's own limit.
 
-        Cache markers stand on the last block of the newest user message and of the one before: with the one on
-        `system` that is three of the four that the API allows. The older marker keeps a cache hit possible when one
-        turn adds more than the 20 blocks that the API looks back.
+        Cache markers stand on the last block of the newest user message and of the user message before it. Together
+        with the marker on `system`, they are three of the four markers that the API allows. The older marker keeps a
+        cache hit possible when one turn adds more than the 20 blocks that the API looks back.
         """
         loose = self.messages[self._packed_messages :]
         bodies = [message.body for message in loose]
@@ -370,7 +371,7 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """The message with exactly one result for each call of the answer, first in the message, and no others."""
+    """The message with exactly one result for each call in `asked`, at its beginning, and without any other results."""
     first = message.content[: len(asked)]
     if sorted(message.tool_result_ids) == sorted(asked) and all(
         block.get("type") == "tool_result" for block in first

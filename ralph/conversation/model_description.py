@@ -19,7 +19,7 @@ class ModelDescription(Struct, frozen=True):
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in the answer to `GET /v1/models/{id}`; None: it has no usable one.
+    """The description in the answer to `GET /v1/models/{id}`; None: the answer has no usable description.
 
     `max_input_tokens` ("maximum input context window size" at Anthropic) is taken as the whole window. If a server
     means only the prompt, the window is too small by one answer: a context is compacted early and never overflows.

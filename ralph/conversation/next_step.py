@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""The most answers in a row that `max_tokens` may cut: after one more the run ends."""
+"""The most answers in a row that may be cut off at `max_tokens`. One more ends the run."""
 MOST_PAUSES = 10
 """The most `pause_turn` answers in a row that are sent back unchanged; the API's own server-tool limit is 10 too."""
 MOST_SYNTHETIC_RETRIES = 3
-"""The most useless answers in one turn that are requested again."""
+"""The most times that a useless answer is requested again in one turn."""
 
 FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
-"""Why an answer is useless: it is empty, has only thinking, or lacks the required report; its report was not
-accepted, or all its calls were refused in the final turn (for these two, the results tell the model why); or it
-arrived damaged, which is not the model's fault and not reported to it."""
+"""Why an answer is useless. "empty": it has no content. "thinking_only": it has only thinking. "no_report": it lacks
+the required report. "invalid_report": its report was not accepted. "refused_calls": all its calls were refused in
+the final turn. (In the last two cases, the tool results tell the model why.) "damaged": it arrived damaged, which is
+not the model's fault, so the model is not told."""
 _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
@@ -46,9 +47,9 @@ class TurnState(Struct, frozen=True):
     failures: int = 0
     """Useless answers of this turn that were requested again. Kept when the turn becomes the final one."""
     has_spoken: bool = False
-    """One of the useless answers had more than thinking."""
+    """Whether some useless answer of this turn had more than thinking."""
     was_damaged: bool = False
-    """One of the useless answers arrived damaged."""
+    """Whether some useless answer of this turn arrived damaged."""
 
     @property
     def may_fail(self) -> bool:
@@ -86,7 +87,7 @@ class Resend(Struct, frozen=True):
 
 
 class AskAgain(Struct, frozen=True):
-    """The answer is useless: ask again, and tell the model why. If it has no calls, it is dropped."""
+    """The answer is useless: ask again, and tell the model why. An answer without calls is dropped."""
 
     reason: str
 
@@ -160,7 +161,7 @@ def _odd_stop_with_calls(stop: str) -> str | None:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """A synthetic retry, or the end of them: the only place that counts useless answers.
+    """The state and the step after a useless answer: a synthetic retry, or the end of the retries.
 
     `reason`: one of `FAILURES`.
     """

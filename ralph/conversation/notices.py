@@ -20,7 +20,8 @@ WHAT_WAS_NO_USE = {
     "thinking_only": "your last answer held thinking only and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""The words for each reason in `FAILURES` that has no tool results to carry it."""
+"""The words that tell the model why its answer was dropped, for each reason in `FAILURES` that no tool result
+explains."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -63,7 +64,9 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """Why an answer was dropped, and what the model should do instead; in the final turn it may not call tools."""
+    """The notice that an answer was dropped: why, and the model's next task. In the final turn, the model may not
+    call tools.
+    """
     if is_final:
         what_now = REPORT_NOW if needs_report else ANSWER_NOW
     else:
@@ -76,7 +79,7 @@ def near_limit(what: str) -> str:
 
 
 def is_bound(messages: Sequence[Message]) -> bool:
-    """Whether the last notice about a limit still holds: no later notice has lifted the limit."""
+    """Whether a notice about a limit still holds, because no later notice has lifted the limit."""
     for message in reversed(messages):
         for block in reversed(message.content if message.role == "user" else ()):
             words = str(block.get("text", "")) if block.get("type") == "text" else ""

@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record that no run would write after those before it; its text is one line."""
+    """A record that no run would write after the records before it. The error's text is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
     answer: Answer
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """The results of its calls so far, by call id."""
+    """The results of the answer's calls so far, by call id."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
     """The calls that were about to run, by id, with their planned change to a file."""
 
     @property
     def open_calls(self) -> tuple[Block, ...]:
-        """Its calls without a result, malformed ones included."""
+        """The answer's calls without a result, malformed calls included."""
         return tuple(
             block
             for block in self.answer.content
@@ -49,7 +49,7 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Each of its calls has a result, and there is at least one: the results are the next message."""
+        """Whether the answer has calls and each of them has a result. The results are then the next message."""
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 

@@ -44,7 +44,7 @@ class Reading:
 
 
 def readable_part(message: Message, reader: Author) -> Message | None:
-    """The part of a message that this model can read; None: nothing."""
+    """The part of a message that this model can read; None: it can read no part."""
     author = message.author
     if author is None or author == reader or not message.thinks:
         return message
@@ -59,8 +59,8 @@ def _is_read_whole(author: Author, reader: Author) -> bool:
 
 
 def _can_read(block: Block, author: Author, reader: Author) -> bool:
-    """Whether the reader accepts the block: another model's thinking never, unsigned thinking only on the server that
-    wrote it.
+    """Whether the reader accepts the block. It never accepts another model's thinking. It accepts unsigned thinking
+    only on the server that wrote it.
     """
     if block.get("type") not in THINKING:
         return True

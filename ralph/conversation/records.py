@@ -55,8 +55,8 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
     cwd_bytes: str | None = None
     """The directory's path, percent-encoded; None: it is valid UTF-8."""
     copied: int | None = None
-    """The number of records that a fork has copied from the old session, after this one; None: no fork, or an
-    older ralph's."""
+    """The number of records after this one that a fork has copied from the old session. None: the session is no
+    fork, or an older ralph made the fork."""
 
     @property
     def directory(self) -> str:
@@ -99,7 +99,7 @@ class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
     endpoint: str | None = None
     head: RequestHead | None = None
     cooling: dict[str, str]
-    """The end of each target's cooldown, RFC 3339."""
+    """The end of each target's cooldown in RFC 3339, by the target's name."""
     first: str | None
     """The name of the preferred target; None: not recorded by an older ralph."""
 
@@ -113,8 +113,8 @@ class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
 class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
-    """The number of blocks at the end that are the user's prompt; 0: the message is ralph's own. None: formats
-    before 3 do not record it."""
+    """The number of blocks at the end that are the user's prompt; 0: the message is ralph's own. None: the record
+    has a format before 3, which does not have this number."""
     amends: bool = False
     """The message replaces the last user message, which has no answer yet."""
 
@@ -126,9 +126,10 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
     """The API's message object."""
     request_id: str | None
     calls: tuple[str, ...]
-    """The ids of the calls that may run, by the stop reason."""
+    """The ids of the calls that the stop reason allows to run."""
     malformed: dict[str, tuple[str, str]]
-    """Those of these calls that must not run, by id: the input as the model wrote it, and the reason."""
+    """The malformed calls among `calls`, by id, each with the input as the model wrote it and the reason. They must
+    not run."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -209,7 +210,7 @@ class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
 
     state: Delivery
     exit_code: int | None = None
-    """The process's exit code, if the delivery failed; None: it did not."""
+    """The exit code of the process, if the delivery failed; None: it did not fail."""
     errors: tuple[str, ...] = ()
 
 
@@ -281,7 +282,7 @@ def run_record(
 def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
-    """The record of a change of target. `shape`: None if the run has recorded it already."""
+    """The record of a change of target. `shape`: the target's request shape; None: the run has recorded it already."""
     if shape is None:
         return TargetRecord(target=target, cooling=dict(cooling), first=first)
     return TargetRecord(
@@ -349,7 +350,7 @@ def ended_record(ended: RunEnded) -> EndedRecord:
 
 
 def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
-    """The record of a delivery. `ended`: the end of the process, which a failed delivery may have changed."""
+    """The record of a delivery. `ended`: the end of the process. A failed delivery may have changed that end."""
     if delivery is not Delivery.FAILED:
         return DeliveryRecord(state=delivery)
     return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
@@ -364,5 +365,5 @@ def _directory_fields(cwd: str) -> dict[str, Any]:
 
 
 def _named(cwd: str, cwd_bytes: str | None) -> str:
-    """The directory's path, with bytes that are no UTF-8 restored."""
+    """The directory's path. Bytes that are no UTF-8 are restored from `cwd_bytes`."""
     return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

@@ -62,7 +62,7 @@ class Session(Struct, frozen=True):
     pending: OpenAnswer | None = None
     """The last answer, while no message follows it; None: there is none."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """The state of the turn before `pending`, or without one, before the next answer."""
+    """The state of the turn before `pending`; without a pending answer, the state before the next answer."""
     ended: kinds.EndedRecord | None = None
     """The end of the last run, if nothing follows it; None: that run was killed, or is still running."""
     is_delivered: bool = True
@@ -100,12 +100,12 @@ class Session(Struct, frozen=True):
 
     @property
     def is_completed(self) -> bool:
-        """Nothing is pending, not even the delivery of the result: a resume needs a new prompt."""
+        """Whether nothing is pending, not even the delivery of the result. A resume then needs a new prompt."""
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
     def awaits_delivery(self) -> bool:
-        """The work is completed, but its result has not been delivered."""
+        """Whether the work is completed, but its result has not been delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -157,7 +157,7 @@ def replay(records: Sequence[Record]) -> Session:
 def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
     """The records that count, each with its line number.
 
-    A fork has a directory of its own, so copied moves are left out.
+    A fork works in a directory of its own, so a `moved` record that was copied from the old session does not count.
     """
     copied = 0
     for seq, record in enumerate(records):
@@ -168,12 +168,12 @@ def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session, with this target's next requests in this shape."""
+    """The session, changed so that the next requests have this shape. The shape is kept as the last one of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
 def in_directory(session: Session, cwd: str) -> Session:
-    """The session with request heads that name the directory `cwd`."""
+    """The session, moved to the directory `cwd`, which its request heads then name."""
 
     def moved(shape: RequestShape) -> RequestShape:
         said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
@@ -293,10 +293,10 @@ def _tasks_after(
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a message that begin a task. `old`: the content of the message that it replaces.
+    """The blocks of a message that begin a task. `old`: the content of the message that this message replaces.
 
-    Formats before 3 do not mark them. There they are the new blocks that are neither results nor the request to
-    continue a cut answer.
+    Records of formats before 3 do not mark those blocks. In such a record they are the new blocks, except tool results
+    and the request to continue a cut answer.
     """
     content = record.content
     if record.task is not None:
@@ -319,7 +319,7 @@ def _take_event(session: Session, record: kinds.EventRecord) -> Session:
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Whether certainly no answer came, not even a status. After a clock fired, either is possible: False."""
+    """Whether the attempt certainly got no answer from the server, not even a status."""
     return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
@@ -409,7 +409,7 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """The session without a pending answer: the answer's effect on the turn is kept in `turn_state`."""
+    """The session without a pending answer. The effect of that answer on the turn is kept in `turn_state`."""
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 

@@ -37,9 +37,9 @@ class Target(Struct, frozen=True):
     """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
     effort: str | None = None
     context_window: int | None = None
-    """The window in tokens; None: what is known of the model."""
+    """The window in tokens that the user has set; None: the window that the model is known to have."""
     thinking: str | None = None
-    """One of THINKING_CHOICES; "none": leave the field out; None: what the model is known to need."""
+    """One of THINKING_CHOICES. "none": the field is left out. None: the type that the model is known to need."""
     price: Price | None = None
     """The price that the user has set; None: the model's known price."""
     description: ModelDescription | None = None
@@ -49,7 +49,7 @@ class Target(Struct, frozen=True):
 
     @property
     def key_count(self) -> int:
-        """The number of keys to try; 1 without a key, for the request that carries none."""
+        """The number of keys to try; 1 if the target has no key, because one request without a key is tried."""
         return max(1, len(self.credentials))
 
     @property

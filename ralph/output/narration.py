@@ -72,7 +72,7 @@ class Narration:
         self._names_targets = False  # where there is one only, its name tells nothing
         self._was_refusal_told = False  # of the call whose result comes next
         self._held: list[str] | None = None
-        """Lines of an answer to a retry, kept until the answer is whole. None: no retry is under way."""
+        """Lines of an answer to a retry. They are kept until the answer is whole. None: no retry is under way."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -107,7 +107,7 @@ class Narration:
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """A line of ralph's own, or a part of one; coloured on a terminal only."""
+        """The text of a line of ralph's own, or of a part of that line. It is coloured only on a terminal."""
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
@@ -257,7 +257,9 @@ class Narration:
 
 
 def outcome_line(event: ev.RunEnded) -> str:
-    """The last line: the outcome, its exit code where it is not 0, why, and what the run took."""
+    """The last line: the outcome, the exit code unless it is 0, the error, and the turns, time, retries, tokens and
+    cost of the run.
+    """
     tokens, cost = event.usage.tokens, event.usage.cost_usd
     code = f" (exit {event.exit_code})" if event.exit_code else ""
     why = f": {one_line(event.errors[-1])}" if event.errors else ""
@@ -274,7 +276,7 @@ def outcome_line(event: ev.RunEnded) -> str:
 
 
 def one_line(text: str) -> str:
-    """A server's text in one line of limited length: it cannot forge a line of ralph's own."""
+    """A server's text as one line of limited length, so that it cannot forge a line of ralph's own."""
     line = " ".join(in_one_line(text).split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
@@ -308,8 +310,8 @@ def _announced(call: ToolCall) -> str:
 
 
 def _gist(event: ev.ToolFinished) -> str:
-    """One line of a tool's error: for Bash the last one, which has the exit code; for other tools the first
-    one.
+    """The most telling line of a tool's error. For Bash it is the last line, which has the exit code; for other
+    tools it is the first line.
     """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:

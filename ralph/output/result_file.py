@@ -45,7 +45,9 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
 
 
 def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] = ()) -> None:
-    """Regular files and links are replaced atomically, pipes and devices written to. Raises OSError."""
+    """Writes the file. A regular file or a link is replaced atomically; a pipe or a device is written to. Raises
+    OSError.
+    """
     if _is_of_the_system(path):
         path = os.path.realpath(path) if _leads_to_file(path) else path
     if not _is_replaced(path):
@@ -65,9 +67,9 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """The problem of a directory on the path; None: there is none. `real`: its path with all links resolved.
+    """The problem of the directory `above` the file; None: there is none. `real`: its path with all links resolved.
 
-    An agent may have turned it into a link since the run began, and may turn it back.
+    An agent may have turned the directory into a link since the run began, and may turn it back.
     """
     if real == above:
         return None
@@ -88,7 +90,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 def _leads_to_file(path: str) -> bool:
-    """Whether the path is a descriptor of a regular file, as /dev/stdout is after `> out.txt`."""
+    """Whether the path is a descriptor that leads to a regular file, such as /dev/stdout after `> out.txt`."""
     return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
 
 
@@ -101,7 +103,9 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """The stat of the file to replace, whose mode and owner are kept; None: there is no regular file."""
+    """The mode, owner and other facts of the regular file that will be replaced. Mode and owner are kept. None:
+    there is no regular file.
+    """
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

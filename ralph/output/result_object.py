@@ -1,8 +1,8 @@
 """The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
 
-Names and fields are those that readers of headless agent CLIs know (specs/output.md). `terminal_reason`,
-`exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`, `session_num_turns` and
-`session_cost_usd` say what only ralph knows.
+Names and fields are those that readers of headless agent CLIs know (specs/output.md). Only ralph has the fields
+`terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`,
+`session_num_turns` and `session_cost_usd`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with `redact` applied to every string except ralph's own."""
+    """A copy of a JSON value with `redact` applied to its strings. Texts of ralph's own and content of files stay as
+    they are.
+    """
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list | tuple):

@@ -55,7 +55,7 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """The error that lost data although the reader had not gone (a full disk, a broken device); None:
+        """The error that lost data although the reader had not gone (a full disk, a broken device); None: there was
         no such error."""
         self.dropped_writes = 0
         """Writes that were dropped because the reader was too far behind."""
@@ -65,7 +65,9 @@ class Spool:
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queues one write. `must_arrive`: keep it even beyond the limit of unread bytes (the result)."""
+        """Queues one write. With `must_arrive`, as for the result, the data is kept even beyond the limit of unread
+        bytes.
+        """
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
                 self.dropped_writes += 1
@@ -77,7 +79,7 @@ class Spool:
 
     @property
     def has_lost_reader(self) -> bool:
-        """The reader has closed its end."""
+        """Whether the reader has closed its end."""
         return self._is_broken and self.failure is None
 
     @property

@@ -70,7 +70,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
 
 
 def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
-    """The assistant message by which readers recognise an API failure; None: the run did not end by one."""
+    """The assistant message by which readers recognise an API failure; None: no API failure ended the run."""
     text = api_error_text(ended)
     if text is None or ended.api_failure is None:
         return None
@@ -89,7 +89,9 @@ def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | Non
 
 
 def _shown(block: Block) -> Block:
-    """A tool result with an explicit `is_error`: the API may omit it for a success, readers expect it."""
+    """The block. A tool result gets an explicit `is_error`, which the API may omit for a success, but readers
+    expect.
+    """
     return {"is_error": False, **block} if block.get("type") == "tool_result" else block
 
 

@@ -120,7 +120,9 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """Whether the output can take more than events: a driver that reads its answers leaves room."""
+        """Whether little enough is unread that the driver may get another answer. A driver that reads its answers leaves
+        this room.
+        """
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
@@ -142,10 +144,10 @@ class Writer:
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Gives the reader of standard output a last chance to read the rest; a signal shortens it.
+        """Gives the reader of standard output a last chance to read the rest. A signal shortens the wait.
 
-        Returns why the result could not be written, such as a full disk. A reader that has gone or never
-        reads is no such reason: None.
+        Returns the error that kept the result from being written, such as a full disk; None: there was no such error. A
+        reader that has gone or never reads is no such error.
         """
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
@@ -153,7 +155,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """Whether everything written to standard output so far has been delivered."""
+        """The state of the delivery of everything that was written to standard output so far."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -169,7 +171,7 @@ class Writer:
         self._narrate(ended)
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Gives the reader of standard error the rest of the last chance."""
+        """Gives the reader of standard error the time that is left of the last chance."""
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
@@ -182,7 +184,7 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Waits for both streams, together no longer than the last chance."""
+        """Waits until the stream is written. The waits for both streams together are no longer than the last chance."""
         if self._last_chance_ends_s is None:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
         while True:
@@ -211,9 +213,9 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the report's payload, else the model's last text.
+        """The answer as text: the report's payload, otherwise the model's last text.
 
-        None: the screen shows it already.
+        None: there is no text, or the screen shows it already.
         """
         report = ended.report
         if report is not None and report.payload is not None:

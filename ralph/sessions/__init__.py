@@ -1,1 +1,1 @@
-"""Sessions on disk: where they are, their journals, and who holds one."""
+"""Sessions on disk: their places, their journals, and the process that has a journal open."""

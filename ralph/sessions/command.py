@@ -136,7 +136,7 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
     """Prints the lines.
 
-    Returns the problem of the journal, also one that appears only while it is printed; None: none.
+    Returns the problem of the journal, even if it appears only during the printing; None: there is none.
     """
     try:
         print_lines(lines)

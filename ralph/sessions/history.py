@@ -81,8 +81,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def undelivered(self) -> str | None:
-        """Why the result was not delivered, or may not have been; None: it was delivered, or there is none
-        yet.
+        """Why the result was not delivered, or may not have been; None: the result was delivered, or there is no
+        result yet.
         """
         if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
             return None
@@ -93,7 +93,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def is_retelling(self) -> bool:
-        """The run only delivered the previous run's result again, without work of its own."""
+        """Whether the run only delivered the previous run's result again, without work of its own."""
         return self.ended is not None and not any(
             isinstance(one, UserRecord | AssistantRecord) for one in self.records
         )
@@ -102,8 +102,8 @@ class RunHistory(Struct, frozen=True, dict=True):
     def turns(self) -> int:
         """The number of turns.
 
-        Of a run without an end record: its answers, except a last one that nothing follows, which the next
-        run counts.
+        If the run has no end record, its answers are counted. A last answer that nothing follows is left out, because
+        the next run counts it.
         """
         if self.ended is not None:
             return self.ended.num_turns
@@ -114,7 +114,7 @@ class RunHistory(Struct, frozen=True, dict=True):
     def cost_usd(self) -> float | None:
         """The cost of the run; None: unknown.
 
-        Of a run without an end record: the cost of all its attempts, failed ones included.
+        If the run has no end record, the costs of all its attempts are added, failed attempts included.
         """
         if self.ended is not None:
             return self.ended.cost_usd
@@ -126,7 +126,7 @@ class RunHistory(Struct, frozen=True, dict=True):
         return _sum_of_known(attempts) if attempts else self._cost_of_answers()
 
     def _cost_of_answers(self) -> float | None:
-        """The cost of whole answers, for format 1, which has no records of attempts."""
+        """The cost of the whole answers. It is needed for format 1, which has no records of attempts."""
         usage = RunUsage()
         for record in self.records:
             if isinstance(record, AssistantRecord):
@@ -157,7 +157,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
 class SessionHistory(Struct, frozen=True):
     opening: SessionRecord | None = None
-    """The session's first record, with the directory to which it last moved; None: not even that can be
+    """The session's first record, with the directory to which the session last moved; None: that record cannot be
     read."""
     runs: tuple[RunHistory, ...] = ()
 
@@ -169,8 +169,8 @@ class SessionHistory(Struct, frozen=True):
     def turns(self) -> int:
         """The turns of the session's own runs.
 
-        A run that only delivered a result again repeats the number of the run before it, which counts once,
-        unless that run was killed and recorded none.
+        A run that only delivered a result again repeats the number of turns of the run before it. That number counts
+        once, unless the run before was killed and so recorded no number.
         """
         own = self.own_runs
         retold = (run.turns for before, run in pairwise(own) if run.is_retelling and before.ended is not None)
@@ -230,10 +230,10 @@ def history_of(records: Sequence[Record]) -> SessionHistory:
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
-    """Whether the run was copied into a fork, by the number of copied records in the fork's first record.
+    """Whether the run was copied into a fork. The fork's first record has the number of copied records.
 
-    Older forks lack that number. There, copied runs began before the fork was made; times of one clock in one
-    format compare as text.
+    Older forks lack that number. There, a copied run began before the fork was made. Both times are compared as text,
+    because they have one clock and one format.
     """
     if opening.copied is not None:
         return line - 1 <= opening.copied
@@ -243,8 +243,8 @@ def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
 def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
     """Adds to each run the delivery of its result.
 
-    A process that worked on several tasks records one delivery, that of the last result. If that one was
-    delivered, the earlier ones were too; if it failed, nothing is known of the others.
+    A process that worked on several tasks records only the delivery of the last result. If that result was delivered,
+    the earlier results were delivered too. If its delivery failed, nothing is known of the earlier results.
     """
     told: list[RunHistory] = []
     later: RunHistory | None = None
@@ -259,7 +259,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def prompt_text(record: UserRecord) -> str:
-    """The text of a user record; of one that replaces the previous message, only what it adds."""
+    """The text of a user record. If the record replaces the previous message, only the text that it adds."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")

@@ -54,7 +54,7 @@ class FileJournal:
 
     @classmethod
     def create(cls, path: Path) -> FileJournal:
-        """Creates an empty journal. Raises JournalError if that fails, also if the file exists."""
+        """Creates an empty journal. Raises JournalError if that fails, for example because the file exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
             _lock_patiently(descriptor)  # somebody may look into it in the moment between the two
@@ -103,7 +103,7 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """The file has been deleted: nothing can be resumed from it."""
+        """Whether the file has been deleted. Nothing can be resumed from it then."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
@@ -126,7 +126,7 @@ class FileJournal:
         return lines + b"\n" if self._lacks_break else lines
 
     def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
-        """Writes a fork's first record and the old session's `lines` (`copied` records) after it, all or
+        """Writes a fork's first record and, after it, the old session's `lines`, which hold `copied` records: all or
         nothing.
         """
         with self._lock:
@@ -174,7 +174,7 @@ class NoJournal:
 def lock_file(descriptor: int) -> None:
     """Locks the file until it is closed.
 
-    Raises SessionLockedError, and FileNotFoundError if another run has removed it.
+    Raises SessionLockedError if another process has locked it, and FileNotFoundError if another run has removed it.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,8 +190,8 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _open(path: Path, *, is_for_reading: bool) -> int:
-    """Opens the file for writing even to read it, where that is allowed: some network file systems lock no
-    other files.
+    """Opens the file for writing where that is allowed, even if it will only be read: some network file systems can
+    lock only files that are open for writing.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -202,7 +202,7 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Calls `lock_file` again for a moment: `ralph sessions` takes the lock briefly."""
+    """Tries `lock_file` again for a short time, because `ralph sessions` holds the lock briefly."""
     for _ in range(_LOCK_TRIES):
         with suppress(SessionLockedError):
             lock_file(descriptor)

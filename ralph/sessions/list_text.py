@@ -90,6 +90,6 @@ def _color_of(outcome: str) -> Color:
 
 
 def _tail(path: str, width: int) -> str:
-    """The path in `width` characters, cut at the front: its end says more."""
+    """The path in `width` characters. A longer path is cut at the front, because its end says more."""
     shown = in_one_line(path)
     return shown if len(shown) <= width else "…" + shown[1 - width :]

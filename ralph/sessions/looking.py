@@ -64,8 +64,8 @@ def look_at(path: Path) -> SessionLook:
 
 
 def _look_at(path: Path) -> SessionLook:
-    """Reads again until nothing is written between the reading and the test of the lock, so that no end is
-    missed.
+    """Reads a session. If something was written between the reading and the test of the lock, it reads again, so
+    that it does not miss the end of a run.
     """
     for _ in range(_MOST_READINGS):
         size, look = _read(path)
@@ -98,8 +98,8 @@ def _read(path: Path) -> tuple[int, SessionLook]:
 
 
 def holder_of(path: Path) -> str:
-    """The process that has the journal open, by the journal's last run; "another process" where that run has
-    ended or is not on this machine.
+    """A description of the process that has the journal open, from the journal's last run. It is "another process"
+    if that run has ended or its process is not on this machine.
     """
     with suppress(OSError, NewerFormatError):
         runs = history_of(readable_part(path.read_bytes())[0]).runs

@@ -101,8 +101,8 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Removes the journal while holding its lock: a run that opens it at that moment finds it locked or gone,
-    and never writes to a deleted file.
+    """Removes the journal while it holds the journal's lock. A run that opens the journal at that moment finds it
+    locked or gone, and never writes to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -38,12 +38,12 @@ class SessionStore:
         """The directory in which new sessions are made."""
         self._roots = (root, *others)
         self.notice = notice
-        """Why sessions are not in the usual place, for people; None: they are."""
+        """A sentence for people that tells why sessions are not in the usual place; None: they are there."""
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The store in the place that the user named (`--session-dir`, RALPH_STATE_DIR), else in the first
-        usable one.
+        """The store in the place that the user named (`--session-dir`, RALPH_STATE_DIR), otherwise in the first usable
+        place.
 
         Raises JournalError if no place is usable.
         """
@@ -99,7 +99,7 @@ class SessionStore:
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """The paths with this name in all state directories of the store; the first one is for writing."""
+        """The paths of this file name in all state directories of the store. The first path is the one for writing."""
         return tuple(_state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
@@ -107,8 +107,9 @@ class SessionStore:
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_resumable(self, cwd: Path) -> Path | None:
-        """The most recently written journal of the directory that has a message, else the most recent one,
-        whose error tells why none can be resumed; None: there is none.
+        """The most recently written journal of the directory that has a message. If no journal has a message, it is
+        the most recent one, and the error of its opening tells why nothing can be resumed. None: there is no
+        journal.
         """
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
@@ -132,7 +133,7 @@ class SessionStore:
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """The first characters of the id where they are unique in the store, else the whole id."""
+        """The first characters of the id if they are unique in the store, otherwise the whole id."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
@@ -157,7 +158,9 @@ class SessionStore:
 
 
 def directory_name(cwd: Path) -> str:
-    """The directory for a working directory's sessions: its name, and a hash because names repeat."""
+    """The name of the directory for a working directory's sessions. It ends with a hash, because names of working
+    directories repeat.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
 
@@ -175,10 +178,10 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """Whether the journal has a user message: without one there is nothing to resume.
+    """Whether the journal has a user message. Without a message there is nothing to resume.
 
-    It is read in pieces, to bound memory: the record before the message, with the head of all requests, may
-    be large.
+    The journal is read in pieces to bound memory, because the record before the message may be large: it has the head
+    of all requests.
     """
     try:
         with path.open("rb") as file:
@@ -197,9 +200,9 @@ def _has_message(path: Path) -> bool:
 
 
 def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """Whether the line is complete: a line that a kill cut off is no record.
+    """Whether the line is complete. A line that a kill cut off is no record.
 
-    True with NUL bytes: opening reports that damage.
+    Also True if the line has NUL bytes, because opening the journal reports that damage.
     """
     end = beginning
     while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
@@ -216,12 +219,16 @@ def _usual_place(environment: Mapping[str, str]) -> Path | None:
 
 
 def _absolute(base: str | None, *rest: str) -> Path | None:
-    """The path below `base`; None: `base` is unset, or relative (it would lead into the working directory)."""
+    """The path below `base`; None: `base` is unset or relative. A relative path would lead into the working
+    directory.
+    """
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
 def _state_directory(root: Path) -> Path:
-    """The state directory of a store. The temporary store is its own: its parent holds other users' files."""
+    """The state directory of a store. For the temporary store it is the store itself, because the parent directory
+    holds other users' files.
+    """
     return root if root.name == _temporary_name() else root.parent
 
 
@@ -246,8 +253,8 @@ def _temporary_name() -> str:
 
 
 def _temporary_if_ours() -> tuple[Path, ...]:
-    """The temporary store, where earlier runs without a better place may have left sessions; empty: there is
-    none of this user's.
+    """The temporary store, if it belongs to this user alone; otherwise nothing. Earlier runs without a better place
+    may have left sessions there.
     """
     try:
         place = _temporary_path()

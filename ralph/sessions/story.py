@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
-    """The message is ralph's own, in the middle of a run."""
+    """Whether the message is ralph's own, in the middle of a run."""
 
 
 class Said(Struct, frozen=True):
@@ -45,7 +45,7 @@ class OtherBlock(Struct, frozen=True):
 class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
-    """The result of the call; None: the run was over before there was one."""
+    """The result of the call; None: the run ended before there was a result."""
     was_started: bool = True
 
 
@@ -54,14 +54,14 @@ class Happened(Struct, frozen=True):
 
     fields: Mapping[str, Any]
     event: Event | None
-    """The event; None: a kind that this ralph does not know."""
+    """The event; None: this ralph does not know its kind."""
 
 
 Happening = Prompted | Said | OtherBlock | Called | Happened
 
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
-    """The story, run by run. A call stands where its result came; a call without a result, at the end of its
+    """The story, run by run. A call stands in the place of its result. A call without a result stands at the end of its
     run.
 
     Raises SessionError for the first record that no run would write in that place.

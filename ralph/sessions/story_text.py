@@ -160,8 +160,8 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """The first lines, where a file begins, and the last ones, where a command reports its success or
-    failure.
+    """The first and the last lines of a text. A file begins with the first lines, and a command reports its success
+    or failure in the last ones.
     """
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]

@@ -33,7 +33,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about an attempt, or about all attempts of a turn; None for other events, and for a turn with
+    """A line about an attempt, or about all attempts of a turn; None: the event is another one, or the turn had only
     one attempt.
     """
     match fields.get("subtype"):
@@ -54,7 +54,9 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The billed tokens of an attempt, whole or broken off; empty: the server counted none."""
+    """The billed tokens of an attempt, whether its answer is whole or was broken off; empty: the server counted no
+    tokens.
+    """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""

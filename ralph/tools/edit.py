@@ -97,7 +97,9 @@ def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_res
 
 
 def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
-    """The first reading of the bytes in which `old` occurs; else the likeliest, with no place."""
+    """The first reading of the bytes in which `old` occurs. If `old` occurs in no reading, it is the likeliest
+    reading, without a place.
+    """
     readings = []
     for encoding in possible_encodings(data):
         text = EditableText(encoding.decode(data))
@@ -148,8 +150,8 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """`count` lines beginning `before` lines above the position; fewer at the end. The rest of the text is not
-    split.
+    """The `count` lines that begin `before` lines above the position; fewer at the end of the text. Only these lines
+    are split off, not the whole text.
     """
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
@@ -183,7 +185,7 @@ def hint_for_no_match(text: str, wanted: str) -> str:
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """The 1-based number of the line where the wanted lines begin when white space is ignored; 0 for nowhere."""
+    """The 1-based number of the line where the wanted lines begin when white space is ignored; 0: they are nowhere."""
     squeezed, have = _squeezed(wanted_lines), _squeezed(lines)
     if not squeezed.strip("\n"):
         return 0
@@ -192,7 +194,9 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """Each line without its white space, between line breaks, so that only whole lines are found."""
+    """The lines without white space, joined by line breaks. A line break at both ends makes a search find whole
+    lines only.
+    """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
 
 

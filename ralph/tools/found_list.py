@@ -21,7 +21,7 @@ class FoundList:
         self._bytes = 0
 
     def add(self, entry: str) -> bool:
-        """Add an entry. False when there is no room for it: stop searching."""
+        """Adds an entry. Returns False if there is no room for the entry: the search can stop."""
         size = len(entry.encode("utf-8", "replace")) + 1
         if len(self.entries) >= self.max_entries or self._bytes + size > self.max_bytes:
             self.is_full = True

@@ -42,8 +42,8 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
-    """The start and the pattern. An absolute pattern, or one that climbs, moves the start to its last plain
-    directory.
+    """The directory where the search starts, and the pattern. If the pattern is absolute or climbs with `../`, the
+    search starts in the last directory that the pattern names without special characters.
     """
     start = room.resolve(path)
     if not pattern.startswith(("/", "~/", "../")):

@@ -110,7 +110,9 @@ def _entries(
 
 
 def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers: bool) -> str:
-    """`PATH:NUMBER:LINE`; lines around a match have dashes instead, as grep does."""
+    """A found line as `PATH:NUMBER:LINE`. A line around a match has dashes instead of colons, as in the output of
+    grep.
+    """
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.

@@ -35,7 +35,7 @@ class ToolSettings(Struct, frozen=True):
     """The environment of commands, already without credentials. `bash` is found on its PATH, but not in the work."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
-    """A longer requested timeout is clamped to this."""
+    """The longest timeout of a command. A longer requested timeout is shortened to it."""
     max_output_bytes: int = 30_000
     """Bytes of one result of Bash, Glob or Grep; the rest is left out, with a note."""
     enabled: frozenset[str] = ALL_TOOLS
@@ -54,7 +54,7 @@ class ToolSettings(Struct, frozen=True):
     session_directory: Path | None = None
     """The directory for sessions that the command line named."""
     is_below_loop: bool = False
-    """The parent of this process is `ralph loop`."""
+    """Whether the parent of this process is `ralph loop`."""
 
 
 # Base64 makes them a third larger, which leaves a third of the API's 32 MB for everything else.
@@ -74,7 +74,7 @@ class ImageBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Take room for one image. Raises ToolError when there is too little."""
+        """Takes room for one image. Raises ToolError if there is too little."""
         with self._lock:
             if self._images >= MOST_IMAGES:
                 raise ToolError(
@@ -90,7 +90,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Count the images that the conversation holds already. If they exceed the most, there is no room for more."""
+        """Counts the images that the conversation holds already. If they exceed the most, there is no room for more."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes
@@ -141,7 +141,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return CommandSupervisor(environment, is_below_loop=self.settings.is_below_loop)
 
     def close(self) -> None:
-        """Release what the tools hold. Call it when no tool runs any more."""
+        """Releases the resources of the tools. Call it when no tool runs any more."""
         if "supervisor" in vars(self):
             self.supervisor.close()
         self.spill.remove()

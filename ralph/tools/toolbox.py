@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     Job: TypeAlias = tuple[str, Callable[[], T]]
-    """The name for heartbeats, and the work for a thread. The work raises only WorkingDirectoryGoneError."""
+    """Work for a thread: a name, which heartbeats show, and a function. The function raises only
+    WorkingDirectoryGoneError."""
 
 # Tools that show a file's content unredacted, or no edit would match; the output of programs and searches is
 # redacted.
@@ -74,16 +75,16 @@ class LocalToolbox:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
     def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
-        """Take over the files and images that earlier runs of the session have shown the model. `seen`: the digest of
-        each path's content; `contents`: the contents of the messages.
+        """Takes over the files and images that earlier runs of the session have shown the model. `seen`: the digest
+        of each path's content; `contents`: the contents of the messages.
         """
         self._room.seen.restore(seen)
         for content in contents:
             self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepare for a call of this tool that is still arriving: starts whatever takes time to start. Changes nothing
-        else.
+        """Prepares for a call of this tool that is still arriving: starts the parts that take time to start. Changes
+        nothing else.
         """
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
@@ -126,7 +127,7 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
-        """Do all jobs on threads of their own, so that a signal is noticed while they run."""
+        """Does all jobs on threads of their own, so that a signal is noticed while they run."""
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
@@ -157,7 +158,9 @@ class LocalToolbox:
             return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
-        """A job's index and its result. Raises ShortageError for threads that could not even report their failure."""
+        """The index of a finished job, and its result. Raises ShortageError if the threads ended without reporting
+        even their failure.
+        """
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
             until_s = self._room.clock.now_s() + _LOOK_AT_THREADS_S
@@ -168,7 +171,7 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Stop everything that the calls have started. A further signal ends this wait."""
+        """Stops everything that the calls have started. A further signal ends this wait."""
         self._room.give_up.set()
         deadline_s = self._room.clock.now_s() + _GIVE_UP_S
         try:
@@ -213,7 +216,9 @@ class LocalToolbox:
 
 
 def _no_plan(_call: ToolCall) -> None:
-    """Plan nothing: the effects of a command cannot be foreseen. Its working directory has already been checked."""
+    """Plans nothing, because the effects of a command cannot be foreseen. The working directory has already been
+    checked.
+    """
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
@@ -227,7 +232,7 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """Do the work. A failure or a bug becomes an error for the model, and the run continues."""
+    """Does the work. A failure or a bug becomes an error for the model, and the run continues."""
     try:
         return work()
     except ToolError as failure:
@@ -242,5 +247,7 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 
 
 def _module(call: ToolCall) -> Any:
-    """The module of a tool, loaded when it is first called: most runs need half of them."""
+    """The module of a tool. It is loaded at the first call of the tool, because most runs need only half of the
+    tools.
+    """
     return import_module(f"ralph.tools.{call.name.lower()}")
