@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "memory", "request_size", "turns", "gap", "stream", "outer_loop")
+NAMES = ("startup", "ratios", "memory", "request_size", "turns", "gap", "stream", "outer_loop")
 
 
 def main() -> None:

@@ -183,7 +183,7 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """The same end with a synthetic report, if a report or an answer is missing."""
+        """The end with a synthetic report, if a report or an answer is missing."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have passed after an accepted report, or in a final turn for which one was kept.

@@ -138,7 +138,7 @@ class Reception:
         return answer
 
     def _chunks(self) -> Iterator[bytes]:
-        """The body's bytes as they come, each wait bounded by the clocks, made fit for the parser."""
+        """The body's bytes as they arrive, cleaned for the parser. The clocks limit each wait."""
         while True:
             item = self._next_of_body("the answer to go on")
             if item is None:

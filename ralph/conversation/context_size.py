@@ -57,9 +57,7 @@ class SizeCount(Struct, frozen=True):
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The tokens of another request, if its text is of the same kind. `size`: the estimated tokens of that
-        request.
-        """
+        """The estimate for another request of similar text, corrected by this count. `size`: its uncorrected estimate."""
         return -(-size * self.counted // max(1, self.size))
 
 

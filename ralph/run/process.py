@@ -211,7 +211,7 @@ class RunProcess:
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """The end, with the failed delivery of its result and the command that resumes the session."""
+        """`ended`, changed to say that its result was not delivered, with the command that resumes the session."""
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 

@@ -166,7 +166,7 @@ class RetrySettings(Struct, frozen=True):
     max_delay_s: Annotated[
         float, Key(SECONDS_OR_NONE, "custom only: longest wait before one retry; 0 or less: no maximum")
     ] = 300
-    """The longest wait in seconds; a longer one ends the chain. 0 or less: no maximum."""
+    """The longest wait before a retry, in seconds. A longer wait is not begun: the retries end. 0 or less: no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):

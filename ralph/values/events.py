@@ -157,7 +157,7 @@ class ModelFallback(Struct, frozen=True):
 
 
 class ModelFallbackSucceeded(Struct, frozen=True):
-    """The first answer of a target that is not the first."""
+    """A fallback target, any target but the first, has given its first answer."""
 
     target: str
     turn: int

@@ -198,7 +198,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a file and removes it; where the system allows, the file never has a name."""
+    """Writes a temporary file in the directory and removes it. Where the system supports it, the file has no name."""
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()
