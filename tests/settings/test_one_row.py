@@ -33,7 +33,7 @@ ROWS = {
     ("values/limits.py", '    """Most turns of one task (exit 3); None: no limit."""\n'): """
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
-    ("api/clocks.py", '    """One answer from beginning to end."""\n'): """
+    ("api/clocks.py", '    """Longest time for one answer, from beginning to end."""\n'): """
     bow_s: Annotated[float, Key(SECONDS, "one bow", in_repository=SMALLER)] = 3.0
 """,
 }

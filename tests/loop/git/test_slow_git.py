@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Leap:
-    """A clock that leaps on once git has begun, which works on when the waiter has seen that."""
+    """A clock that leaps on once git has begun, which works on when the waiter has seen that, or never."""
 
-    def __init__(self, place: Path, leap_s: float) -> None:
+    def __init__(self, place: Path, leap_s: float, *, ends: bool) -> None:
         self._began, self._seen = place / "began", place / "seen"
         self._leap_s = leap_s
+        self._ends = ends
         self._looks = 0
 
     def now_s(self) -> float:
@@ -29,7 +30,7 @@ class Leap:
 
     def look(self) -> None:
         self._looks += self._began.exists()
-        if self._looks > 1:
+        if self._looks > 1 and self._ends:
             self._seen.touch()
 
 
@@ -42,7 +43,7 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
         f'exec {shutil.which("git")} "$@"\n'
     )
     program.chmod(0o755)
-    clock = Leap(tmp_path, seconds)
+    clock = Leap(tmp_path, seconds, ends=not is_stopped)
     waiter = InboxWaiter(clock, on_look=clock.look)  # type: ignore[arg-type]
     path = f"{program.parent}:{repository.environment['PATH']}"
     seams = GitSeams(repository.environment | {"PATH": path}, waiter, clock)  # type: ignore[arg-type]
