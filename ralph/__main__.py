@@ -27,7 +27,7 @@ def main(core_limit: int | None = None) -> None:
             _refuse_to_import(error.name, left_out)
         raise
     code = run_cli(arguments)
-    # Whoever still holds a thread (a name lookup, a reader that never reads) must not hold up the exit.
+    # A thread that is still busy (a name lookup, output that nobody reads) must not delay the exit.
     try:
         sys.stdout.flush()
         sys.stderr.flush()

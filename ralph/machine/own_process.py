@@ -41,7 +41,7 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
     kept, left_out = [], []
     for entry in sys.path:
         is_installed = entry not in named and _is_for_installed_modules(entry)
-        # Of the root of the file system only the entry itself is removed: everything else lies in it.
+        # If the directory is the root of the file system, only the root itself is removed: every path lies below it.
         if os.path.isabs(entry) and (is_installed or not _real(entry).startswith(works)):
             kept.append(entry)
         else:

@@ -28,7 +28,7 @@ _READER_IS_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.E
 # A night's events are a few megabytes; a reader further behind than this has stopped reading.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 
-# What a pipe takes without blocking once it says that it takes anything (PIPE_BUF on Linux; POSIX asks for 512).
+# A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX asks for 512).
 _SURE_BYTES = min(select.PIPE_BUF, 4096)
 _LOOK_EVERY_S = 0.02
 _A_READER = "a reader of the output"
@@ -145,7 +145,7 @@ class Spool:
                 try:
                     view = view[os.write(self._fd, view) :]
                 except BlockingIOError:
-                    # Whoever shares the pipe has made it non-blocking for all of us.
+                    # Another process that shares the pipe has made it non-blocking for all.
                     poll = select.poll()
                     poll.register(self._fd, select.POLLOUT)
                     poll.poll()

@@ -170,7 +170,7 @@ def _explicit(
 ) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env
     with about(f"{entry.name!r}: model"):
-        # What the environment calls its models is its own server's business.
+        # The environment's names for models hold for the environment's server only.
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
     inherited = access.headers.plain if uses_access else ()
     own = {name.lower() for name, _ in entry.headers.plain}

@@ -45,7 +45,7 @@ _PASSED_BY_ENVIRONMENT = re.compile(
 )
 _WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 _CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
-# What git tries in a path to a repository, in its order: urls, "GIT URLS", and enter_repo().
+# The suffixes that git tries on the path of a repository, in its order (its "GIT URLS" and enter_repo()).
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 # In force in a remote on this machine, whatever its own settings are.
 _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
