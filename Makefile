@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format settings-table bench soak nemesis
+.PHONY: demo test test-busy check format settings-table bench bench-peers soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -36,3 +36,8 @@ nemesis:
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null
 	.venv-run/bin/python benchmarks/all.py
+
+# ralph beside claude and pi, which npm installs into .peers: about three minutes.
+bench-peers:
+	$(PYTHON) quickstart.py --version >/dev/null
+	.venv-run/bin/python -m benchmarks.peers

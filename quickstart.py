@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sets ralph up in a virtual environment beside this file and runs it there: needs nothing but Python >= 3.11.
+"""Makes a virtual environment for ralph beside this file and runs ralph in it. Needs only Python >= 3.11.
 
     python3 quickstart.py demo       set up, and watch the main job
     python3 quickstart.py test       set up, and pass the tests
@@ -8,9 +8,9 @@
     python3 quickstart.py soak       set up, and play thousands of broken turns (minutes)
     python3 quickstart.py nemesis    set up, and kill hundreds of runs and resume them (minutes)
     python3 quickstart.py run "..."  set up, and do a task: `ralph run "..."`
-    python3 quickstart.py doctor     and so for each ralph command: doctor, sessions ls, mock-api, ...
+    python3 quickstart.py doctor     set up, and run any other ralph command: doctor, sessions ls, mock-api, ...
 
-The environment is made once, with uv where the machine has it, and made anew when pyproject.toml changes.
+The environment is made once, with uv if that is installed, and again when pyproject.toml changes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ DEVELOPER_COMMANDS = {
 
 
 class SetupError(Exception):
-    """One line: what could not be made, and what helps."""
+    """The virtual environment could not be made. The message is one line that contains advice."""
 
 
 def main() -> int:
-    """Set up what the first argument needs, run it, and give back its exit code."""
+    """Makes the virtual environment that the first argument needs, runs the command and returns its exit
+    code.
+    """
     if sys.version_info < OLDEST_PYTHON:
         return complain(
             f"ralph needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})"
@@ -72,12 +74,14 @@ def main() -> int:
 
 
 def become(command: list[str]) -> NoReturn:
-    """Run it in place of this process: signals and the exit code are then its own."""
+    """Replaces this process by the command, so that signals and the exit code are the command's."""
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def set_up(directory: Path, *, developer: bool) -> str:
-    """The environment's Python, made ready. Raises SetupError."""
+    """Makes the virtual environment if it is missing or outdated, and returns the path of its Python. Raises
+    SetupError.
+    """
     python = directory / "bin" / "python"
     stamp = directory / "ready"
     wanted = hashlib.sha256((HERE / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
@@ -94,7 +98,9 @@ def set_up(directory: Path, *, developer: bool) -> str:
 
 
 def commands_to_make(directory: Path, python: Path, package: str) -> list[list[str]]:
-    """What makes the environment: uv when it is there, else the standard library's venv and pip."""
+    """The commands that make the virtual environment: with uv if it is installed, otherwise with venv and
+    pip.
+    """
     uv = shutil.which("uv")
     if uv is not None:
         return [
@@ -121,7 +127,7 @@ def commands_to_make(directory: Path, python: Path, package: str) -> list[list[s
 
 
 def complain(message: str) -> int:
-    """One line for people, and the exit code of a failure."""
+    """Prints one line for the user. Returns the exit code of a failure."""
     print(f"quickstart: {message}", file=sys.stderr)  # noqa: T201
     return 1
 

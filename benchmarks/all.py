@@ -1,4 +1,6 @@
-"""All measurements, one table after the other. Takes about seven minutes; leave the machine alone meanwhile."""
+"""Runs all measurements and prints their tables. Takes about ten minutes. Nothing else should run on the machine
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "ratios", "memory", "request_size", "turns", "gap", "stream", "outer_loop")
+NAMES = ("startup", "ratios", "bounds", "memory", "request_size", "turns", "gap", "stream", "outer_loop")
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
-"""The floor: the smallest honest program that makes the same exchange, of the standard library alone.
+"""The floor, to compare ralph with: the smallest useful program that talks to the API in the same way.
 
     ANTHROPIC_BASE_URL=http://127.0.0.1:8080 python benchmarks/floor.py "Say one"
 
-It streams the answer to standard output, runs Bash and Read calls, sends their results and asks again, until an answer has
-no call. It has no retries, no journal, no limits and no guards: what ralph costs above it is what these cost.
+Uses only the standard library. It prints the answer as it arrives, runs calls of Bash and Read, and sends their
+results, until an answer contains no call. Its commands run in bash, as ralph's do. It has no retries, no journal, no
+limits and no guards, so the difference to ralph is the cost of these.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def ask(connection: http.client.HTTPConnection, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The content of the next answer, its text printed as it comes."""
+    """Sends the messages and returns the content of the answer. Prints its text as it arrives."""
     body = {
         "model": "claude-sonnet-5-5",
         "max_tokens": 8192,
@@ -107,7 +108,9 @@ def ask(connection: http.client.HTTPConnection, messages: list[dict[str, Any]]) 
 
 
 def lines_of(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """By what has come: `for line in response` costs twice as much."""
+    """Yields the lines of the response. Each read takes all bytes that have arrived, because `for line in
+    response` takes twice as much CPU time.
+    """
     rest = b""
     while piece := response.read1(65_536):
         *lines, rest = (rest + piece).split(b"\n")
@@ -117,7 +120,7 @@ def lines_of(response: http.client.HTTPResponse) -> Iterator[bytes]:
 def run(tool: str, arguments: dict[str, Any]) -> str:
     if tool == "Bash":
         return subprocess.run(
-            ["/bin/sh", "-c", arguments["command"]],
+            ["bash", "-c", arguments["command"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,7 +1,6 @@
-"""What all measurements share: a clean environment, whole processes, a mock API in a process of its own, tables.
-
-Nothing here judges a figure. Medians and minimums are both kept: on a busy machine the minimum says what the
-program costs, and the distance to the median how much the machine was disturbed.
+"""The parts that all measurements share: a clean environment, processes to measure, a mock API in its own process,
+and tables. Does not judge the results. Shows both median and minimum. On a busy machine, the minimum is closest to
+the program's own cost, and its distance from the median shows how much other programs disturbed the measurement.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 RUNS = 15
-"""Of each measurement, after one that is thrown away: it writes the bytecode and fills the disk cache."""
+"""How many times each measurement is repeated. One more run before these is not counted, because it writes the
+bytecode and fills the disk cache.
+"""
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 PYTHON = sys.executable
@@ -34,20 +35,22 @@ BARE_PYTHON = (PYTHON, "-c", "pass")
 
 
 def ralph(*arguments: str) -> tuple[str, ...]:
-    """The command as users start it: the script beside this interpreter, or `python -m ralph` without one."""
+    """The command line as users start it: the script beside this interpreter, or `python -m ralph` if there is none."""
     script = Path(PYTHON).with_name("ralph")
     return (str(script), *arguments) if script.exists() else (PYTHON, "-m", "ralph", *arguments)
 
 
 class Request(NamedTuple):
     monotonic_s: float
-    """On the system-wide clock, so that it compares with times taken in other processes."""
+    """The time of arrival on the system-wide monotonic clock, which is the same in all processes."""
     body_bytes: int
     body: bytes | None
 
 
 class MockProcess:
-    """A `MockApi` in a process of its own: in this one it would share the interpreter lock with the measuring."""
+    """A `MockApi` in its own process. If it ran in this process, it would compete with the measurement for the
+    interpreter lock.
+    """
 
     def __init__(self, scenario: Scenario, *, keep_requests: int | None = 1, keep_bodies: int = 0) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
@@ -60,7 +63,7 @@ class MockProcess:
         self.base_url: str = self._pipe.recv()
 
     def requests(self) -> list[Request]:
-        """The requests still kept, oldest first."""
+        """The requests that are still stored, the oldest first."""
         self._pipe.send("requests")
         requests: list[Request] = self._pipe.recv()
         return requests
@@ -88,20 +91,20 @@ def _serve(scenario: Scenario, keep_requests: int | None, keep_bodies: int, pipe
 
 @dataclass(frozen=True)
 class Measured:
-    """One process from its start to its end."""
+    """The measurements of one process."""
 
     started_s: float
-    """On the system-wide monotonic clock."""
+    """When the process started, on the system-wide monotonic clock."""
     wall_s: float
     cpu_s: float
-    """User and system time, of the process and of the children it waited for."""
+    """User and system time in seconds, of the process and of the children that it waited for."""
     peak_mb: float
-    """The largest resident set, of the process or of one of those children."""
+    """The largest resident memory in MB, of the process or of one of those children."""
 
 
 @contextmanager
 def workplace(base_url: str = "") -> Iterator[Workplace]:
-    """An empty directory to work in and an environment without the user's settings."""
+    """Makes an empty directory to work in, and an environment without the user's settings."""
     with tempfile.TemporaryDirectory(prefix="ralph-benchmark-") as top:
         place = Workplace(Path(top, "work"), Path(top, "home"), base_url)
         place.directory.mkdir()
@@ -116,13 +119,17 @@ class Workplace:
     base_url: str
 
     def environment(self) -> dict[str, str]:
-        """PYTHON* variables are dropped: without bytecode a start-up takes twice as long, which no user sees."""
+        """The environment variables for the measured process. PYTHON* variables are left out, because they may forbid
+        bytecode, without which the start would take twice as long.
+        """
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
         own = {"HOME": str(self.home), "ANTHROPIC_API_KEY": "sk-ant-benchmark-0001"}
         return kept | own | ({"ANTHROPIC_BASE_URL": self.base_url} if self.base_url else {})
 
     def measure(self, command: Sequence[str], *, exit_code: int = 0) -> Measured:
-        """Run it once. Standard output and error go to /dev/null; a wrong exit code ends the benchmark."""
+        """Runs the command once and measures it. Its standard output and standard error are discarded. A wrong exit
+        code ends the benchmark.
+        """
         completed = subprocess.run(
             (PYTHON, "-I", "-S", str(LAUNCHER), *command),
             cwd=self.directory,
@@ -153,7 +160,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def repeat(measure: Callable[[], float], *, runs: int = RUNS) -> Figure:
-    """Run it once without looking, then `runs` times."""
+    """Calls `measure` once without counting it, then `runs` times. Returns the figure of the counted values."""
     measure()
     return figure([measure() for _ in range(runs)])
 
@@ -165,7 +172,7 @@ class Row(NamedTuple):
 
 
 def show(title: str, rows: Sequence[Row], *, unit: str, bare: Figure | None = None) -> None:
-    """Print a table. `bare`: what bare Python needs, for the column of ratios."""
+    """Prints a table. `bare` is the time that an empty Python program takes, for the column of ratios."""
     print(f"\n{title}")
     print(f"{'':44}{'median':>8} {'minimum':>8} {unit:4}{'x bare Python':>14}  target")
     for row in rows:

@@ -1,7 +1,6 @@
-"""The measures of the house, for the table in docs/inside/architecture.md: `python -m benchmarks.house [CHECKOUT]`.
-
-Counts what can be counted over the syntax trees, then follows one prompt of two turns, with one Bash call between them,
-through the modules of that checkout. Judges nothing.
+"""Measures the source code of ralph, for the table in docs/inside/architecture.md: `python -m benchmarks.house
+[CHECKOUT]`. Counts modules, functions and classes in the syntax trees. Then runs one prompt with two turns and one
+Bash call, and records through which modules it passes. Does not judge the results.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 LONG_FUNCTION_LINES = 40
 SMALL_MODULE_LINES = 40
 FOLLOWED = "--follow"
-"""First argument of the process that is followed."""
+"""The first argument of the process in which the prompt runs."""
 
 
 class Module(NamedTuple):
@@ -51,7 +50,7 @@ def modules(folder: Path) -> list[Module]:
 
 
 def _code_lines(path: Path, tree: ast.Module) -> int:
-    """The lines that hold a token other than a comment or a text that stands alone."""
+    """The number of lines with code. Comments, docstrings and blank lines do not count."""
     texts = {
         line
         for node in ast.walk(tree)
@@ -68,12 +67,14 @@ def _code_lines(path: Path, tree: ast.Module) -> int:
 
 
 def room_of(module: str) -> str:
-    """The folder at the top of `ralph/`, or the module there; empty for the package itself."""
+    """The name of the folder or module directly below `ralph/` that a module belongs to. Empty for the package
+    itself.
+    """
     return (module + ".").split(".")[1]
 
 
 def arrows(found: Sequence[Module]) -> set[tuple[str, str]]:
-    """Pairs of rooms of which the first imports from the second, for types too."""
+    """Pairs of folders of which the first imports from the second. Imports for types count too."""
     names = {one.name for one in found}
     pairs = set()
     for one in found:
@@ -93,7 +94,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def functions(found: Iterable[Module]) -> list[int]:
-    """The lines of each function, methods and inner ones included."""
+    """The number of lines of each function, including methods and inner functions."""
     return [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for one in found
@@ -142,7 +143,9 @@ def counted(checkout: Path) -> Iterator[tuple[str, object]]:
 
 
 def followed(checkout: Path) -> dict[str, float]:
-    """What one prompt passes. The process is followed inside itself, so it takes several times as long as usual."""
+    """Runs one prompt in a process that records its own calls, and returns figures about them. This takes several
+    times as long as a usual run.
+    """
     scenario = Scenario([Turn([ToolUse("Bash", {"command": "echo one"})]), Turn("Done.")])
     with MockApi(scenario) as server, tempfile.TemporaryDirectory(prefix="ralph-house-") as place:
         environment = {
@@ -164,7 +167,9 @@ def followed(checkout: Path) -> dict[str, float]:
 
 
 def follow(checkout: Path) -> None:
-    """Run `ralph run` of that checkout in this process, and print what its main thread's calls entered."""
+    """Runs `ralph run` of that checkout in this process. Prints figures about the modules and functions that its main
+    thread entered.
+    """
     making_s = _count_class_making()
     package = str(checkout / "ralph") + os.sep
     entered: list[str] = []
@@ -205,7 +210,9 @@ def follow(checkout: Path) -> None:
 
 
 def _count_class_making() -> list[float]:
-    """The seconds of each outermost class statement from here on, what decorates dataclasses included."""
+    """Makes Python measure the CPU time of each class statement that is not inside another, including dataclass
+    decorators. Returns the list to which these times, in seconds, are added.
+    """
     took_s: list[float] = []
     depth = 0
 

@@ -1,7 +1,5 @@
-"""Runs one command and prints, as JSON, what it took. Small on purpose.
-
-A process starts with the peak memory of the one that started it, so the measuring script, which has imported a
-lot, must not be that one.
+"""Runs one command and prints its time and memory as JSON. Imports little: a process starts with the peak
+memory of the process that started it, and the measuring script has imported a lot.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Peak resident memory of short runs, and what the libraries need of it."""
+"""Measures the peak resident memory of short runs, and of Python with single libraries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _peak_of_run(turns: int) -> Figure:
 
 
 def _tool_turn(number: int) -> Turn:
-    """Read, Glob and Bash in turn, no call like another: equal ones would be refused as a doom loop."""
+    """A turn with one call of Read, Glob or Bash. All calls are different, because ralph refuses repeated calls."""
     calls = (
         ToolUse("Read", {"file_path": "numbers.txt", "offset": number + 1, "limit": 200}),
         ToolUse("Glob", {"pattern": f"*{number}.txt"}),

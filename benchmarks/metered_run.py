@@ -1,7 +1,6 @@
-"""`ralph` with a meter at its HTTP client: how much CPU time each turn took, and how much of it went into sending.
-
-Started by turns.py as `metered_run.py FIGURES.json ARGUMENTS...`. The meter hangs on httpx's own hooks, costs
-microseconds a turn, and changes nothing else.
+"""Runs `ralph` and measures how much CPU time each turn took, and how much of it was used to send the request.
+`turns.py` starts this program as `metered_run.py FIGURES.json ARGUMENTS...`. Measuring uses hooks of httpx, takes
+microseconds per turn, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Meter:
-    """Per request: the process's CPU time at its start, that of sending it, and the size of its body."""
+    """For each request, the process's CPU time when it began, the CPU time to send it, and the size of its body."""
 
     def __init__(self) -> None:
         self.starts_s: list[float] = []
@@ -31,7 +30,7 @@ class Meter:
         self._sending_since_s = 0.0
 
     def attach(self, request: httpx.Request) -> None:
-        """The request hook of httpx, called in the thread that sends."""
+        """Adds a trace to a request. httpx calls this before each request, in the thread that sends the request."""
         self.body_bytes.append(int(request.headers["content-length"]))
         ralphs_own = request.extensions["trace"]
 

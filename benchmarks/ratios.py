@@ -1,7 +1,6 @@
-"""ralph beside the floor (`benchmarks/floor.py`), in turn, in one sitting: ratios of medians.
-
-A ratio says more than a figure: both sides had the same machine, as fast and as busy as it was. `docs/inside/performance.md`
-keeps the table.
+"""Compares ralph with the smallest possible program (`benchmarks/floor.py`). Both are measured by turns in the same
+session, and the table shows ratios of their medians. A ratio says more than a time, because both programs ran on the
+same machine under the same load. The results are in `docs/inside/performance.md`.
 """
 
 from __future__ import annotations
@@ -36,22 +35,25 @@ class Ratio(NamedTuple):
 
     def __str__(self) -> str:
         ratio = self.ralph / self.floor
-        judged = "" if ratio <= self.at_most else "  over"
+        judged = "" if ratio <= self.at_most else ", over"
         return (
-            f"{self.name:56}{self.ralph:10.1f}{self.floor:10.1f} {self.unit:4}{ratio:7.2f}x"
-            f"{self.at_most:8.2f}x{judged}"
+            f"| {self.name} | {self.ralph:,.1f} {self.unit} | {self.floor:,.1f} {self.unit}"
+            f" | {ratio:.2f} | {self.at_most:g}{judged} |"
         )
 
 
 def main() -> None:
-    print(f"\n{'ralph beside the floor, medians':56}{'ralph':>10}{'floor':>10}{'ratio':>12}{'target':>9}")
+    print("\n| ralph beside the floor, medians | ralph | floor | ratio | at most |")
+    print("| --- | --- | --- | --- | --- |")
     for measure in (_starts, _one_turn, _gaps, _deltas):
         for ratio in measure():
             print(ratio, flush=True)
 
 
 def _in_turn(*measures: Callable[[], list[float]], runs: int = RUNS) -> list[list[float]]:
-    """The medians of each measure's figures. All run once before it counts, then by turns."""
+    """The medians of the values that each function returns. All functions are called by turns. The first call of each
+    is not counted.
+    """
     for measure in measures:
         measure()
     taken: list[list[list[float]]] = [[] for _ in measures]
@@ -90,7 +92,7 @@ def _one_turn() -> Sequence[Ratio]:
 
 
 def _gaps() -> Sequence[Ratio]:
-    """From one request to the next, a tool call between them, no call like another."""
+    """The times between two requests with one tool call in between. All calls are different."""
     commands = [ToolUse("Bash", {"command": f"echo {number}"}) for number in range(COMMANDS)]
     reads = [
         ToolUse("Read", {"file_path": "lines", "offset": number + 1, "limit": 1})
@@ -119,7 +121,7 @@ def _gap(calls: Sequence[ToolUse]) -> tuple[float, float]:
 
 
 def _deltas() -> Sequence[Ratio]:
-    """20,000 deltas, a packet each: user and system time."""
+    """User and system time for an answer with 20,000 deltas, each in its own packet."""
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=send_apart, args=(theirs,), daemon=True)
     server.start()

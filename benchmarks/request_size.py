@@ -1,4 +1,6 @@
-"""Bytes of the first request for the prompt "hi" in an empty directory, and what they consist of."""
+"""Measures the bytes of the first request for the prompt "hi" in an empty directory, and the parts that they consist
+of.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""From the start of the process to `--version`, to `--help`, and to the first request on the wire."""
+"""Measures the time from the start of the process to the output of `--version` and `--help`, and to the first
+request.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def wall_ms(place: Workplace, *command: str) -> float:
 
 
 def first_request_ms(place: Workplace, server: MockProcess) -> float:
-    """Until the server has read the request's head and body."""
+    """The time until the server has read the first request."""
     started_s = place.measure(ralph("hi")).started_s
     return (server.requests()[-1].monotonic_s - started_s) * 1000
 

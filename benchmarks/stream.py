@@ -1,14 +1,15 @@
-"""CPU time of ralph for one answer of 20,000 text deltas.
-
-In bulk they come as fast as ralph reads, many to a read: what it costs to parse and show them. Apart, each is a
-packet of its own, as from a model that writes: what waking up for each one adds.
+"""Measures the CPU time of ralph for one answer of 20,000 text deltas. "In bulk" means that deltas arrive as fast as
+ralph reads them, many in one read. This shows the cost of parsing and printing them. "Apart" means that each delta is
+its own packet, as from a real model. This adds the cost of waking up for each one.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import socket
+import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ LINES = ("x" * (5 * CHUNK_CHARS - 1) + "\n") * (DELTAS // 5)
 ONE_LINE = "x" * (CHUNK_CHARS * DELTAS)
 PARTIAL = ("--output-format", "stream-json", "--include-partial-messages")
 GAP_S = 0.0001
-"""Between two packets; with the system's own delay enough for ralph to have read the first."""
+"""Seconds between two packets. With the delay of the system, this is enough time for ralph to read the first one."""
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -66,7 +67,9 @@ def _in_bulk(text: str, *options: str) -> Figure:
 
 
 def _apart(*options: str) -> Figure:
-    """The mock API sends as much at once as it has, so this needs a server of its own."""
+    """Measures deltas in packets of their own. Uses its own server, because the mock API sends as many bytes at once
+    as it can.
+    """
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=send_apart, args=(theirs,), daemon=True)
     server.start()
@@ -84,24 +87,37 @@ def send_apart(pipe: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pipe.send(listener.getsockname()[1])
         while True:
-            with listener.accept()[0] as connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                _receive_request(connection)
-                connection.sendall(_HEAD)
-                for chunk in chunks:
-                    connection.sendall(chunk)
-                    time.sleep(GAP_S)
-                connection.sendall(b"0\r\n\r\n")
+            connection, _ = listener.accept()
+            threading.Thread(target=_answer, args=(connection, chunks), daemon=True).start()
 
 
-def _receive_request(connection: socket.socket) -> None:
-    """The head and the body: what is left unread would turn the end of the connection into a reset."""
+def _answer(connection: socket.socket, chunks: Sequence[bytes]) -> None:
+    """Answers the request of one connection and closes the connection. A request other than POST gets an empty
+    answer, because some programs first check whether there is a server.
+    """
+    with connection, suppress(ConnectionError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not _receive_request(connection).startswith(b"POST "):
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            return
+        connection.sendall(_HEAD)
+        for chunk in chunks:
+            connection.sendall(chunk)
+            time.sleep(GAP_S)
+        connection.sendall(b"0\r\n\r\n")
+
+
+def _receive_request(connection: socket.socket) -> bytes:
+    """Reads one request and returns its first line. The body is read too, because a connection that is closed with
+    unread data is reset.
+    """
     with connection.makefile("rb") as reader:
-        size = 0
+        first, size = reader.readline(), 0
         while (line := reader.readline().lower()) not in (b"\r\n", b""):
             if line.startswith(b"content-length:"):
                 size = int(line.partition(b":")[2])
         reader.read(size)
+        return first
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""CPU time of ralph for one turn, at turn 10, 100 and 1,000 of a run, the sending of the request apart.
-
-A request holds the whole history, so sending it must grow; nothing else may. The server thinks for no time and
-looks at nothing. Each turn reads 20 lines of a file.
+"""Measures the CPU time of ralph for turns 10, 100 and 1,000 of a run, without sending the request. A request
+contains the whole history, so sending it takes longer in later turns. Nothing else may take longer. The server
+answers at once and checks nothing. Each turn reads 20 lines of a file.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from ralph.mock_api import Scenario, ToolUse, Turn
 TURNS = 1010
 LOOKED_AT = (10, 100, 1000)
 AROUND = 5
-"""A turn's figure in one run is the median of it and so many neighbours on either side."""
+"""The result for a turn is the median of this turn and of this many turns before and after it."""
 RUNS = 15
 METERED_RUN = Path(__file__).with_name("metered_run.py")
 
 
 class TurnCost(NamedTuple):
     own_ms: float
-    """CPU time from the start of one request to the start of the next, without that of sending it."""
+    """The CPU time from the start of one request to the start of the next, without the time to send it."""
     sending_ms: float
     body_bytes: int
 
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def _at(turns: list[TurnCost], number: int) -> TurnCost:
-    """Of one run, around turn `number`, which is counted from 1."""
+    """The result for turn `number` of one run, counted from 1."""
     near = turns[number - 1 - AROUND : number + AROUND]
     return TurnCost(
         statistics.median(turn.own_ms for turn in near),
@@ -55,7 +54,7 @@ def _at(turns: list[TurnCost], number: int) -> TurnCost:
 
 
 def _run() -> list[TurnCost]:
-    # No call like another: equal ones would be refused as a doom loop.
+    # All calls are different, because ralph refuses repeated calls.
     calls = [
         ToolUse("Read", {"file_path": "numbers.txt", "offset": n + 1, "limit": 20}) for n in range(TURNS)
     ]

@@ -1,26 +1,36 @@
-"""The way in: answers `--version` at once, closes the process, and hands everything else to `cli`."""
+"""The entry point of the program. Answers `--version` at once, secures the process and hands everything else to
+`cli`.
+"""
 
 # Nothing may be imported here, `__future__` included, that the interpreter has not loaded already: it could come from
-# the working directory. `gc` is part of the interpreter.
-import gc
+# the working directory.
 import os
 import sys
 
 
-def main(core_limit: int | None = None) -> None:
-    """Run ralph on `sys.argv` and exit with its code. `core_limit`: as `keep_memory_private` takes it."""
+def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
+    """Runs ralph with the arguments in `sys.argv`, and ends the process with ralph's exit code.
+
+    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. `parent_pid` is the process with
+    which this one must end, or None.
+    """
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         _tell_version()
-    gc.disable()  # until a command begins: looking for garbage among what is loaded takes a twentieth of the start
     from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 
     left_out = own_process.leave_working_directory_out(arguments)
+    if parent_pid is not None:
+        own_process.end_with_parent(parent_pid)
+    # Only now: a module of the standard library may not be looked for in the working directory.
+    from ralph.machine import garbage  # noqa: PLC0415 - see above
+
+    garbage.put_off_garbage_collection()
     own_process.keep_memory_private(core_limit)
     _open_standard_streams()
     _die_silently_of_ctrl_c()
     try:
-        from ralph.cli.app import run_cli  # noqa: PLC0415 - the same, and more of it
+        from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
         _end_if_too_short(error)
         if left_out and isinstance(error, ModuleNotFoundError):
@@ -31,7 +41,7 @@ def main(core_limit: int | None = None) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # a reader that left
+    except OSError:  # the reader of the output has closed it
         os._exit(code)
     os._exit(code)
 
@@ -41,7 +51,7 @@ def _tell_version() -> None:
 
     try:
         os.write(1, f"ralph {__version__}\n".encode())
-    except OSError:  # a reader that is gone does not want to know
+    except OSError:  # nobody reads the output
         os._exit(0)
     os._exit(0)
 
@@ -57,10 +67,13 @@ def _refuse_to_import(module: str | None, left_out: list[str]) -> None:
 
 
 def _end_if_too_short(error: BaseException) -> None:
-    """Exit 75 where not even the modules can be loaded for want of memory or file descriptors: that passes."""
+    """Exits with code 75 if `error` means that memory or file descriptors ran out while modules were loaded.
+
+    Code 75 says that the failure is temporary. Returns after any other error.
+    """
     import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
 
-    words = str(error)  # an extension module that cannot be loaded gives no number
+    words = str(error)  # the error of an extension module that cannot be loaded has no errno
     if (
         isinstance(error, MemoryError)
         or getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -75,7 +88,10 @@ def _end_if_too_short(error: BaseException) -> None:
 
 
 def _open_standard_streams() -> None:
-    """A closed descriptor 0, 1 or 2 becomes /dev/null, or the next file opened would land there."""
+    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed.
+
+    Otherwise, files that are opened later would get these numbers.
+    """
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -84,14 +100,12 @@ def _open_standard_streams() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
 
 
 def _die_silently_of_ctrl_c() -> None:
-    """Lets Ctrl-C end ralph as it ends any program, without a traceback, until the run catches signals
-    itself.
-    """
-    import signal  # noqa: PLC0415 - see above
+    """Makes Ctrl-C end ralph without a traceback until the run handles signals itself."""
+    import signal  # noqa: PLC0415 - costs time that --version saves
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -99,6 +113,6 @@ def _die_silently_of_ctrl_c() -> None:
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        # `python -m` puts the working directory first: a file named httpx.py there would get the key.
+        # `python -m` puts the working directory first in sys.path: a file named httpx.py there would get the key.
         del sys.path[0]
     main()

@@ -1,6 +1,7 @@
-"""`python -m tests.busy [pytest's arguments]`: runs the tests while six other programs want the processor all the time.
+"""Runs the tests while six other programs use the processor all the time: `python -m tests.busy [PYTEST
+ARGUMENTS]`.
 
-They end with this process, however it ends.
+These programs end when this process ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ while os.getppid() == int(sys.argv[1]):
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of the tests."""
+    """Runs pytest with the busy programs beside it. Returns pytest's exit code, or 130 after Ctrl-C."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())]
     busy = [subprocess.Popen(command) for _ in range(_PROGRAMS)]
     try:
         return subprocess.call([sys.executable, "-m", "pytest", *arguments])
-    except KeyboardInterrupt:  # the tests got it too, and have told what came of them
+    except KeyboardInterrupt:  # pytest received the signal too, and has printed its summary
         return 130
     finally:
         for program in busy:

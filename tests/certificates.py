@@ -1,4 +1,4 @@
-"""Self-signed certificates, good and bad, made with openssl."""
+"""Makes self-signed certificates with openssl, both valid and expired ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ distinguished_name = nobody
 
 
 def make_certificate(folder: Path, *, names: str, first_day: str = "", last_day: str = "") -> Path:
-    """A self-signed certificate with its key, in one file. Days (YYMMDD) default to now and tomorrow."""
+    """Makes a self-signed certificate and writes it and its key into one file. `names` are its alternative names,
+    as openssl writes them. It is valid from `first_day` to `last_day` (YYMMDD), or from now on for two days.
+    """
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     key, request, certificate = (str(folder / name) for name in ("key.pem", "request.pem", "cert.pem"))

@@ -1,4 +1,6 @@
-"""What the tests see of other processes. Linux; elsewhere no children are seen, and no process runs."""
+"""Finds out facts about other processes. Works on Linux only: elsewhere there seem to be no children and no running
+processes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.patience import LONG_S, within_s
 
 
 def children() -> set[int]:
-    """Of the process that the tests run in; ended ones that nobody has asked about included."""
+    """The process ids of the children of this process, including ended ones that were not yet reaped."""
     found: set[int] = set()
     for one in Path("/proc/self/task").glob("*/children"):
         with suppress(FileNotFoundError):  # a thread that has just ended
@@ -19,7 +21,9 @@ def children() -> set[int]:
 
 
 def is_running(process_id: int) -> bool:
-    """An ended process that nobody has asked about does not run."""
+    """Whether the process exists and has not ended. An ended process that was not yet reaped does not count as
+    running.
+    """
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -27,7 +31,9 @@ def is_running(process_id: int) -> bool:
 
 
 def is_gone(process_id: int, limit_s: float = LONG_S) -> bool:
-    """Killed, it closes its files a moment before it has ended: the end of its output does not tell."""
+    """Waits until the process has ended, and returns whether it has. The wait is needed because the output of a
+    killed process closes a moment before the process has ended.
+    """
     deadline_s = time.monotonic() + within_s(limit_s)
     while is_running(process_id) and time.monotonic() < deadline_s:
         time.sleep(0.01)

@@ -1,7 +1,10 @@
-"""What all tests need to be true of the process they run in, a limit for each of them, and no skip that nobody sees."""
+"""Sets up every process that runs tests: signals, hypothesis, a time limit for each test, and in CI a failure for
+each unexpected skip.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -9,36 +12,51 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.known_skips import is_known
 from tests.patience import TEST_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
-# Each process of the tests rewrites the asserts of 270 files, for seven seconds unless it may keep them.
+# pytest rewrites the asserts of 350 files, which takes each process eight seconds unless it may store the bytecode.
+# 70 of these files belong to hypothesis, so hypothesis is imported only after this line.
 sys.dont_write_bytecode = False
 
 _CAP_DAC_OVERRIDE = 1
-"""Linux: the right to pass over the permissions of files."""
+"""The number of the Linux capability to ignore the permissions of files (capabilities(7))."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.timeout is None:
         config.option.timeout = TEST_S
-    # How fast examples are made is no fact about ralph.
+    from hypothesis import HealthCheck, settings
+
+    # The speed at which examples are made depends on the machine and not on ralph.
     settings.register_profile("ralph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("ralph")
-    # Whoever starts the tests in the background makes them ignore SIGINT, and ralph would inherit that.
+    # A shell that starts the tests in the background makes them ignore SIGINT, and ralph would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps the garbage collector away from tests and their modules, which live until the end anyway."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One process of several gets all of these: the import takes 1.7 seconds of CPU time.
+    items.sort(key=lambda item: not _asks_official_sdk(item))
     if may_pass_over_permissions():
         for item in items:
             if item.get_closest_marker("ordinary_user"):
@@ -47,8 +65,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 )
 
 
+def _asks_official_sdk(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return (
+        not {"anthropic", "official"}.isdisjoint(fixtures)
+        or getattr(getattr(item, "module", None), "request_problems", None) is not None
+    )
+
+
 def may_pass_over_permissions() -> bool:
-    """As root usually may."""
+    """Whether this process can ignore the permissions of files, as root usually can."""
     status = Path("/proc/self/status")
     if not status.exists():
         return os.geteuid() == 0
@@ -57,7 +83,7 @@ def may_pass_over_permissions() -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where CI is set, a skip that `tests/known_skips.py` does not name fails the run."""
+    """Makes a run in CI fail for each skip that `tests/known_skips.py` does not name."""
     terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if not os.environ.get("CI") or terminal is None or hasattr(session.config, "workerinput"):
         return

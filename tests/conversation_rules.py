@@ -1,4 +1,6 @@
-"""What the API would refuse about a conversation: an oracle of its own, apart from the code that repairs one."""
+"""Checks conversations by the rules of the API. The code shares nothing with the code in ralph that repairs
+conversations.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def conversation_problems(messages: Sequence[Message]) -> list[str]:
-    """What the API would refuse about these messages, one sentence each; empty when they are valid."""
+    """The reasons for which the API would refuse these messages, as sentences. Empty if the messages are valid."""
     problems = []
     if messages and messages[0].role != "user":
         problems.append("the first message is not the user's")

@@ -1,4 +1,6 @@
-"""What a driver writes, and a steering that takes it with nothing else around."""
+"""Makes lines that a driver writes to a run, and an object that handles these lines without a run. A driver is a
+program that steers ralph through standard input.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ MODELS = {"first": "claude-first-1", "second": "claude-second-2"}
 
 
 class FakeModels:
-    """Two models, and one that is asked at present."""
+    """A run's models for control requests: two models, of which `serving` answers at present."""
 
     def __init__(self) -> None:
         self.serving = MODELS["first"]
@@ -54,7 +56,7 @@ def request(subtype: str, request_id: str = "r1", **fields: Any) -> bytes:
 
 
 class Desk:
-    """A steering at work on its own, on a clock that is moved by hand."""
+    """A `Steering`, which handles a driver's lines, with a fake clock and without a run."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.clock = FakeClock()
@@ -76,7 +78,9 @@ class Desk:
             self.steering.open(self.models)
 
     def answer_to(self, subtype: str, **fields: Any) -> Any:
-        """The response's content, or the error's text. What is raised comes after it and is dropped."""
+        """Handles one request of the driver and returns the content of the response, or the error text. Ignores
+        exceptions that stop a run, which are raised after the response.
+        """
         with contextlib.suppress(InterruptRequested, RetryAborted, GuardRefused):
             self.steering.handle(request(subtype, **fields))
         response = self.responses.pop()["response"]

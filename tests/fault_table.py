@@ -1,9 +1,9 @@
-"""Writes docs/inside/faults.md: which faults have been tried, from the names of the tests.
+"""Writes docs/inside/faults.md, which lists the faults that the tests try, from the names of the tests:
 
-    python -m tests.fault_table > docs/inside/faults.md
+python -m tests.fault_table > docs/inside/faults.md
 
-A test of a row is called `test_a6_what_happens`, of two rows `test_a6_a7_...`; where it runs the whole program it
-ends in `_exits_75`. Only the titles are written by hand, here.
+A test for row A6 is named `test_a6_what_happens`, and one for two rows `test_a6_a7_what_happens`. If the test runs
+the whole program, its name ends with the exit code, as in `_exits_75`. Only the titles are written by hand, here.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ SECTIONS = {
     "Signals, disks, locks, files and commands of this machine": "pt",
     "Answers of the model": "d",
 }
-"""The page's sections, each with the families of its rows."""
+"""The page's sections, each with the letters with which its rows begin."""
 
 _NAME = re.compile(r"test_((?:[adpt]\d+_)+)(.+?)(?:_exits_([\d_or]+))?")
 
@@ -117,7 +117,7 @@ class Line(NamedTuple):
 
 
 def lines(families: str) -> list[Line]:
-    """One for each row of each test, in the order of the rows; those with an exit code first."""
+    """One line for each row of each test, sorted by row. In a row, lines with an exit code come first."""
     found = [line for path in sorted(TESTS.rglob("test_*.py")) for line in _lines_of(path)]
     return sorted(
         (line for line in found if line.row[0] in families),
@@ -151,7 +151,7 @@ def _lines_of(path: Path) -> list[Line]:
 
 
 def _codes(text: str) -> str:
-    """`3_69_or_77` is "3, 69 or 77"."""
+    """Turns the end of a test's name into words: `3_69_or_77` becomes "3, 69 or 77"."""
     return text.replace("_or_", " or ").replace("_", ", ")
 
 

@@ -1,4 +1,6 @@
-"""Why a test may be skipped in CI. Every other skip fails the run there: a program that is missing would hide what it tests."""
+"""Lists the reasons for which a test may be skipped in CI. Every other skip makes CI fail, because a test that is
+skipped for a missing program would go unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,10 @@ KNOWN = {
     r"this machine has no IPv6 loopback": "a container's network is often IPv4 alone",
     r"no extended attributes here": "tmpfs has them since Linux 6.6 only",
     r"needs openat2": "older container runtimes refuse the call; the other way to open is tested everywhere",
+    r"this kernel has no Landlock": "an old or a closed kernel; the level says so, and other tests play it",
+    r"no filter for this architecture": "the level says so; the tables of both are tested everywhere",
+    r"no namespaces can be made here": "a container forbids them, or bubblewrap is not installed",
+    r"Linux only": "macOS has none of it",
     r"systemd is not installed": "a container has none; the unit file is checked where one is",
     r"shellcheck is not installed": "the scripts run in other tests",
     r"the script asks jq": "the script is an example of the docs",

@@ -1,4 +1,6 @@
-"""An OTLP endpoint on loopback: it takes spans as any collector does and shows them as a test wants to see them."""
+"""An OTLP endpoint on the loopback interface. It receives spans like a real collector, and gives them to tests as
+simple values.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST_NS = 1_800_000_000_000_000_000
-"""Wall clock of second 0 of a span's times."""
+"""The wall-clock time in nanoseconds that counts as second 0 in `from_s` and `to_s` of a span."""
 
 
 @dataclass
 class Span:
     name: str
     parent: str | None
-    """The parent's name; None: it has none among what was received."""
+    """The name of the parent span, or None if no such span was received."""
     trace_id: str
     parent_id: str
     kind: int
@@ -35,7 +37,9 @@ class Span:
 
 
 class Collector(ThreadingHTTPServer):
-    """Answers with `status`; None: it takes the request and never answers."""
+    """A server that answers every request with `status`. If `status` is None, it reads the request and never
+    answers.
+    """
 
     daemon_threads = True
 
@@ -103,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Standard error is looked at."""
+        """Prints nothing, because tests check what is written to standard error."""
 
 
 def plain(attributes: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How long tests wait for a fact before they say that it did not come. No test takes that long when all is well.
+"""Time limits for tests that wait for something to happen. If all is well, no test waits that long.
 
-RALPH_TEST_PATIENCE multiplies every such limit: a machine that is ten times slower needs ten times the patience.
+RALPH_TEST_PATIENCE multiplies all limits. A machine that is ten times slower needs a factor of ten.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ if TYPE_CHECKING:
 
 PATIENCE = float(os.environ.get("RALPH_TEST_PATIENCE", "1"))
 LONG_S = 60.0
-"""On an idle machine every fact that a test waits for is there within a second or two."""
+"""The usual limit in seconds. On an idle machine, everything that a test waits for happens within a second or
+two.
+"""
 
 
 def within_s(seconds: float = LONG_S) -> float:
-    """The limit on waiting for what takes at most `seconds` on an idle machine."""
+    """The time limit in seconds on waiting for something that takes at most `seconds` on an idle machine."""
     return seconds * PATIENCE
 
 
 PATIENCE_S = within_s()
 AT_ONCE_S = within_s(20)
-"""The upper bound where nothing but a clock can tell that something ended at once, and the other way takes a minute or
+"""The limit in seconds for tests that something ends at once. Without the tested feature it would take a minute or
 for ever.
 """
 TEST_S = within_s(300)
-"""How long a test may take. It fails with the stacks of its threads then, and the others run."""
+"""The limit in seconds for one test. A test that takes longer fails with the stacks of its threads, and the other
+tests run on.
+"""
 
 
 def wait_until(fact: Callable[[], object], seconds: float = LONG_S) -> None:
-    """Looks every few milliseconds. Fails if the fact does not come."""
+    """Calls `fact` every few milliseconds until it returns something true. Fails if that does not happen within
+    `seconds` times the patience.
+    """
     deadline_s = time.monotonic() + within_s(seconds)
     while not fact():
         assert time.monotonic() < deadline_s, "it did not happen in time"

@@ -1,4 +1,4 @@
-"""What tests see of the control groups that ralph makes for its commands."""
+"""Finds the control groups that ralph makes to limit the processes of its commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ralph.machine.process_limit import NoLimitError, ProcessLimit
 
 
 def _why_none() -> str | None:
-    """Asked of ralph itself: a test without a group has nothing to look at."""
+    """Why ralph cannot make a control group on this machine, or None if it can."""
     try:
         limit = ProcessLimit.made(25)
     except NoLimitError as why:
@@ -24,7 +24,9 @@ needs_group = pytest.mark.skipif(_WHY is not None, reason=f"no limit on processe
 
 
 def groups_of(pid: int) -> list[Path]:
-    """Those that the ralph of this pid, which shares its group with this process, has made and not removed."""
+    """The control groups that the ralph process with this pid has made and not removed. That process must be in the
+    same control group as this one.
+    """
     limit = ProcessLimit.made(25)
     place = Path(limit.entrance).parent.parent
     limit.close()

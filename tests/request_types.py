@@ -1,8 +1,7 @@
-"""What the official SDK's request types have against a body: they are read strictly, so that nothing passes unseen.
+"""Checks a request body strictly against the request types of the official SDK.
 
-pydantic's own reading of these types would let through what matters: it forgives unknown keys of a TypedDict,
-looks into an `Iterable` only when somebody consumes it, and takes a response model, which allows any field, for
-a block of a request.
+Pydantic itself would miss errors in these types: it ignores unknown keys of a TypedDict, checks an `Iterable` only
+when somebody consumes it, and accepts a response model, which allows any field, as a block of a request.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ _MARKS = (te.Annotated, te.Required, te.NotRequired)
 
 
 def request_problems(body: object, *, with_betas: bool = False) -> list[str]:
-    """What the SDK's types say is wrong with a streaming request, one sentence each; empty when it is valid."""
+    """The reasons for which a streaming request does not fit the SDK's types, as sentences. Empty if the request is
+    valid.
+    """
     return list(_problems(body, _request_type(with_betas=with_betas), "body"))
 
 
@@ -113,21 +114,25 @@ def _object_problems(value: object, expected: Any, where: str) -> Iterator[str]:
 
 
 def _union_problems(value: object, expected: Any, where: str) -> Iterator[str]:
-    """None when one alternative fits; else those of the alternative that fits best."""
+    """Yields nothing if one alternative fits. Otherwise yields the problems of the alternative that fits best."""
     choices = [choice for choice in te.get_args(expected) if not _is_never_sent(choice)]
     if any(te.is_typeddict(choice) for choice in choices):
-        # `Dict[str, object]` beside a typed schema is a way out for type checkers; it would allow anything.
+        # `Dict[str, object]` beside a typed schema is there for type checkers, and would allow anything.
         choices = [choice for choice in choices if te.get_origin(choice) is not dict]
     yield from min((list(_problems(value, choice, where)) for choice in choices), key=_distance)
 
 
 def _distance(problems: list[str]) -> tuple[int, int]:
-    """Few problems, and those deep inside, are nearest to a fit."""
+    """Sorts problems by how close they are to a fit: few problems first, and among these the ones deepest inside
+    the value.
+    """
     return len(problems), -sum(problem.partition(": ")[0].count(".") for problem in problems)
 
 
 def _is_never_sent(choice: Any) -> bool:
-    """What a Python program may pass and the SDK turns into something else first: files, response models."""
+    """Whether a Python program may pass a value of this type although the SDK never sends it as it is, such as a
+    file or a response model.
+    """
     choice = _unmarked(choice)
     kind: Any = te.get_origin(choice) or choice
     if kind in _UNIONS:
@@ -137,9 +142,9 @@ def _is_never_sent(choice: Any) -> bool:
 
 @functools.cache
 def _fields_of(expected: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The fields of a TypedDict and the names of those that must be there.
+    """The fields of a TypedDict, and the names of the required ones.
 
-    The class itself has read its annotations as strings: it knows whether it is total, but saw no `Required`.
+    They are computed here, because `__required_keys__` alone is wrong for annotations that are strings.
     """
     fields = te.get_type_hints(expected, include_extras=True)
     marks: dict[str, Any] = {name: te.get_origin(hint) for name, hint in fields.items()}

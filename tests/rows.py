@@ -1,6 +1,7 @@
-"""Tables whose rows say the same of many values: one test that tries every row and names those that fail.
+"""Runs a table of similar rows as one test, which tries every row and names those that fail.
 
-`pytest.mark.parametrize` is for rows that are promises of their own; there each row costs a result and its set-up.
+Use `pytest.mark.parametrize` instead for rows that each test a promise of their own: there, each row is a result
+with its own set-up.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 
 _PARAM = type(pytest.param(None))
 MOST_NAMED = 5
-"""More rows that fail are counted, not shown."""
+"""The most failing rows that are shown. Further ones are only counted."""
 
 
 def every_row(
     names: str | Sequence[str], rows: Iterable[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Called as `pytest.mark.parametrize` is. The first failure is raised, with a note that names all rows that failed."""
+    """A decorator that is called like `pytest.mark.parametrize`. Raises the failure of the first failing row, with
+    a note about the other ones.
+    """
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = [_named_cells(number, row, len(columns)) for number, row in enumerate(rows)]
     assert table, "a table without rows"

@@ -1,4 +1,4 @@
-"""Journals as runs write them, put together record by record."""
+"""Builds journals record by record, as runs write them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
 
 
 class Told(FakeJournal):
-    """Each method writes what a run writes at that point."""
+    """A journal. Each method adds the records that a run writes at that point."""
 
     def __init__(self, session_id: str = SESSION_ID, forked_from: str | None = None) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Told(FakeJournal):
         turns: int = 2,
         delivery: Delivery | None = Delivery.DELIVERED,
     ) -> Told:
-        """`delivery`: what becomes of the result; None: that was never written."""
+        """Ends the run. `delivery` says what became of its result. None means that the journal does not say it."""
         usage = RunUsage().plus(MODEL, TokenUsage(1000, 100), facts_of(MODEL))
         ended = RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage)
         self.append(ended_record(ended))
@@ -99,7 +99,7 @@ ANSWERED = AttemptEnded(2, 2, MODEL, MODEL, 1.25, TokenUsage(1000, 50), facts_of
 
 
 def completed() -> Told:
-    """A run with everything in it."""
+    """The journal of a run that contains every kind of event."""
     return (
         Told()
         .run()
@@ -123,6 +123,8 @@ def completed() -> Told:
 
 
 def killed() -> Told:
-    """One call has its result, one was running, one was waiting."""
+    """The journal of a killed run with three calls: one has its result, one was running, and one had not
+    started.
+    """
     calls = [call(name, "Bash", command=f"make {name}") for name in ("c1", "c2", "c3")]
     return Told().run().prompt("build it").answers(*calls).starts("c1").result("c1", "ok").starts("c2")

@@ -1,4 +1,6 @@
-"""What settings are read from: a home, a working directory, files and an environment of a test's own."""
+"""Makes everything that settings are read from: a home directory, a working directory, settings files and
+environment variables.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ KEY = "sk-ant-api03-0123456789"
 
 
 class World:
-    """A home, a working directory and an environment, all in a temporary directory."""
+    """A home directory, a working directory and environment variables, all inside a temporary directory."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.cwd = tmp_path / "work"
@@ -38,7 +40,9 @@ class World:
         named: str | None = None,
         **environment: str,
     ) -> Settings:
-        """What an earlier call wrote counts no more."""
+        """Loads the settings from these texts of files. Removes files of earlier calls that this call does not
+        write again.
+        """
         for path, text in ((self.user_file, user), (self.local_file, local), (self.named_file, named)):
             if text is not None:
                 path.write_text(text)

@@ -1,4 +1,6 @@
-"""Whole runs against a server whose context window is small: it counts the tokens of a request and refuses too many."""
+"""Runs of the agent with a server that has a small context window: it counts the tokens of each request and refuses
+a request with too many.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ MARKER = b',"cache_control":{"type":"ephemeral"}'
 
 @dataclass(frozen=True)
 class Request:
-    """What the server was sent."""
+    """One request that the server received."""
 
     target: str
     body: bytes
@@ -71,18 +73,22 @@ class Request:
 
     @property
     def head(self) -> bytes:
-        """Without `max_tokens`, which a full window lowers."""
+        """The fields other than the messages, as JSON. `max_tokens` is left out, because ralph lowers it when the
+        window is nearly full.
+        """
         head = {name: value for name, value in self.fields.items() if name not in {"messages", "max_tokens"}}
         return json.dumps(head, sort_keys=True).encode()
 
     @property
     def texts(self) -> list[str]:
-        """Of the first message."""
+        """The texts of the first message."""
         return [block["text"] for block in self.messages[0]["content"] if block["type"] == "text"]
 
 
 class SmallServer:
-    """Counts `bytes_per_token`; what is more than `window` is refused as Anthropic does. `window`: None: never."""
+    """A client with a server's answers. It counts one token for each `bytes_per_token` bytes, and refuses requests
+    of more than `window` tokens like Anthropic's API. If `window` is None, it refuses none.
+    """
 
     def __init__(
         self,
@@ -93,7 +99,9 @@ class SmallServer:
         bytes_per_token: float = 4,
         descriptions: Mapping[str, ModelDescription] | None = None,
     ) -> None:
-        """`summaries`: to summary calls, in order; None: the same one each time."""
+        """`summaries` are the answers to requests for a summary, in order. If it is None, all get the same
+        answer.
+        """
         self._script = list(script)
         self._summaries = None if summaries is None else list(summaries)
         self._window = window
@@ -137,7 +145,7 @@ class SmallServer:
 
 
 class LargeToolbox(FakeToolbox):
-    """Echo gives `size` bytes; Write changes the file that is named like the call."""
+    """A toolbox whose Echo returns `size` bytes, and whose Write changes a file named after the id of the call."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -160,7 +168,7 @@ def too_long(tokens: int = 9, window: int = 8) -> HttpError:
 
 
 def works(number: int, **fields: Any) -> Answer:
-    """A turn that reads much and changes a file, with thinking in it."""
+    """An answer with thinking and two calls: one that reads much, and one that changes a file."""
     thinking = {"type": "thinking", "thinking": f"THOUGHT {number}", "signature": f"SIGNED{number}"}
     return answer(
         thinking,
@@ -191,7 +199,7 @@ class World:
         policy: RetryPolicy | None = None,
         change: Callable[[World], None] = lambda world: None,
     ) -> None:
-        """`change`: of what is here, before the run begins."""
+        """`change` is called with this object before the run begins."""
         self.server = server
         self.session: Session | None = replay(journal.records) if journal is not None else None
         recorded = self.session.shapes if self.session is not None else None
@@ -232,7 +240,7 @@ class World:
 
     @property
     def fresh_requests(self) -> list[Request]:
-        """The first one of each context but the first."""
+        """The first request of each context, except that of the first context."""
         return [
             request
             for request in self.server.requests

@@ -1,4 +1,4 @@
-"""The rooms of specs/architecture.md and their arrows, walked over the real imports."""
+"""The rooms of specs/architecture.md and the imports between them, compared with the real imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.rows import every_row
 
 PACKAGE = Path(__file__).parent.parent / "ralph"
 
@@ -22,7 +22,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "loop": {"settings", "output", "sessions", "retry", "prompt", "sandbox", "machine", "values"},
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
-    "settings": {"retry", "api", "conversation", "machine", "values"},
+    "settings": {"retry", "api", "sandbox", "conversation", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
@@ -71,7 +71,18 @@ TOUCHES_THE_WORLD = (
     "run.report_schema",
     "run.report_validator",
     "run.wiring",
+    "sandbox.box",
+    "sandbox.box_places",
+    "sandbox.box_plan",
+    "sandbox.command_box",
+    "sandbox.denials",
+    "sandbox.detection",
+    "sandbox.kernel.landlock",
+    "sandbox.probe",
     "sandbox.protected_places",
+    "sandbox.proxy",
+    "sandbox.protected_snapshot",
+    "sandbox.self_test",
     "sessions.command",
     "sessions.journal",
     "sessions.looking",
@@ -134,7 +145,7 @@ def module_name(path: Path) -> str:
 
 
 def without_types(tree: ast.Module) -> ast.Module:
-    """The module as it runs: what stands under `if TYPE_CHECKING:` is for the type checker alone."""
+    """The module without the code under `if TYPE_CHECKING:`, which does not run."""
     body = [
         node
         for node in tree.body
@@ -145,7 +156,7 @@ def without_types(tree: ast.Module) -> ast.Module:
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    """Nobody changes it: seven tests look at it."""
+    """The syntax tree of a module. It is shared by several tests, so nobody may change it."""
     return ast.parse(path.read_text())
 
 
@@ -154,6 +165,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return [*ast.walk(parsed(path))]
 
 
+@functools.cache
 def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(without_types(parsed(path))) if at_run_time else nodes_of(path):
@@ -167,21 +179,22 @@ def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
             found |= {
                 f"{node.module}.{alias.name}"
                 for alias in node.names
-                if (PACKAGE.parent / Path(*node.module.split("."), alias.name)).with_suffix(".py").exists()
+                if f"{node.module}.{alias.name}" in MODULE_NAMES
             }
     return found
 
 
 def room_of(module: str) -> str:
-    """Empty for `ralph` itself."""
+    """The name of the room of a module. Empty for `ralph` itself."""
     return (module + ".").split(".")[1]
 
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.endswith("project"))
+MODULE_NAMES = frozenset(module_name(path) for path in MODULES)
 
 
 def test_rooms_know_only_the_rooms_of_the_table() -> None:
-    """Types included: who needs the type of another room knows that room."""
+    """Imports for types count too."""
     wrong = [
         f"{module_name(path)} imports {imported}"
         for path in MODULES
@@ -242,13 +255,17 @@ def test_what_decides_does_not_touch_the_world() -> None:
 
 
 def test_values_are_structs_and_no_dataclass_is_made() -> None:
-    """Making classes was two fifths of what a start cost; and there is one way to write a value."""
+    """Making dataclasses took two fifths of the CPU time of a start. Besides, there should be one way to write a
+    value.
+    """
     wrong = [module_name(path) for path in MODULES if "dataclasses" in imports_of(path)]
     assert not wrong
 
 
 def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
-    """A part gets what it needs when it is made. Only what a driver asks for changes later: by `RunControls`."""
+    """An object gets everything that it needs when it is made. Only what a driver may change is set later, through
+    `RunControls`.
+    """
     wrong = [
         f"{module_name(path)}:{node.lineno} sets {ast.unparse(node)}"
         for path in MODULES
@@ -262,7 +279,12 @@ def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
 
 
 # What runs with `python -I -S` finds no library.
-STARTED_BARE = ("ralph.machine.launcher", "ralph.machine.supervisor", "ralph.loop.process.tether")
+STARTED_BARE = (
+    "ralph.machine.launcher",
+    "ralph.machine.restriction",
+    "ralph.machine.supervisor",
+    "ralph.sandbox.probe",
+)
 
 
 def test_what_is_started_without_site_packages_loads_no_library() -> None:
@@ -282,7 +304,9 @@ STANDARD_STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 
 
 def writes_to_standard_streams(node: ast.AST) -> bool:
-    """Looking at a stream (`sys.stdout.isatty()`) is no writing; what is handed on may be written to."""
+    """Whether the node prints or writes to a standard stream. Asking about a stream, as in `sys.stdout.isatty()`,
+    does not count.
+    """
     match node:
         case ast.ImportFrom(module="sys", names=names):
             return any(alias.name in STANDARD_STREAMS for alias in names)
@@ -297,16 +321,16 @@ def writes_to_standard_streams(node: ast.AST) -> bool:
     return False
 
 
-def uses_of_standard_streams(tree: ast.Module) -> list[int]:
-    """The lines that print, write to a standard stream or hand one on."""
+def uses_of_standard_streams(nodes: list[ast.AST]) -> list[int]:
+    """The lines of code that print, write to a standard stream, or pass one on."""
     looks = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and node.attr in {"isatty", "fileno"}
     }
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.expr | ast.stmt)
         and (
             writes_to_standard_streams(node)
@@ -321,7 +345,7 @@ def uses_of_standard_streams(tree: ast.Module) -> list[int]:
 
 
 def test_nothing_writes_to_the_standard_streams_but_output_and_cli() -> None:
-    """What a run or a loop tells goes through `Events.emit`; the sinks that print it lie in `output/`."""
+    """A run or a loop reports everything through `Events.emit`. The sinks that print it are in `output/`."""
     wrong = [
         f"{module_name(path)}:{line}"
         for path in MODULES
@@ -329,12 +353,12 @@ def test_nothing_writes_to_the_standard_streams_but_output_and_cli() -> None:
             module_name(path) == name or module_name(path).startswith(f"{name}.")
             for name in WRITES_TO_STANDARD_STREAMS
         )
-        for line in uses_of_standard_streams(parsed(path))
+        for line in uses_of_standard_streams(nodes_of(path))
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize(
+@every_row(
     "code",
     [
         "print('x')",
@@ -350,15 +374,18 @@ def test_nothing_writes_to_the_standard_streams_but_output_and_cli() -> None:
     ],
 )
 def test_a_write_to_a_standard_stream_is_seen(code: str) -> None:
-    assert uses_of_standard_streams(ast.parse(code)) == [1]
+    assert uses_of_standard_streams([*ast.walk(ast.parse(code))]) == [1]
 
 
 def test_a_look_at_a_standard_stream_is_no_write() -> None:
-    assert not uses_of_standard_streams(ast.parse("sys.stdout.isatty()\nos.isatty(2)\nos.write(file, b'x')"))
+    looks = ast.parse("sys.stdout.isatty()\nos.isatty(2)\nos.write(file, b'x')")
+    assert not uses_of_standard_streams([*ast.walk(looks)])
 
 
 def test_requests_are_sent_from_one_place_alone() -> None:
-    """All retries are in the flat loop around it: a second place, or a second loop below, would multiply them."""
+    """All retries are in the flat loop around this call. A second call, or a second loop below it, would multiply
+    the requests.
+    """
     calls = [
         f"{module_name(path)}:{node.lineno}"
         for path in MODULES
@@ -454,7 +481,7 @@ for module in pkgutil.walk_packages(ralph.__path__, "ralph."):
 
 
 def test_no_module_does_anything_at_import() -> None:
-    """Importing all of ralph reads and writes no file, starts no thread and no process, and asks no network."""
+    """Importing all of ralph must read and write no file, start no thread and no process, and use no network."""
     ran = subprocess.run([sys.executable, "-c", IMPORT_ALL], check=True, capture_output=True, text=True)
     assert ran.stdout == ""
 

@@ -1,4 +1,4 @@
-"""The busy programs of `make test-busy` end with it."""
+"""The busy programs of `make test-busy` must end with it."""
 
 from __future__ import annotations
 

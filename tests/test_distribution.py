@@ -1,4 +1,4 @@
-"""What people install: its name, what it holds, and that it works where there is no checkout."""
+"""The package that people install: its name, its contents, and that it works without a checkout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Built(NamedTuple):
 
 
 def done(command: Sequence[str | Path], **options: object) -> str:
-    """Its standard output."""
+    """Runs a command that must succeed, and returns its standard output."""
     ran = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=within_s(300), **options
     )  # type: ignore[call-overload]
@@ -48,7 +48,7 @@ def done(command: Sequence[str | Path], **options: object) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Built:
-    """As `pip` builds them, by the same program."""
+    """The wheel and the source distribution, built with the build backend that `pip` uses too."""
     directory = tmp_path_factory.mktemp("dist")
     done([sys.executable, "-m", "hatchling", "build", "-d", directory], cwd=ROOT)
     (wheel,), (source,) = directory.glob("*.whl"), directory.glob("*.tar.gz")
@@ -65,7 +65,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_index_would_take_it(buil
     assert metadata["Keywords"]
     assert metadata.get_all("Classifier")
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
-    # Neither people nor places: the project is known by its name alone.
+    # The metadata names no people and no places, only the project.
     personal = ("Author", "Author-email", "Maintainer", "Maintainer-email", "Home-page", "Project-URL")
     assert [name for name in personal if name in metadata] == []
 
@@ -88,7 +88,7 @@ def test_the_source_archive_holds_what_a_checkout_does(built) -> None:
 
 
 def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> None:
-    """The dependencies that it names are all that it gets."""
+    """The environment contains only the dependencies that the wheel names."""
     environment, home = tmp_path / "environment", tmp_path / "home"
     home.mkdir()
     done([sys.executable, "-m", "venv", "--without-pip", environment])
@@ -109,7 +109,7 @@ def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> Non
 
 
 def test_what_names_the_distribution_names_this_one() -> None:
-    """`pip install ralph` and `ralph[otel]` are somebody else's program."""
+    """`pip install ralph` and `ralph[otel]` would install an unrelated program."""
     extra = re.compile(r"(?<![\w-])ralph\[|(?:pip|pipx|uv tool) install (?:'|\")?ralph(?![\w-])")
     pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "pyproject.toml", ROOT / "quickstart.py"]
     pages += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "specs").glob("*.md"), *(ROOT / "ralph").rglob("*.py")]

@@ -1,4 +1,4 @@
-"""The tables in docs/ say what the code does."""
+"""The tables and examples in docs/ must agree with the code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.report import Report, report_object, synthetic_report
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
-from tests import fault_table
+from tests import fault_table, sandbox_table
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 
 def table(page: Path, first_header: str) -> list[list[str]]:
-    """The cells of the table whose header begins with this word."""
+    """The cells of the table whose first column has this header."""
     rows: list[list[str]] = []
     inside = False
     for line in page.read_text().splitlines():
@@ -80,7 +80,9 @@ def table(page: Path, first_header: str) -> list[list[str]]:
 
 
 def documented_statuses() -> dict[int, tuple[str, str]]:
-    """Status -> class and kind, "other" rows filling what no row names."""
+    """The error class and the failure kind of each status. Rows with "other" apply to the statuses that no other
+    row names.
+    """
     named: dict[int, tuple[str, str]] = {}
     others: dict[int, tuple[str, str]] = {}
     for status, error_class, kind in table(DOCS / "retry.md", "Status"):
@@ -170,7 +172,7 @@ def test_the_event_table_of_the_page_of_turns_has_the_fields_and_the_lines_that_
 
 
 def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
-    """In the order in which they are written."""
+    """The fields must be listed in the order in which they are written."""
     everything = RunEnded(
         outcome=Outcome.API_UNAVAILABLE,
         exit_code=75,
@@ -187,6 +189,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         notices=("x",),
         report=Report("success", "x", {"a": 1}, "tool_call"),
         dead_end=DeadEnd("cycle", ToolCall("a", "Bash", {}), "x"),
+        sandbox="landlock",
     )
     fields = result_object(everything, "session")
     rows = {name.strip("`"): what for name, what in table(DOCS / "output.md", "Field")}
@@ -213,13 +216,13 @@ def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
 
 
 def test_the_page_of_the_loop_has_every_code_that_it_ends_with() -> None:
-    """It goes on after a failed task, as it does after one that is done."""
+    """A loop never ends with the outcome of a failed task, because it begins another iteration then."""
     names = [name for _, name, *_ in table(DOCS / "loop.md", "Exit")]
     assert set(names) == {outcome.value for outcome in Outcome} - {Outcome.TASK_FAILED.value}
 
 
 def iteration(outcome: Outcome) -> IterationRecord:
-    """With the page's placeholders."""
+    """The record of an iteration with the placeholders of the page."""
     return IterationRecord(
         number=1,
         session_id="x",
@@ -239,7 +242,7 @@ def iteration(outcome: Outcome) -> IterationRecord:
 
 
 def told_in_front(until: str | None = "{command}", **state: Any) -> str:
-    """All that an iteration is told before the user's own prompt, as the page writes it."""
+    """The text in front of the user's prompt, with the placeholders of the page."""
     plan = LoopPlan("/x", "/x", until=until, limits=LoopLimits(max_iterations=7))
     prompt = iteration_prompt(LoopState(plan, "", 1, **state), "{prompt}")
     for value, placeholder in {
@@ -277,7 +280,7 @@ OPERATORS = set("<>|&;()")
 
 
 def commands(page: Path) -> Iterator[tuple[str, ...]]:
-    """The words of each call of `ralph` on the page, without what the shell does with them."""
+    """The words of each call of `ralph` on the page, without redirections and other words for the shell."""
     text = page.read_text().replace("\\\n", " ")
     fenced = re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`(ralph [^`\n]+)`", text)
@@ -293,7 +296,7 @@ COMMANDS = sorted({call for page in [*DOCS.glob("loop*.md"), ROOT / "README.md"]
 
 @every_row("command", COMMANDS)
 def test_the_command_lines_of_the_loops_pages_and_of_the_readme_are_read(command: tuple[str, ...]) -> None:
-    """By the parsers alone: nothing is begun."""
+    """The command lines are only parsed, not run."""
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     above = group.context_class(group)
@@ -323,12 +326,12 @@ def test_every_page_that_the_docs_name_exists() -> None:
 
 
 def links_of(page: Path) -> list[str]:
-    """The targets of its links, those to other sites apart."""
+    """The targets of the links on a page, except links to other sites."""
     return re.findall(r"\]\((?!http)([^)]+)\)", page.read_text())
 
 
 def sections_of(page: Path) -> set[str]:
-    """The names that a link can have behind `#`, as sites that render Markdown form it."""
+    """The names of the sections of a page, in the form that links use after `#`."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
@@ -340,7 +343,7 @@ def test_documentation_pages_stay_under_260_lines() -> None:
 
 
 HARD_TO_READ = re.compile(r"(Of|What|The same|Likewise|None:)(?!\w)")
-"""Beginnings that leave a stranger to guess what is spoken of."""
+"""Beginnings that leave a stranger guessing what is meant."""
 
 
 def test_no_page_begins_with_words_that_leave_one_guessing() -> None:
@@ -358,6 +361,10 @@ def test_no_docstring_begins_with_words_that_leave_one_guessing() -> None:
         if HARD_TO_READ.match(str(node.value.value).lstrip())
     ]
     assert not found
+
+
+def test_the_page_of_the_sandbox_is_made_from_the_probe() -> None:
+    assert sandbox_table.PAGE.read_text() == sandbox_table.page(), "run what the page says in its first lines"
 
 
 def test_the_index_names_every_page() -> None:

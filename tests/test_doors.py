@@ -1,7 +1,7 @@
-"""Everything that comes from outside is decoded into types, and each of these types can be.
+"""Everything that comes from outside is decoded into types, and msgspec must be able to decode each of these types.
 
-msgspec resolves the annotations of a Struct when its decoder is made: a name that stands under TYPE_CHECKING is a
-NameError at the door, in the middle of a run.
+msgspec evaluates the annotations of a Struct only when a decoder is made. A type that is imported only under
+TYPE_CHECKING would raise NameError in the middle of a run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DOORS: dict[str, tuple[str, ...]] = {
 
 
 def modules_that_decode() -> Iterator[str]:
-    """The modules that take `convert` from msgspec, or make a decoder of a type."""
+    """The modules that use `convert` of msgspec or make a decoder for a type."""
     for file in sorted((TOP / "ralph").rglob("*.py")):
         nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if any(

@@ -1,18 +1,24 @@
-"""A forked ralph is an ordinary child, and nothing of one reaches the next."""
+"""A forked ralph must be an ordinary child process, and one fork must not affect the next."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ralph.mock_api import Fault, MockApi, Scenario, Step, Turn
 from tests.children import children, is_gone
 from tests.fork_server import REPOSITORY, start_ralph
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import Ralph, iteration_of_loop, processes_of, ralph_in
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere every start is that of an interpreter"
@@ -28,13 +34,13 @@ import os, sys
 from pathlib import Path
 from tests import fork_server
 fork_server.start_ralph(["--version"], Path("/"), {"PATH": os.environ["PATH"]}, stdout=-3).wait()
-print(fork_server._servers[0]._process.pid, flush=True)
+print(fork_server._servers[0].process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
 def waiting(cwd: Path, **popen: Any) -> subprocess.Popen[bytes]:
-    """One that waits for a prompt."""
+    """Starts a ralph that waits for its prompt."""
     return start_ralph(["-"], cwd, ENVIRONMENT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, **popen)
 
 
@@ -80,6 +86,45 @@ def test_it_has_the_umask_and_the_ignored_signals_of_the_moment_it_was_started_a
         signal.signal(signal.SIGHUP, before)
         os.umask(usual)
     assert state(waiting(tmp_path)) == (f"{usual:04o}", False)
+
+
+def test_an_iteration_of_a_forked_loop_has_all_that_one_of_a_fresh_loop_has(tmp_path) -> None:
+    shown = []
+    for place in ("forked", "fresh"):
+        (tmp_path / place).mkdir()
+        ralph = replace(ralph_in(tmp_path / place), starts_afresh=place == "fresh")
+        server = MockApi(Scenario([Step(Turn("Late."), Fault(stall_before_headers_s=60))])).start()
+        ralph.environment["ANTHROPIC_BASE_URL"] = server.base_url
+        process = ralph.start("loop", "go")
+        assert server.wait_for_requests(1, PATIENCE_S)
+        shown.append(facts_of(iteration_of_loop(ralph), process.pid, tmp_path / place))
+        process.kill()
+        process.communicate()
+        wait_until(partial(has_nothing_left, ralph))
+        server.close()
+    assert shown[0] == shown[1], set(shown[0]) ^ set(shown[1])
+
+
+def has_nothing_left(ralph: Ralph) -> bool:
+    return not processes_of(ralph)
+
+
+def facts_of(process_id: int, parent: int, place: Path) -> list[str]:
+    """The facts that the system shows about a process, without those that differ in each process."""
+    proc = Path(f"/proc/{process_id}")
+    status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
+    names = ("Umask", "PPid", "NSsid", "NSpgid", "SigBlk", "SigIgn", "SigCgt", "CoreDumping")
+    seen = [f"{name} {status[name]}" for name in names]
+    seen += sorted(str(one.readlink()) for one in (proc / "fd").iterdir())
+    seen += (proc / "cmdline").read_text().split("\0")
+    seen += sorted((proc / "environ").read_text().split("\0"))
+    own = {str(place): "PLACE", str(parent): "PARENT", str(process_id): "OWN"}
+    text = "\n".join(seen)
+    for word, name in own.items():
+        text = re.sub(rf"(?<!\d){re.escape(word)}(?!\d)", name, text)
+    numbers = r"(?<=\[)\d+|[0-9a-f]{8}-[-0-9a-f]{27}|(?<=/work-)\w+|(?<=ralph-loop-)\w+|(?<=127.0.0.1:)\d+"
+    limits = (proc / "limits").read_text()  # as they are: a limit may be the same number as a process id
+    return [line for line in [*re.sub(numbers, "N", text).splitlines(), *limits.splitlines()] if line]
 
 
 def test_a_server_ends_with_the_process_that_started_it_however_that_ended() -> None:

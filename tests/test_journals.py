@@ -1,4 +1,6 @@
-"""Journals that were recorded once and are kept for ever: every later ralph goes on from them as the first one did."""
+"""Journals that were recorded once and are kept for ever. Every later ralph must resume them like the ralph that
+recorded them.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_p14_a_journal_of_a_newer_format_is_refused_whatever_else_it_holds() -> 
 
 
 def test_records_of_todays_kinds_are_written_as_they_were_read() -> None:
-    """To the byte, where they are of today's form: what a run writes is what it always wrote."""
+    """A run must write records of the current format exactly as it always did, to the byte."""
     todays = [
         (name, journal) for name, journal in recorded_journals().items() if not name.startswith("older/")
     ]

@@ -1,4 +1,4 @@
-"""The mutants of `benchmarks/mutants` still fit the code: each text stands in one place."""
+"""The mutants of `benchmarks/mutants` must fit the code: the old text of each occurs exactly once."""
 
 from __future__ import annotations
 

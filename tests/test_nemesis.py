@@ -1,4 +1,4 @@
-"""A short stretch of the kills (`python -m tests.nemesis`): a few, drawn from a seed that stays."""
+"""A short campaign of kills (`python -m tests.nemesis`), always drawn from the same seed."""
 
 from __future__ import annotations
 

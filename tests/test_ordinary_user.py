@@ -1,4 +1,6 @@
-"""What root's rights would hide: the tests of missing permissions run without these rights, where the suite runs as root."""
+"""Runs the tests of missing permissions without root's capabilities, if the suite runs as root. With these
+capabilities they could not fail.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MARK = "@pytest.mark." + "ordinary_user"
 
 @pytest.mark.skipif(not may_pass_over_permissions(), reason="these tests run by themselves")
 def test_missing_permissions_are_met_without_roots_rights(tmp_path) -> None:
-    """The user stays, and with it the way to the interpreter; the capabilities go, and permissions hold."""
+    """The user stays root, because the interpreter may be readable by root only. The capabilities are dropped, so
+    that permissions hold.
+    """
     files = [str(path) for path in TESTS.rglob("test_*.py") if MARK in path.read_text()]
     assert len(files) >= 7
     setpriv = shutil.which("setpriv")

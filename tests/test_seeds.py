@@ -1,4 +1,6 @@
-"""The page of what the documents asked for that ralph grew from: each row is kept by tests, or says why it differs."""
+"""Checks the page about the requirements from which ralph grew: each row must name the tests that hold it, or say
+why ralph differs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ ROWS = [
 
 @cache
 def names_in(path: Path) -> set[str]:
-    """The tests that pytest finds in a file."""
+    """The names of the tests that pytest finds in a file."""
     tree = ast.parse(path.read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     return {name for name in names if name.startswith("test_")}

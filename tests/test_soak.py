@@ -1,4 +1,4 @@
-"""A short slice of the soak (`python -m tests.soak`), always the same: thirty and more randomly broken turns."""
+"""A short part of the soak (`python -m tests.soak`), always the same: more than thirty randomly broken turns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.mutants [NAME...]`: applies one mutant after the other to a copy and runs the tests that may see it.
-
-`--check` only says whether each text is found once; `--all` runs the whole suite for each. Not part of the suite.
+"""Applies each mutant to a copy of the repository and runs the tests that may fail: `python -m benchmarks.mutants
+[NAME...]`. `--check` only tests whether the text of each mutant occurs exactly once. `--all` runs the whole test
+suite for each mutant. Not part of the suite.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ LIMIT_S = 900.0
 
 
 def place_of(mutant: Mutant, package: Path) -> Path:
-    """The one module that holds its text. Raises ValueError."""
+    """The module that contains the mutant's old text. Raises ValueError unless the text occurs exactly once in the
+    package.
+    """
     found = [path for path in sorted(package.rglob("*.py")) if mutant.old in path.read_text()]
     if len(found) != 1 or found[0].read_text().count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: its text stands in {len(found)} modules, or twice in one")
@@ -40,7 +42,7 @@ def place_of(mutant: Mutant, package: Path) -> Path:
 
 
 def copied_to(directory: Path) -> None:
-    """What the tests need."""
+    """Copies the files that the tests need to `directory`."""
     for name in COPIED:
         source = REPOSITORY / name
         if source.is_dir():
@@ -50,14 +52,18 @@ def copied_to(directory: Path) -> None:
 
 
 def files_for(mutant: Mutant, tests: Path) -> list[str]:
-    """The smaller files first, as most mutants die early; then the recordings."""
+    """The test files to run for a mutant, in an order that soon finds a failure: small files first, then those in
+    `cli` folders, then the recorded scenes.
+    """
     found = {path for pattern in mutant.tests for path in tests.rglob(pattern)}
     ordered = sorted(found, key=lambda path: ("cli" in path.parts, path.stat().st_size))
     return [str(path) for path in (*ordered, *sorted((tests / "recorded").glob("test_*.py")))]
 
 
 def fate_of(mutant: Mutant, *, runs_all: bool, workers: int) -> str:
-    """Which test killed it, or that it survived. A test that fails once and then passes has killed nothing."""
+    """Runs the tests with the mutant. Returns "killed by" and the first test that fails, "SURVIVED" if none does, or
+    "NOT RUN" with a reason. A failed test is run again alone, and does not count if it then passes.
+    """
     with tempfile.TemporaryDirectory(prefix="ralph-mutant-") as name:
         directory = Path(name)
         copied_to(directory)
@@ -80,7 +86,9 @@ def fate_of(mutant: Mutant, *, runs_all: bool, workers: int) -> str:
 
 
 def _ran(directory: Path, words: list[str]) -> tuple[int, list[str]]:
-    """Pytest's exit code, and which tests failed. Tests that do not end in time have failed."""
+    """Runs pytest until the first failure. Returns its exit code and the failed test. If the tests take too long,
+    they count as failed.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words]
     try:
         ran = subprocess.run(
@@ -93,7 +101,7 @@ def _ran(directory: Path, words: list[str]) -> tuple[int, list[str]]:
 
 
 def main() -> int:
-    """0: all were killed."""
+    """Tries the mutants. Returns 0 if a test failed for each of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--check", action="store_true")

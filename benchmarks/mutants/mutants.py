@@ -1,7 +1,7 @@
-"""Sixty careful mistakes in ralph, each of which breaks one promise. Data alone; `python -m benchmarks.mutants` tries them.
+"""Sixty deliberate mistakes in ralph. Each breaks one promise. `python -m benchmarks.mutants` tries them.
 
-The old text stands once in the whole package, wherever its module is. A mutant whose text is gone is written anew for the
-code that took its place: the promise stays.
+The old text of a mutant occurs exactly once in the package; its module does not matter. If the code is changed and
+the text is gone, the mutant is written again for the new code, so that its promise is still tested.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 class Mutant(NamedTuple):
     name: str
     promise: str
-    """What no longer holds."""
+    """The promise that the mutant breaks."""
     old: str
     new: str
     tests: tuple[str, ...]
-    """Names of the test files that are likely to see it, wherever they are; `*` stands for anything."""
+    """Names of test files that are likely to fail, in any directory. `*` matches any characters."""
 
 
 RETRY = (
@@ -30,7 +30,7 @@ RETRY = (
 TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_roster.py", "test_target_*.py")
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
-REPORTS = ("test_report*.py", "test_owed_reports.py", "test_resume.py")
+REPORTS = ("test_report*.py", "test_resume.py")
 LOOP = ("test_outer_loop.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
@@ -361,8 +361,8 @@ MUTANTS = (
     Mutant(
         "unknown-price-is-free",
         "what cannot be counted cannot be kept within a budget",
-        "return 0  # what cannot be counted",
-        "return requested  # what cannot be counted",
+        "return 0  # without a price",
+        "return requested  # without a price",
         ("test_budget.py", "test_limits.py", "test_model_rows.py"),
     ),
     Mutant(
@@ -447,8 +447,8 @@ MUTANTS = (
     Mutant(
         "no-session-of-its-own",
         "a command has a session of its own: no terminal of the user's reaches it",
-        "        os.setsid()\n        if core_limit:",
-        "        os.setpgid(0, 0)\n        if core_limit:",
+        "given, setsid=True, setsigmask=()",
+        "given, setpgroup=0, setsigmask=()",
         COMMANDS,
     ),
     Mutant(

@@ -1,1 +1,4 @@
-"""One task: turns, tool calls, guards, limits, the report, compaction. Knows ports only."""
+"""Works on one task: turns, tool calls, guards, limits, the final report, and the compaction of the context.
+
+The package uses the API, tools, journal and clock only through interfaces (ports).
+"""

@@ -1,13 +1,15 @@
-"""Gets whole answers for the loop: sends pending notices with each request, and keeps the context small enough.
+"""Requests complete answers from the model, and keeps the context small enough.
 
-Retries are made by `retry/loop.py`. A context that is too large is no failure: it is compacted. The loop decides
-what an answer means, and when to give up.
+If the context is too large, it is compacted: a shorter one replaces it. `retry/loop.py` retries failed requests.
+`task.py` decides what an answer means and when to give up.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.agent.compaction import (
     MOST_SUMMARY_TOKENS,
@@ -38,19 +40,20 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.tool_calls import Block
 
-# A server is asked for its window only when that begins to matter: a short run never asks.
 _ASKS_FROM_SHARE = 0.1
+"""If ralph knows a context window, it asks the server for the real one when the context fills this share of it."""
 _ASKS_FROM_TOKENS = 4_000
-"""The size of a context, in tokens, from which on ralph asks the server for an unknown window. The first request of
-a short task is smaller."""
+"""If ralph knows no context window, it asks the server for it when the context has this many tokens. Short tasks stay
+below this number."""
 
 _TASKS_SHARE = 4
-"""The divisor that limits the user's prompts in a fresh context: together they may take a quarter of the old context
-or of the window, whichever is smaller. The newest prompt is always kept."""
+"""In a new context, the user's prompts may have at most a quarter of the tokens of the old context, or of the window
+if that is smaller. The newest prompt is kept in any case."""
 
 
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
-"""Failures of a summary request after which other ways of compaction are tried."""
+"""Failures of a request for a summary after which ralph tries other ways of compaction."""
+# The patterns below read sizes from such messages.
 # Anthropic: "... 208310 tokens > 200000 maximum", "...: 178959 + 64000 > 200000, decrease ..."; OpenAI and vLLM:
 # "maximum context length is 32768 tokens"; llama.cpp: "the available context size (4096 tokens)", "n_ctx": 4096.
 _WINDOW = (
@@ -69,73 +72,85 @@ _PROMPT = (
 
 
 class Asking:
-    """The requests of one task."""
+    """Makes the requests of one task."""
 
     def __init__(self, site: CallSite, transcript: Transcript) -> None:
         self._site = site
         self._transcript = transcript
         self._notices: list[str] = []
-        """Notices that have not yet had an accepted answer, each once."""
+        """The notices for the model that are sent with each request until an answer is accepted."""
         self._sent = transcript.conversation
+        """The conversation that was sent with the last request, notices included."""
         self._steps = CompactionSteps()
         self.fresh_contexts = 0
-        """The number of compactions so far. After a compaction, the model no longer knows the answer that it was in
-        the middle of."""
+        """The number of compactions so far."""
 
     def tell(self, notice: str) -> None:
-        """Adds a notice to all requests until an answer is accepted."""
+        """Adds a notice for the model to all requests until an answer is accepted."""
         if notice not in self._notices:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests) -> Answer:
-        """Requests one whole answer, which is not committed yet.
+        """Requests one complete answer. The answer is not yet part of the conversation.
 
-        Raises like `send_with_retry`. `requests` counts the turn's requests.
+        `requests` counts the requests of the turn. Raises the exceptions that `send_with_retry` raises.
         """
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
-        """Commits the answer to the conversation, after the notices that were sent with its request."""
+        """Adds an answer to the conversation, after the notices that were sent with its request."""
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
         self._steps = self._steps.answered()
         return answer
 
     def room_for_results(self) -> int | None:
-        """The tokens that the results of the last answer's calls may take; None: the window is unknown."""
+        """The number of tokens that the results of the last answer's tool calls may have together.
+
+        None if the context window is unknown.
+        """
         if self._site.roster.window is None:
-            self._describe()  # one result can be more than a small window holds
+            self._describe()  # because a single result can be larger than a small window
         return room_for(self.estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
-        """Whether the next request is so large that the context must be compacted."""
+        """Whether the next request is so large that the context must be compacted first."""
         self._ask_for_window()
         return is_over(self.estimate(), self._site.roster.window)
 
     @property
     def may_shrink(self) -> bool:
-        """Whether the context holds more than the task, such as an answer or a summary, and so can become smaller."""
+        """Whether the context contains more than the user's prompts, such as an answer or a summary.
+
+        A compaction can make only such a context smaller.
+        """
         transcript = self._transcript
         return transcript.session.is_afresh or any(
             message.role == "assistant" for message in transcript.conversation.messages
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Whether the refused request fits with a shorter answer. The error may name the server's window."""
+        """Whether a request that was refused as too large can be sent again with a lower limit for the answer.
+
+        That is so if the error names the sizes of window and prompt, a short answer would fit, and ralph did not know
+        that the window is so small. The sizes are then stored, so that the next request limits the answer to them.
+        """
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
             return False
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
-        """Replaces the context by a smaller one. Returns whether one of the remaining ways of compaction achieved
-        that.
+        """Compacts the context. `trigger` is one of `compaction.TRIGGERS`.
+
+        The remaining ways of compaction are tried in turn. Returns whether one of them has made the context smaller.
+        Raises the errors of `send_with_retry`, unless another way may help.
         """
         if not self.may_shrink:
             return False
         before = self.estimate()
-        # A context without room for a summary is treated like a refused one.
+        # A context that leaves no room for a summary is treated like one that the server has refused.
         asked_as = trigger if self._leaves_room_for_summary() else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
             answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
@@ -144,7 +159,7 @@ class Asking:
             if summary is not None or attempt.way == "cut":
                 has_shrunk = self._compact(attempt, summary, trigger, before)
             self._steps = self._steps.next(has_shrunk=has_shrunk)
-            if answer is not None:  # it was shown while it came, and is no part of the conversation
+            if answer is not None:  # it was shown while it arrived, but is not in the conversation
                 self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
             if has_shrunk:
                 return True
@@ -156,7 +171,7 @@ class Asking:
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Replaces the context if that makes it smaller. Returns whether it did."""
+        """Replaces the context by a new one if that is small enough. Returns whether the context was replaced."""
         transcript, roster = self._transcript, self._site.roster
         content = self._content(attempt, summary, before)
         after = roster.estimate_afresh(transcript.fresh(content), self._meter)
@@ -182,7 +197,10 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """The model's answer to a summary request; None: the request failed, but another way of compaction may work."""
+        """The model's answer to the request for a summary.
+
+        None if the request failed with one of the failures in `_NO_SUMMARY`.
+        """
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -203,9 +221,9 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """The answer to a summary request. If it arrives damaged, it is requested once more.
+        """The answer to the request for a summary. If the answer is damaged, it is requested once more.
 
-        This retry is counted in no turn.
+        This does not count as one of the turn's synthetic retries.
         """
         try:
             return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
@@ -216,7 +234,7 @@ class Asking:
         return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
 
     def estimate(self) -> int:
-        """An upper estimate of the tokens of the next request."""
+        """An estimate of the tokens in the next request, which is more likely too high than too low."""
         return self._site.roster.estimate(self._conversation(), self._meter)
 
     @property
@@ -227,7 +245,7 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Asks the server for its model's window, once the context is so large that the window matters."""
+        """Asks the server for the context window of its model, if the context is so large that the window matters."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -235,29 +253,30 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Asks the server for a description of its model, once for each target."""
+        """Asks the server for a description of its model, if it was not asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
 
 
-class Refused(NamedTuple):
-    """The numbers in a server's refusal. Servers give them only in the text of the refusal. A missing number is not
-    guessed.
+class Refused(Struct, frozen=True):
+    """The numbers in a server's refusal of a request that is too large.
+
+    Servers give them only in the text of the error.
     """
 
     window: int
-    """The most tokens of prompt and answer together."""
+    """The maximum number of tokens of prompt and answer together."""
     prompt: int
-    """Tokens of the request that did not fit."""
+    """The number of tokens in the refused request."""
 
     def leaves(self, answer_tokens: int) -> bool:
-        """Whether the same prompt would fit with a shorter answer."""
+        """Whether the prompt and an answer of `answer_tokens` would fit together."""
         return self.prompt + answer_tokens <= self.window
 
 
 def refused(error: AgentError) -> Refused | None:
-    """The numbers in a refusal; None: at least one of them is missing."""
+    """The numbers in a server's refusal, or None if the text does not contain both of them."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

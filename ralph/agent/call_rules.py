@@ -1,8 +1,9 @@
-"""Decides which tool calls may run, and reports their results to the guards. It runs none. One instance per task.
+"""Decides which tool calls may run, and tells the guards against loops about their results. It runs no call.
 
-It also counts answers in a row whose tool calls were all malformed, so that none could run. A malformed call is cut off,
-is no JSON, names a tool that does not exist, or has wrong arguments. Each gets an error result. An answer with only such
-calls is no turn. A call that a guard, a permission or the final turn refuses is not malformed.
+This module also counts malformed answers in a row. A call is malformed if it is cut off, is not JSON, names a tool
+that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. Such an answer
+does not count as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
+turn refuses is not malformed.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolDefinition
 
 MOST_MALFORMED_ANSWERS = 3
-"""The number of malformed answers in a row at which the run ends. PRODUCT.md sets it."""
+"""The number of consecutive malformed answers after which the run ends. `specs/turns.md` sets this number."""
 
 NAMES = ("malformed_call", "unknown_tool")
 
 
 class MalformedAnswers(Struct, frozen=True):
-    """The number of malformed answers since the last call that could run."""
+    """The number of malformed answers since the last answer with a valid call."""
 
     count: int = 0
     are_all_unknown: bool = True
-    """Whether no call in these answers named an existing tool."""
+    """True if no call in these answers named an existing tool."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """The count with one more answer. `are_unknown`: no call of that answer named an existing tool."""
+        """Counts one more malformed answer. `are_unknown` is True if none of its calls named an existing tool."""
         return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
 
     @property
@@ -50,7 +51,7 @@ class MalformedAnswers(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """One of `NAMES`."""
+        """The name of the rule that is broken, one of `NAMES`."""
         return "unknown_tool" if self.are_all_unknown else "malformed_call"
 
     @property
@@ -60,8 +61,8 @@ class MalformedAnswers(Struct, frozen=True):
 
 
 Ruling = ToolOutput | tuple[str, ...]
-"""The decision about a call. A `ToolOutput`: the call must not run, and this result tells the model why. A tuple:
-the call may run; the tuple names the arguments that its tool does not know."""
+"""The decision about a call. A `ToolOutput` is an error result for the model, and the call must not run. With a
+tuple, the call may run; the tuple lists the arguments that the tool does not have."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -69,6 +70,8 @@ ENDING = "This call was not run: the run ends here, because the calls before it 
 
 
 class CallRules:
+    """The rules for the tool calls of one task, and the counts that they need."""
+
     def __init__(
         self,
         definitions: Sequence[ToolDefinition],
@@ -77,8 +80,9 @@ class CallRules:
         events: Events,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`desk` takes the final report; None: no report is required. `why_refused` tells why a tool may not be used
-        now; None: the tool may be used.
+        """`desk` checks the final report, or is None if no report is required.
+
+        `why_refused` returns the reason why a tool may not be used now, or None if the tool may be used.
         """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
@@ -87,20 +91,22 @@ class CallRules:
         self._why_refused = why_refused
         self._guards = Guards()
         self.turn = 0
-        """The current turn, for events."""
+        """The number of the current turn, for events."""
         self.ended_by: DeadEnd | None = None
-        """The dead end that ends the run; None: there is none."""
+        """The reason why the run must end after the current answer, or None if it need not end."""
         self.has_use = False
-        """Whether some call of the current answer was valid: it ran, or a guard or the permission mode refused it."""
+        """True if a call of the current answer was valid. A valid call runs, unless a guard or the permission mode
+        refuses it."""
         self.has_report = False
-        """Whether some call of the current answer was a report."""
+        """True if a call of the current answer was a report, accepted or not."""
         self._malformed: list[ToolCall] = []
-        """The calls of the current answer that could not run as written."""
+        """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """All calls of the task that the permission mode refused."""
+        """All calls of the task that the permission mode refused, or to which the sandbox denied something."""
 
     def begin_answer(self, turn: int) -> None:
+        """Must be called before the calls of an answer."""
         self.turn = turn
         self.has_use = self.has_report = False
         self._malformed = []
@@ -111,7 +117,7 @@ class CallRules:
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """Counts the current answer, once all its calls have results."""
+        """Counts the current answer. Must be called when all calls of the answer have results."""
         if self.has_use:
             self._malformed_answers = MalformedAnswers()
         if not self.is_malformed:
@@ -122,7 +128,10 @@ class CallRules:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """Takes over a call that an earlier process ran or was about to run. `output`: its result; None: unknown."""
+        """Takes into account a call that an earlier process ran or was about to run.
+
+        `output` is the result of the call, or None if the result is unknown.
+        """
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._desk.receive(call)
@@ -135,6 +144,7 @@ class CallRules:
             self._guards.after(as_written(call), output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
+        """Decides whether a call may run. A call of the report tool is handled at once, and gets its result here."""
         if self.ended_by is not None:
             return _refused(ENDING)
         if self._desk is not None and call.name == FINAL_REPORT:
@@ -167,10 +177,13 @@ class CallRules:
         return output
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Takes the result of a call that ran.
+        """Takes into account the result of a call that ran.
 
-        `change`: the planned change of its file. If it is None for a file tool, the call could not change anything.
+        `change` is the planned change of the call's file. None for a call of Write or Edit means that the call could
+        not change the file.
         """
+        if output.is_denied:
+            self.denied.append(call)
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)
@@ -194,7 +207,10 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call as the model wrote it. Malformed input stays text, in the form that the API documents."""
+    """The call in the form that is shown and recorded.
+
+    Faulty input is put into an object, in the form that the API documents.
+    """
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

@@ -1,6 +1,6 @@
-"""Ends a task: its final turn, its report, and the synthetic report if there is none.
+"""Handles the end of a task: its final turn, its report, and the synthetic report if the model gives none.
 
-It sends no request and runs no tool. One instance per task.
+It sends no request and runs no tool.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ if TYPE_CHECKING:
 
 
 class Closing:
+    """The final turn, the reports and the possible ends of one task."""
+
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
-        """`form`: the form of the final report; None: no report is required."""
+        """`form` is the form of the final report, or None if no report is required."""
         self._max_turns = max_turns
         self._form = form
         self._tally = tally
         self._events = events
         self.finishing = Finishing(max_turns)
         self.desk = self._new_desk()
-        """Takes the final report; None: no report is required."""
+        """Checks the final report. None if no report is required."""
         self.last_stop_reason: str | None = None
+        """The stop reason of the last answer, or None if there was no answer."""
         self._last_words: str | None = None
-        """The model's last text that was not accepted as an answer, because it was no report, or because it stood
-        beside calls that the final turn refused."""
+        """The model's last text that was not accepted as an answer, or None. It was dropped, or it came with calls in
+        the final turn."""
         self._is_text_dropped = False
-        """Whether the model's last text was dropped. The next request then tells the model so."""
+        """True if the model's last text was dropped. The next request tells the model so."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
 
     def forget_reports(self) -> None:
-        """Drops the reports so far, which were about another task."""
+        """Discards the reports so far, because they concern another task."""
         self.desk = self._new_desk()
 
     @property
@@ -63,13 +66,16 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """Begins the final turn and returns its notice. `reason`: one of `finishing.FORCES`."""
+        """Begins the final turn, and returns the notice for the model. `reason` is one of `finishing.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The notice of the current final turn, to be sent again; None: the current turn is not the final one."""
+        """The notice of the final turn, so that it can be sent again.
+
+        None if the current turn is not the final one.
+        """
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -77,7 +83,7 @@ class Closing:
         return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
 
     def collapse(self, reason: str) -> None:
-        """Shortens the run, because a report has failed."""
+        """Lowers the turn limit, because a report has failed or is missing. `reason` is that of `TurnsCollapsed`."""
         collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
         if collapsed is not None:
             self._events.emit(collapsed)
@@ -85,17 +91,20 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """Takes the text of a whole answer. If the text is a report, the report is kept. Returns whether it is one."""
+        """Looks for a report in an answer that was dropped. A report that is found is cached.
+
+        Returns whether one was found.
+        """
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Keeps the text beside refused calls, which may be the closing answer.
+        """Keeps the text of an answer that came in the final turn together with tool calls. It becomes the result if
+        the model gives no closing answer.
 
-        The text stays in the conversation. A report in it is kept until other text follows, and counts if the final
-        turn ends without another report.
+        A report in the text is cached. It is accepted if the final turn ends without another report or a later text.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -104,25 +113,34 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Forgets the model's last text, once a request has told the model that the text was dropped."""
+        """Discards a report found in the model's last text, if that text was dropped.
+
+        Must be called after each request, because the request has told the model that its text was dropped.
+        """
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
-        """Forgets the model's last text, because tools ran after it."""
+        """Discards the model's last text, because tools ran after it."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """The report in these arguments. An earlier process accepted it, but ended before it could act on it."""
+        """Restores a report that an earlier process accepted before it ended.
+
+        Returns None if no report is required.
+        """
         return self.desk.restored(arguments) if self.desk is not None else None
 
     @property
     def reported(self) -> Report | None:
-        """The report that came by a call of `final_report`."""
+        """The report that the model gave by calling `final_report`, or None."""
         return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
-        """The report that counts now. A report that the model wrote as text counts only in the final turn."""
+        """The accepted report, or None if there is none.
+
+        In the final turn, a cached report, which the model wrote as text, is accepted by this call.
+        """
         if self.desk is None:
             return None
         return self.desk.accept_cached() if self.is_final else self.desk.accepted
@@ -148,7 +166,9 @@ class Closing:
     # --- Ends
 
     def ended_by(self, step: End, stop_reason: str) -> Ending:
-        """The end of the task by an answer: one that completes it, or the closing answer of a final turn."""
+        """The end of a task by an answer. The answer completes the task, is the closing answer of a final turn, or is
+        one after which the task cannot continue, such as a refusal.
+        """
         self._tally.turns += 1
         if step.notice is not None:
             self._events.emit(Notice(step.notice))
@@ -157,18 +177,19 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """A forced end.
+        """The end of a task that is stopped because of a limit, or because its report failed or is missing.
 
-        `reason`: one of `finishing.FORCES`; given if no final turn began and something other than the turn limit forces
-        the end.
+        `reason` is one of `finishing.FORCES`. It is needed only if no final turn has begun and something other than
+        the turn limit ends the task.
         """
-        outcome, limit, error = self.finishing.forced_end(reason)
+        end = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
-        return Ending(outcome, words, stop_reason=self.last_stop_reason, error=error, limit=limit)
+        return Ending(end.outcome, words, stop_reason=self.last_stop_reason, error=end.error, limit=end.limit)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end after too many useless answers in one turn; None: the task goes on with a final turn, to get the
-        report.
+        """The end of a task after too many useless answers in one turn.
+
+        None if the task continues with a final turn, so that the model can still report.
         """
         if self.is_final:
             known = self.report()
@@ -179,14 +200,18 @@ class Closing:
         return None
 
     def stuck(self, dead_end: DeadEnd) -> Ending:
+        """The end of a task in which the model made no progress."""
         stop = self.last_stop_reason
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """The end with a synthetic report, if a report or an answer is missing."""
+        """Returns the end of a task with a report, if a report is required or an answer is missing.
+
+        If the model gave no report, a synthetic one is made.
+        """
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
-        # A limit may have passed after an accepted report, or in a final turn for which one was kept.
+        # A limit may have ended the run after a report was accepted, or when one was cached in the final turn.
         if ending.is_forced and (known := self.report()) is not None:
             return self._reported(known)
         report = self.reported or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
@@ -200,8 +225,9 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end by an unexpected exception. The exception is a bug, unless the machine lacks a resource such as
-    memory.
+    """The end of a task by an unexpected exception.
+
+    Such an exception is a bug in ralph, unless the machine is short of a resource such as memory.
     """
     shortage = shortage_of(error)
     if shortage is not None:

@@ -1,13 +1,15 @@
-"""Builds the first message of a fresh context when the old one is full, and orders the ways to try. Pure.
+"""Builds the first message of a new context when the old one is full, and decides which ways of compaction to try. No
+I/O happens here.
 
-Tasks and file names come as data, never parsed from a text, so that any number of compactions keeps them word for
-word. Only text is taken from the old context: its thinking is signed for the messages before it, and its results
-belong to its calls.
+The user's prompts and the names of changed files come from the session and not from text, so they remain unchanged
+after any number of compactions. Everything else becomes plain text: a summary by the model, or the last steps of the
+old context, with tool calls and their results. Thinking is left out, because its signature is valid only after the
+old messages.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -26,7 +28,8 @@ TRIGGERS = ("threshold", "overflow", "window_exceeded")
 
 MOST_SUMMARY_WORDS = 2_000
 MOST_SUMMARY_TOKENS = 16_000
-"""The summary call's `max_tokens`: 2,000 words have about 4,000, and thinking counts too."""
+"""The `max_tokens` of a request for a summary. A summary of 2,000 words has about 4,000 tokens. The rest is for
+thinking, which `max_tokens` limits too."""
 
 SUMMARIZE = f"""\
 The context is nearly full. Another agent will go on with this work, and it will see the task, the list of changed \
@@ -43,7 +46,7 @@ Say, under these headings:
 6. Next steps: exactly what to do next, in order.
 
 Write down only what this conversation shows. What you are not sure of, call unsure."""
-"""The request for a summary, word for word."""
+"""The text with which ralph asks the model for a summary."""
 
 OPENING = (
     "The context of this work was full. This is a fresh one: it holds the task and what is known so far."
@@ -57,13 +60,14 @@ STEPS_HEADING = "# The last steps so far, shortened"
 FILES_HEADING = "# Files changed so far"
 CUT_SUMMARY = "[the summary was cut off at its length limit]"
 
-# A model that is asked for a summary and writes this little beside a call has announced the call, no more.
+# If an answer to the request for a summary contains a call and fewer words than this, the words are not a summary:
+# they only announce the call.
 _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""The room of a step, in bytes, once the newest steps have filled half of the whole room. A longer step is shortened
-to it."""
+"""The number of bytes that an older step may have after the newest steps have filled half of the available bytes. A
+longer step is shortened."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -74,9 +78,10 @@ def fresh_context(
     *,
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a fresh context. `tasks`: all prompts of the user, in order.
+    """The first user message of a new context that contains a new summary.
 
-    If they exceed `most_task_tokens` together, some between the first and the newest are left out, with a note.
+    `tasks` holds all prompts of the user, in order. If they exceed `most_task_tokens` together, some of them are left
+    out, with a note. None means that there is no limit. The first and the newest prompt are always kept.
     """
     known = _section(SUMMARY_HEADING, summary)
     blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
@@ -91,10 +96,10 @@ def cut_context(
     earlier_summary: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a fresh context without a new summary. This is the last way of compaction. Of the
-    prompts, only the newest is sure to be in the message.
+    """The first user message of a new context without a new summary, which is the last way of compaction.
 
-    `earlier_summary`: the summary in the old context; empty: there is none.
+    `tasks` and `most_task_tokens` are as in `fresh_context`, but only the newest prompt is always kept. `steps` is
+    the text of the last steps. `earlier_summary` is the summary in the old context, or an empty text.
     """
     known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
     return _opened(_task_blocks(tasks, most_task_tokens), known, changed_files)
@@ -107,9 +112,10 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a summary request, when the context itself is too large to be sent with that request.
+    """The only message of a request for a summary that does not contain the whole context.
 
-    It exceeds `most_tokens` only if the newest task and the instructions alone exceed it.
+    It contains the user's prompts, the earlier summary, the last steps and the instructions. It exceeds `most_tokens`
+    only if it would do so without the last steps.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -118,12 +124,14 @@ def digest_request(
 
 
 def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
-    """Whether a fresh context is worth using: at most 3/4 of the old one, and below the threshold."""
+    """Whether the new context is small enough to be used: at most 3/4 of the old one, and not so large that it would
+    have to be compacted again.
+    """
     return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
 
 
 def summary_of(answer: Answer) -> str | None:
-    """The summary in the answer; None: it has none. A summary that was cut off is used too."""
+    """The summary in an answer, or None if there is none. A summary that was cut off gets a note at its end."""
     text = answer.text.strip()
     if not text or answer.stop_reason == "refusal":
         return None
@@ -133,20 +141,21 @@ def summary_of(answer: Answer) -> str | None:
     return f"{text}\n\n{CUT_SUMMARY}" if was_cut else text
 
 
-class Attempt(NamedTuple):
-    """One attempt at a smaller context."""
+class Attempt(Struct, frozen=True):
+    """One way to make the context smaller."""
 
     way: Literal["whole", "digest", "cut"]
-    """The content of the fresh context. "whole": a summary of the whole old context. "digest": a summary of its last
-    steps. "cut": no summary, only the last steps themselves."""
+    """The content of the new context. "whole": a summary of the whole old context. "digest": a summary of its last
+    steps. "cut": the last steps themselves."""
     share: float = 1.0
-    """The part of the window that the digest or the last steps may fill."""
+    """The share that the last steps may fill, for "digest" and "cut". It is a share of the context window, or of the old
+    context if that is smaller."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The most tokens of the digest or of the last steps. `estimate`: the size of the old context.
+        """The maximum number of tokens of the last steps, or of the request for their summary.
 
-        The size of the old context limits the result too: if the server's window is smaller than assumed, that size was
-        already refused.
+        `estimate` is the size of the old context in tokens. The result is at most `share` of `estimate`, because the
+        server may have refused a request of that size, so that its real window may be smaller than `window`.
         """
         return int(self.share * min(estimate, window or estimate))
 
@@ -158,36 +167,40 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """The attempts at compaction since an accepted answer last showed that it worked."""
+    """The number of ways of compaction that were tried. After a successful compaction and an answer, all of them can be
+    tried again.
+    """
 
     taken: int = 0
     """The number of attempts so far."""
     has_shrunk: bool = False
-    """Whether the last attempt made the context smaller."""
+    """True if the last attempt made the context smaller."""
 
     def attempt(self, trigger: str) -> Attempt | None:
-        """The next attempt; None: all have been made.
+        """The next way of compaction to try, or None if all have been tried. `trigger` is one of `TRIGGERS`.
 
-        After an overflow no summary of the whole context is requested, because that request would not fit either.
+        After an overflow, no summary of the whole context is requested, because that request would not fit either.
         """
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """The steps after an attempt, successful or not."""
+        """The state after an attempt, successful or not."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """The steps after an accepted answer that is not a summary. If the context had shrunk, the attempts start
-        over.
+        """The state after an answer became part of the conversation.
+
+        If the last attempt made the context smaller, all ways of compaction can be tried again.
         """
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
-    """The end of a history as plain text of at most `most_bytes` in a request; empty: not even the first line fits.
+    """The last steps of a conversation as plain text, which has at most `most_bytes` in a request.
 
-    The newest steps are kept whole as far as they fit into half of the room. Shortened older steps stand before them.
+    A step is a text, a tool call, or the result of a call. The newest steps are kept in full as far as they fit into
+    half of the bytes. Older steps are shortened. The text is empty if not even its first line fits.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -209,7 +222,7 @@ def _opening_line(left_out: int) -> str:
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """The steps, newest first, each with the index of its message."""
+    """The steps, beginning with the newest, each with the index of its message."""
     names = {
         block["id"]: str(block["name"])
         for message in messages
@@ -224,9 +237,10 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """One step as text; None: it has no text.
+    """A content block as text, or None for a block that is left out.
 
-    Thinking and a server's own tool results are left out: only their model can read them.
+    `names` maps the id of each call to the name of its tool. Thinking and blocks of the server's own tools are left
+    out.
     """
     match block.get("type"):
         case "text":
@@ -276,7 +290,7 @@ def _section(heading: str, text: str) -> list[Block]:
 def _task_blocks(
     tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
 ) -> list[Block]:
-    """The blocks of the user's prompts, each prompt under a heading."""
+    """The blocks of the user's prompts, each prompt with a heading. A note replaces a prompt that is left out."""
     kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):
@@ -289,8 +303,10 @@ def _task_blocks(
 
 
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
-    """The 1-based numbers of the prompts to keep: the newest prompt, the first prompt if `keeps_first`, and others
-    that still fit, the newer ones first.
+    """The numbers of the prompts to keep, counted from 1. `sizes` holds the tokens of all prompts, in order.
+
+    If `most_tokens` is None, all prompts are kept. Otherwise, the newest prompt is kept, and also the first one if
+    `keeps_first` is True. Of the others, as many as fit are kept, beginning with the newest.
     """
     newest_first = range(len(sizes), 0, -1)
     if most_tokens is None:

@@ -1,9 +1,15 @@
-"""Decides how a run ends: its last turns, its final turn, and the outcome of a forced end. Pure."""
+"""Decides when a task enters its final turn, and with which outcome a limit or a failed report ends the task. No I/O
+happens here.
+
+In the final turn, the model may only give its closing answer or its report.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.events import TurnsCollapsed
 from ralph.values.outcome import Outcome
@@ -12,27 +18,32 @@ if TYPE_CHECKING:
     from ralph.values.limits import Budget
 
 FORCES = ("max_turns", "context", "report")
-"""Why a turn is the final one: the turn limit, a full context that cannot be compacted, or failed reports."""
+"""The possible reasons for a final turn: the turn limit, a full context that cannot be compacted, or a report that
+failed or is missing."""
 
 NEAR = 0.9
-"""The share of a limit after which the model is told, once, to save its work."""
+"""The share of a limit from which the limit counts as nearly used up. The model is then told once to save its
+work."""
 FEWEST_TURNS_TO_WARN = 3
+"""The smallest turn limit for which the model is told that the limit is near."""
 
 
-class ForcedEnd(NamedTuple):
+class ForcedEnd(Struct, frozen=True):
+    """The end of a task that is stopped because of a limit, or because its report failed or is missing."""
+
     outcome: Outcome
     limit: str | None
-    """The user's limit that ended the run; None: no limit ended it."""
+    """The user's limit that ended the run, or None if no such limit ended it."""
     error: str
 
 
 class Finishing:
-    """The turns and limits of one task."""
+    """The turn limit and the final turn of one task."""
 
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
         self.reason = reason
-        """Why the current turn is the final one, one of `FORCES`; None: it is not the final one."""
+        """The reason why the current turn is the final one, one of `FORCES`. None if it is not the final turn."""
         self._given_max_turns = max_turns
         self._is_collapsed = False
         self._was_warned = False
@@ -45,10 +56,11 @@ class Finishing:
         return self.max_turns is not None and turn > self.max_turns
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
-        """Why the turn that now begins is the final one; None: it is not.
+        """The reason why turn `turn`, which begins now, must be the final one, or None if it need not be.
 
-        A last turn that neither follows tools nor needs a report is not made final, because its answer may complete the
-        task.
+        `follows_tools` is True if the last message contains the results of tool calls. The last turn that the limit
+        allows is not made final if it neither follows tool calls nor needs a report, because its answer may complete
+        the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):
@@ -56,8 +68,9 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """Shortens the run to one more turn, after a failed report. Returns the event of that; None: the run had no
-        more turns anyway.
+        """Lowers the turn limit so that only one more turn is left, after a failed report.
+
+        Returns the event that reports this, or None if at most one more turn was left anyway.
         """
         new = turn + 1
         old = self.max_turns
@@ -67,9 +80,10 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """The end of a run whose final turn gave no report, or whose turns are used up.
+        """The end of a run that is stopped because of a limit, or because its report failed or is missing.
 
-        `reason`: one of `FORCES`; given if no final turn began and something other than the turn limit forces the end.
+        `reason` is one of `FORCES`. It is needed only if no final turn has begun and something other than the turn
+        limit ends the run.
         """
         reason = self.reason or reason
         if reason == "context":
@@ -87,9 +101,10 @@ class Finishing:
         max_time_s: float | None,
         least_usd: float = 0.0,
     ) -> str | None:
-        """The limit that is nearly used up as this turn begins; None: none, or it was reported before.
+        """The name of a limit that is nearly used up when turn `turn` begins. None if there is none, or if the model
+        was told before.
 
-        `least_usd`: the highest price of another request.
+        `least_usd` is the result of `Budget.least_usd` for the next request.
         """
         if self._was_warned or self.is_final:
             return None
@@ -106,7 +121,7 @@ class Finishing:
         least_usd: float = 0.0,
     ) -> str | None:
         most = self.max_turns or 0
-        # The final turn has a notice of its own: this one has to come before it.
+        # This notice must come before the final turn, which has its own notice.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
             return f"the limit of {turns_in_words(most)}"
         if budget.is_nearly_spent(NEAR, least_usd):

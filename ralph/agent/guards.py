@@ -1,16 +1,17 @@
-"""Decides whether a tool call is one more round of a doom loop, and what the model gets instead of a result.
+"""Decides whether a tool call continues a loop, in which the model repeats calls without progress.
 
-It knows calls and their results, not tools: it neither runs a call nor ends a run. `call_rules.py` counts
-calls that could not run because they were malformed.
-The window holds the last calls that ran. When an edit changes a file, the window is emptied. A loop is one call, or a
-cycle of up to four calls, that fills three rounds in the window with equal results in each round. The call that would
-continue the loop is refused, and so is every later call of the cycle. Every call that may run resets the count of
-refusals.
+It does not run calls and does not end a run. `call_rules.py` counts malformed calls.
+
+The guards remember the last twelve calls that were allowed. They forget these calls when Write or Edit changes a
+file. A loop is a single call, or a cycle of up to four calls, that was just made three times in a row with equal
+results each time. The call that would continue the loop is refused, and so are the later calls of the cycle. A call
+that is not refused resets the count of refusals.
+
 Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
-the same step in each round ("attempt 4", 5, 6): it counts requests, not changes. Numbers that show progress are no
-counters and keep a run going: percentages, sizes, `12/340`, `3 of 10`, decimals, a number in a word or path, a number
-that falls or rises unevenly. If a result has no letters, none of its numbers is a counter: there the number is the
-answer.
+the same step each time, as in "attempt 4", "attempt 5", "attempt 6". It counts requests and shows no progress. These
+numbers are not counters, because a change in them shows progress: percentages, sizes, `12/340`, `3 of 10`, decimals,
+numbers inside a word or path, and numbers that fall or rise unevenly. If a result has no letters, none of its numbers
+is a counter, because the number is then the answer.
 """
 
 from __future__ import annotations
@@ -34,30 +35,31 @@ if TYPE_CHECKING:
 
 GUARDS = ("repetition", "cycle", "no_change")
 
-# The contract's numbers.
+# `specs/turns.md` sets these numbers.
 MOST_EQUAL = 3
-"""Equal rounds that may run; the next one is refused."""
+"""The number of equal rounds that may run. A round is one pass through a cycle. The next equal round is refused."""
 LONGEST_CYCLE = 4
-"""The most calls in a round."""
+"""The maximum number of calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without an effect, by tool. Calls that differ only in them are equal."""
+"""Arguments that have no effect, by tool. Calls that differ only in these arguments count as equal."""
 _MOST_COUNTERS = 256
-"""The most integers in a result that may be counters. A result with more integers is data, and is compared as it is."""
+"""The maximum number of integers in a result that may be counters. A result with more integers is treated as data,
+and all of its numbers are compared."""
 _LONGEST_NAME = 80
-"""The most characters of a name or path in a message for the model."""
+"""The maximum length of a name or path in a message for the model, in characters."""
 
 
 class Refusal(Struct, frozen=True):
-    """A call that must not run."""
+    """The decision that a call must not run."""
 
     guard: str
-    """One of `GUARDS`."""
+    """The name of the guard, one of `GUARDS`."""
     call: ToolCall
     refusals: int
-    """The number of refusals in a row, this one included."""
+    """The number of refusals in a row, including this one."""
     message: str
-    """The error result of the call, for the model."""
+    """The error result of the call, written for the model."""
 
     @property
     def is_last(self) -> bool:
@@ -66,20 +68,20 @@ class Refusal(Struct, frozen=True):
 
 
 class Guards:
-    """Finds loops. Call `before` for each call, and `after` with its result.
+    """Finds loops in the calls of one task. `before` must be called for each call, and `after` with its result.
 
-    When calls run at the same time, `before` is called for all of them before any result is known. A result that is not
-    known yet counts as equal to the others, so only three of eight equal calls at once may run.
+    If calls run at the same time, `before` is called for all of them before any result is known. An unknown result
+    counts as equal to the others, so only three of eight equal parallel calls may run.
     """
 
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=LONGEST_CYCLE * MOST_EQUAL)
         self._refusals = 0
-        # A batch has at most eight calls; between a refusal and its result there is at most a batch.
+        # The ids of refused calls, for `after`. At most eight calls are decided at once, so older ids are not needed.
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """The refusal of this call; None: the call may run."""
+        """Records the call and returns None if it may run. Otherwise returns its refusal."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -97,11 +99,11 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Takes the result of a call. A call without `before` counts too, because an earlier process ran it. A refused
-        call does not count.
+        """Takes into account the result of a call.
 
-        `change`: the planned change of the call's file. If it is None and the call succeeded, the change is unknown
-        and counts as one.
+        A call for which `before` was not called counts too, because an earlier process ran it. A refused call does
+        not count. `change` is the planned change of the call's file. If it is None and a Write or Edit succeeded,
+        ralph assumes that the file was changed.
         """
         if (
             call.name in FILE_TOOLS
@@ -121,7 +123,7 @@ class Guards:
         step.result = _Result.of(output)
 
     def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
-        """The guard that refuses the step, and its message."""
+        """The name of the guard that refuses the step, and its message. None if no guard refuses it."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
@@ -133,13 +135,13 @@ class Guards:
         return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
 
     def _cycle_of(self, step: _Step) -> list[_Step]:
-        """The last round of the window that this step would repeat; empty: there is none."""
+        """The calls of the loop that this step would continue. Empty if it would continue none."""
         steps = list(self._steps)
         for length in range(1, LONGEST_CYCLE + 1):
             window = steps[-length * MOST_EQUAL :]
             if len(window) < length * MOST_EQUAL:
                 break
-            # After a refusal, a model that continues the cycle at another place is still in it.
+            # After a refusal, a model may continue the cycle at another place. That is still the same cycle.
             following = window[-length:] if self._refusals else window[-length : len(window) - length + 1]
             if any(step.key == old.key for old in following) and all(
                 _is_equal(window[place::length]) for place in range(length)
@@ -149,32 +151,32 @@ class Guards:
 
 
 class _Step:
-    """A call that may run, reduced to the parts that are compared."""
+    """A call that was allowed to run, reduced to the parts that are compared."""
 
     def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
         self.key = key
         self.name = name
         self.path = path
-        """The file that the call was to change but did not change; None: the call is of another kind."""
+        """The file that the call was meant to change but did not change. None for all other calls."""
         self.waits_for = waits_for
-        """The id of the call, until its result is known."""
+        """The id of the call until its result is known. After that, it is None."""
         self.result: _Result | None = None
 
     @classmethod
     def of(cls, call: ToolCall) -> _Step:
         path = call.arguments.get("file_path") if call.name in FILE_TOOLS else None
-        # A model spells one path in several ways, "./a.py" and "a.py".
+        # A model writes one path in several ways, such as "./a.py" and "a.py".
         spelled = str(PurePosixPath(path)) if isinstance(path, str) else None
         return cls(_key(call), call.name, spelled, call.id)
 
 
 class _Result(Struct, frozen=True):
-    """A tool's output, reduced to the parts that are compared: a hash of its text without times and counters, and
-    the numbers that may be counters. The hash has 64 bits and never leaves the process.
-    """
+    """A tool's output, reduced to the parts that are compared."""
 
     standing: int
+    """A hash of the text without times and counters. It has 64 bits, and has no meaning in another process."""
     counters: tuple[int, ...]
+    """The numbers in the text that may be counters, in order."""
 
     @classmethod
     def of(cls, output: ToolOutput) -> _Result:
@@ -204,7 +206,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """Whether each step is the same call and, as far as is known, no result brought anything new."""
+    """Whether all steps are the same call, and no known result shows progress."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False
@@ -218,10 +220,9 @@ def _stands_or_counts(numbers: Sequence[int]) -> bool:
     return len(steps) <= 1 and min(steps, default=0) >= 0
 
 
-# Each pattern begins with a digit and looks back from there, so that the engine can skip to digits. All
-# repetitions are bounded, and none stands inside another over the same characters: 30 KB of the worst text take 3
-# ms. They are strings, which `re` compiles once, with the first result: that costs 2 ms, and many runs call
-# nothing.
+# Most of these patterns begin with a digit and look back from there, so that the engine can skip to digits. All
+# repetitions are bounded, and none is inside another one over the same characters: 30 KB of the worst text take 3 ms.
+# The patterns are strings, which `re` compiles at the first result. That takes 2 ms, and many runs have no result.
 _CLOCK = r"[0-9]?:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?|\.[0-9]{1,9})(?![\w:])"
 _ZONE = r"(?: ?(?:(?:Z|UTC|GMT)\b|[+-][0-9]{2}:?[0-9]{2}\b))?"
 _DATE = r"(?:[0-9]{3}-[0-9]{2}-[0-9]{2}|[0-9]{3}/[0-9]{2}/[0-9]{2}|[0-9]/[A-Z][a-z]{2}/[0-9]{4})(?![0-9])"
@@ -233,7 +234,7 @@ _MAY_BE_TIME = r"(?=[0-9.]{0,24} ?[mµunshd:/-])"
 _TIME = rf"[0-9](?<![\w.:].){_MAY_BE_TIME}(?:{_DATE}(?:{_OF_DAY}{_ZONE})?|{_CLOCK}{_ZONE}|{_DURATION})"
 # Node's test runner and many JSON logs put the unit before the number.
 _TIME_AFTER_UNIT = r"_ms[\"=: ]{1,4}[0-9]{1,12}(?:\.[0-9]{1,12})?"
-# Seconds or milliseconds since 1970, of this half of the century; and whatever process it happened to be.
+# A time in seconds or milliseconds since 1970, within this half of the century.
 _EPOCH = r"(?<![\w.])(?:1[6-9]|2[0-9])[0-9]{8}(?:[0-9]{3})?(?![\w]|\.[0-9]{7})"
 _PROCESS = r"(?i:\b(?:pid|process)(?: id)?[ =:#\"]{1,3}|^\[[0-9]{1,3}\] )[0-9]{1,10}\b"
 _COUNTER = (
@@ -244,7 +245,10 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text without times and with a mark in place of each number that may be a counter; and those numbers."""
+    """The text with marks in place of times, process numbers and possible counters, and the possible counters.
+
+    The list of possible counters is empty if there are too many of them, or if the text has no letters.
+    """
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
         text = re.sub(_TIME_AFTER_UNIT, "_ms~", text)
@@ -256,7 +260,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """The text of a text block, to be compared closely; for any other block, such as an image, a hash."""
+    """The text of a text block. For any other block, such as an image, a hash of its data."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")

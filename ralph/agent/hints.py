@@ -1,4 +1,4 @@
-"""Advice to a person about a failed run: one sentence per cause. Pure; shown with the outcome."""
+"""Advice for the user after a failed run, one text per cause. It is shown with the outcome. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ralph.values.errors import AgentError
 
-# A calendar ends in the year 9999, and a header may name any number.
+# Python's dates end in the year 9999, and a header may contain any number of seconds.
 _LONGEST_AHEAD_S = 10 * 365 * 86400.0
 
 _NETWORK_HINTS = {
@@ -40,12 +40,15 @@ _NETWORK_HINTS = {
 
 
 def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
-    """Advice to the person who reads the failure, one sentence each. `credential`: the name of the key's source."""
+    """Advice for the user about this error. It may be empty.
+
+    `credential` is the name of the variable that holds the key, or a text that says that there is no key.
+    """
     return tuple(_hints(error, model, endpoint, credential))
 
 
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
-    """A sentence that tells when to come back. `now` has a time zone, and the sentence gives the time in that zone."""
+    """A sentence that says when the user should try again. The time in the sentence is in the time zone of `now`."""
     moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
     return f"The server asks to be left alone for {_duration(retry_after_s)}: come back after {moment:%Y-%m-%d %H:%M %Z}."
 
@@ -70,7 +73,7 @@ def _hints(error: AgentError, model: str, endpoint: str, credential: str) -> Ite
     elif isinstance(error, HttpError) and error.status == 403:
         yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
     elif kind is FailureKind.AUTH:
-        yield f"Check the key: {credential}."  # the variable's name, or that there is none
+        yield f"Check the key: {credential}."
     elif kind is FailureKind.NOT_FOUND:
         yield (
             f"Either the model {model!r} does not exist there (--model, ANTHROPIC_MODEL), or there is no Messages "

@@ -16,30 +16,34 @@ class Toolbox(Protocol):
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
     def plan(self, call: ToolCall) -> FileChange | None:
-        """The change that a call will make to a file, without making it; None: it cannot be foreseen.
+        """The change that a call will make to a file. Nothing is changed yet.
 
-        The next `run` of the call makes exactly this change or fails. Raises `Interrupted` and, before anything is
-        done, `WorkingDirectoryGoneError`.
+        None if the call is not one of Write or Edit, or will fail. The next `run` of the call makes exactly this
+        change or fails. Raises `Interrupted`, and `WorkingDirectoryGoneError` if the working directory is gone.
         """
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of a change that an earlier process may have made; None: the change was not made, and the call
-        may run now.
+        """The result of the call that planned this change, if an earlier process has made the change.
+
+        None if the change was not made, so that the call may run now.
         """
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
-        """Runs calls with valid arguments. Returns their outputs in order, each with the seconds that its call took.
+        """Runs calls with valid arguments. Returns their outputs in order, each with the seconds that the call took.
 
-        Several calls in one batch are always read-only, and run in parallel. Failures of tools are outputs, not
-        exceptions. Raises `Interrupted` when a signal ends the wait, after everything that was started has been
-        stopped. Raises `WorkingDirectoryGoneError` before any call is run.
+        If there are several calls, all of them are read-only, and they run in parallel. If a tool fails, its output
+        says so; no exception is raised. Raises `Interrupted` when a signal arrives, after it has stopped the calls.
+        Raises `WorkingDirectoryGoneError` if the working directory is gone; no call has had an effect then.
         """
         ...
 
 
 class Journal(Protocol):
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Writes the records, all or none. With `sync`, they survive a power cut. Raises JournalError."""
+        """Writes all of the records. If that fails, writes none of them and raises JournalError.
+
+        If `sync` is True, the records survive a power cut.
+        """
         ...

@@ -1,7 +1,8 @@
-"""The definition of the tool `final_report` for the model, with the user's schema embedded. Pure.
+"""Makes the definition of the tool `final_report`, which contains the user's JSON Schema for the payload. No I/O
+happens here.
 
-This module finds the schemas within a JSON Schema and the targets of references within it. It checks nothing and
-fetches nothing: a reference to another document has no target here.
+This module also finds the schemas inside a JSON Schema, and the values to which references inside it lead. It does
+not follow references to other documents, and it checks no report.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
-# Keywords by what stands under them: schemas by name; a schema or a list of schemas. (All drafts since 4
-# together.)
+# Keywords of JSON Schema since draft 4 whose value is an object that maps names to schemas.
 _NAMED_SCHEMAS = {
     "$defs",
     "definitions",
@@ -30,6 +30,7 @@ _NAMED_SCHEMAS = {
     "patternProperties",
     "properties",
 }
+# Keywords of JSON Schema since draft 4 whose value is a schema or a list of schemas.
 _SCHEMAS = (
     {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema", "propertyNames"}
     | {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"}
@@ -38,10 +39,11 @@ _SCHEMAS = (
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
-    """The definition of the tool. `payload` is optional even with a schema, because a failed task has no valid payload.
+    """The definition of the tool `final_report`. `payload_schema` is None if a report has no payload.
 
-    If the schema's draft is not the default, it is kept as `$schema` at the top, so that a resumed session can check
-    reports with the recorded tool alone.
+    If there is a schema, the payload is optional nevertheless, because a failed task has no valid payload. If the
+    schema names a draft other than the default, the definition has that draft as `$schema` at the top, so that a
+    resumed session can check reports with the recorded definition alone.
     """
     once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
     properties: dict[str, Any] = {
@@ -71,9 +73,12 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema below `properties.payload`, with its references to itself adjusted."""
+    """A copy of the schema for the place `properties.payload` in the tool's schema.
+
+    References from the schema into itself are adjusted to that place.
+    """
     inside: dict[str, Any] = json.loads(json.dumps(schema))
-    # Find all references first: a pointer is followed through the original schema.
+    # `schemas_within` follows all references before it returns, so that none of them has been changed yet.
     for _, one in schemas_within(inside):
         fragment = own_fragment(schema, one.get("$ref"))
         if fragment is not None:
@@ -83,8 +88,9 @@ def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The objects within `schema` that serve as schemas, each with its JSON pointer. An object serves as one by its
-    keyword, or as the target of a `$ref`.
+    """`schema` itself and the objects inside it that are schemas too, each with its JSON pointer.
+
+    An object is a schema if it is the value of a keyword that takes a schema, or if a `$ref` leads to it.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     seen: set[int] = set()
@@ -103,6 +109,10 @@ def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of keywords in `schema` that take schemas, each with its JSON pointer.
+
+    `pointer` is the JSON pointer of `schema`.
+    """
     for key, value in schema.items():
         if key in _NAMED_SCHEMAS and isinstance(value, dict):
             for name, inner in value.items():
@@ -114,7 +124,7 @@ def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple
 
 
 def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
-    """The part after the `#` of a reference into the schema itself; None for any other reference."""
+    """The part after the `#` if `ref` is a reference into `schema` itself. Otherwise None."""
     if not isinstance(ref, str):
         return None
     document, _, fragment = ref.partition("#")
@@ -122,6 +132,7 @@ def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
 
 
 def root_id(schema: Mapping[str, Any]) -> str:
+    """The id that the schema gives itself, without a `#` at its end. Empty if it has none."""
     named = schema.get("id" if is_draft_4(schema) else "$id", "")
     return named.rstrip("#") if isinstance(named, str) else ""
 
@@ -131,7 +142,10 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """The value that the JSON pointer of a `$ref` names; None: there is no such value, or the fragment is an anchor."""
+    """The value in `schema` to which `fragment`, the JSON pointer of a `$ref`, leads.
+
+    None if there is no such value, or if the fragment is not a JSON pointer.
+    """
     here: Any = schema
     if fragment and not fragment.startswith("/"):
         return None

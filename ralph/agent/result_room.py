@@ -1,6 +1,7 @@
-"""Limits the tokens of tool results in the context: cuts a result before it is added, never afterwards. Pure.
+"""Cuts tool results so that they fit into the context window. No I/O happens here.
 
-Bytes are those of the JSON in the request.
+A result is cut before it is added to the conversation, and never later. Numbers of bytes are sizes of the JSON in a
+request.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block, ToolOutput
 
-# A context over its threshold is compacted before the next request; results only have to leave room for that.
+# A context this full is compacted before the next request. Results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The fewest bytes to which a text is cut. A model that gets nothing of a result would only call again."""
+"""The minimum number of bytes that remain of a text that is cut. A model that gets nothing of a result would repeat
+the call."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
 _AROUND_TEXT_TOKENS = 13
-"""The tokens of `{"type":"text","text":""}`, the JSON around a text."""
+"""The number of tokens in `{"type":"text","text":""}`, the JSON around a text."""
 _LEAST_TOKENS = LEAST_BYTES // BYTES_PER_TOKEN
 
 CUT_NOTE = (
@@ -36,16 +38,21 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 
 
 def room_for(estimate: int, window: int | None) -> int | None:
-    """The tokens that the results of one answer may take together; None: the window is unknown.
+    """The number of tokens that the results of one answer may have together. None if the context window is unknown.
 
-    `estimate`: the tokens of the context with that answer, but without the results. With the results, the next request
-    stays within 95 % of the window, unless so little room is left that each result gets only its 2,000 bytes.
+    `estimate` is the number of tokens in the context, including that answer but without the results. The context with
+    the results fills at most 95 % of the window, unless so little is left that each result gets the minimum of 2,000
+    bytes.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
 
 def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[ToolOutput, ...]:
-    """The results of one answer, cut to fit: small ones stay whole, large ones share the remaining room."""
+    """The results of one answer, cut so that all of them together have at most `room_tokens`, if possible.
+
+    Small results are not cut. Large ones share the tokens that the small ones leave, but keep at least 2,000 bytes of
+    text each. If `room_tokens` is None, nothing is cut.
+    """
     if room_tokens is None:
         return tuple(outputs)
     shares = _shares([output_size(output) for output in outputs], room_tokens)
@@ -53,7 +60,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output unchanged if it fits, else cut in the middle; at least 2,000 bytes of a text are kept."""
+    """The output, cut in the middle if it has more than `room_tokens`. At least 2,000 bytes of a text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS
@@ -66,7 +73,7 @@ def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
 
 
 def output_size(output: ToolOutput) -> int:
-    """Estimated tokens of the tool result."""
+    """The estimated number of tokens of a tool result."""
     content = output.content
     if isinstance(content, str):
         return _ENVELOPE_TOKENS + tokens_of_bytes(sent_bytes(content))
@@ -74,17 +81,18 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The bytes of a text in a request, without its quotes. The sizes of two texts add up to the size of the joined
-    text.
+    """The number of bytes that a text has in a request, without the quotes around it.
+
+    The numbers for two texts add up to the number for the joined text.
     """
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The beginning and the end of the text with the note between them, cut at line breaks unless lines are too long.
+    """The text if it has at most `most_bytes`. Otherwise its beginning and its end, with a note between them.
 
-    `note`: may contain {left_out} and {total}, in bytes. If there is room for the note only, the result is the note
-    alone.
+    The text is cut at line breaks, unless a line is too long. In `note`, {left_out} and {total} are replaced by
+    numbers of bytes. If the note alone fills the room, the result is the note.
     """
     if sent_bytes(text) <= most_bytes:
         return text
@@ -102,10 +110,10 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks, reduced to fit into the room.
+    """The blocks, cut so that together they have at most `room_tokens`, if possible.
 
-    An image stays if it leaves the texts their minimum; otherwise a text replaces it. The texts share the remaining
-    room.
+    An image is kept if enough tokens remain for the minimum of text. Otherwise a short text replaces the image. The
+    texts share the tokens that the images leave.
     """
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
@@ -121,7 +129,7 @@ def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ..
 def _with_texts_within(blocks: Sequence[Block], room_tokens: int) -> Iterable[Block]:
     if sum(_block_size(block) for block in blocks if _is_text(block)) <= max(room_tokens, _LEAST_TOKENS):
         return blocks
-    merged = _merged(blocks)  # so that many small ones cannot have the least each
+    merged = _merged(blocks)  # otherwise each of many small texts would get the minimum
     shares = _shares([_block_size(block) if _is_text(block) else 0 for block in merged], room_tokens)
     return (
         _text(_cut_to(block["text"], share - _AROUND_TEXT_TOKENS)) if _is_text(block) else block
@@ -140,8 +148,10 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Divides the room among the sizes, the smallest first. Each gets the room that it needs, but at most an equal
-    part of the rest.
+    """Divides `room` among items of these sizes. Returns the share of each item, in the order of `sizes`.
+
+    The items get their shares from the smallest to the largest. Each gets its size, but at most an equal part of what
+    is left.
     """
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
@@ -164,7 +174,7 @@ def _tail(text: str, most_bytes: int) -> str:
 
 
 def _longest(text: str, most_bytes: int) -> int:
-    """The number of characters in the longest beginning of the text that takes at most `most_bytes` when sent."""
+    """The number of characters in the longest beginning of the text that has at most `most_bytes` in a request."""
     low, high = 0, min(len(text), max(0, most_bytes))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Builds the end of a run from the facts at that time. Pure."""
+"""Builds the end of a run from the facts that are known then. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
-"""Outcomes of a run that had begun its work: its result always has an answer, if only a synthetic report."""
+"""The outcomes after which the result always has an answer. If the model gave none, it is a synthetic report."""
 
 _BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
@@ -29,36 +29,42 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 _WERE_ASKED = frozenset({None, "interrupted"})
-"""The kinds of attempts that count as a turn: None, the kind of an answered attempt, and "interrupted"."""
+"""The values of `AttemptEnded.kind` that make a turn count. None is the kind of an attempt that was answered."""
 
 
 class Ending(Struct, frozen=True):
-    """The reason why the loop stopped, before it is recorded."""
+    """The reason why the work on a task ended. `told` turns it into the event `RunEnded`."""
 
     outcome: Outcome
     result: str | None = None
+    """The model's last text, or None."""
     stop_reason: str | None = None
     error: str | None = None
     cause: AgentError | None = None
+    """The error of the API that ended the work or came before its end, or None."""
     signal_number: int = 0
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: no limit ended it."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if the run ended for
+    another reason."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
-        """Whether a synthetic report must take the place of an answer."""
+        """Whether the run has no report, but needs one because it is required or in place of an answer."""
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
 
     @property
     def is_forced(self) -> bool:
-        """Whether a limit ended the run, perhaps in the middle of good work."""
+        """Whether a limit ended the run, although the model may have been making progress."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report after `turns` turns. `desk` took the run's reports; None: no report was required."""
+        """The synthetic report of a run that ended after `turns` turns.
+
+        `desk` has checked the model's reports. It is None if no report was required.
+        """
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error
@@ -74,12 +80,15 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because its final turn gave no report: the last report's problem is then the error."""
+        """Whether the run ended because the model gave no report, in its final turn or before.
+
+        The synthetic report then contains the fault of the last attempt at a report.
+        """
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:
-        """Why there is no answer, for the synthetic report."""
+        """The reason why there is no answer. The synthetic report contains it."""
         return self.limit or _REASONS.get(self.outcome, self.outcome.value)
 
     @property
@@ -88,6 +97,7 @@ class Ending(Struct, frozen=True):
         return self.cause.retry_after if is_for_later and isinstance(self.cause, HttpError) else None
 
     def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
+        """The event that reports this end. `duration_s` is the duration of the run in seconds."""
         report = self.report
         return RunEnded(
             outcome=self.outcome,
@@ -112,14 +122,14 @@ class Ending(Struct, frozen=True):
 
     @property
     def _api_failure(self) -> str | None:
-        """The API failure that ended the run; None: something else ended it."""
+        """The value of the `FailureKind` that ended the run, or None if no failure of the API ended it."""
         if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
             return None
         return failure_kind(self.cause).value
 
     @property
     def _words(self) -> str | None:
-        """The text of the result. A synthetic report is followed by the model's own last text."""
+        """The text of the result. If the report is synthetic, the model's own last text follows it."""
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:
@@ -128,24 +138,26 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """An `Events` sink with the sums of a run."""
+    """An `Events` sink that adds up the numbers of a run."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()
         self.retries = 0
         self.waited_s = 0.0
         self.api_s = 0.0
-        """Seconds inside `send_message()`."""
+        """The seconds spent in `send_message()`."""
         self.turns = 0
-        """Completed turns: those with an accepted answer and the results of its tools."""
+        """The number of completed turns. A completed turn has an accepted answer and the results of its tool
+        calls. The task adds to it."""
         self._asked_turns = 0
+        """The number of the last turn in which an attempt was answered or interrupted."""
 
     @property
     def counted_turns(self) -> int:
-        """The number of turns in the result.
+        """The number of turns that the result shows.
 
-        A turn whose answers were useless or cut off counts; one with only failed requests does not, because a resumed
-        session repeats it.
+        A turn counts even if its answers were useless or cut off. A turn with only failed requests does not count,
+        because a resumed session repeats it.
         """
         return max(self.turns, self._asked_turns)
 
@@ -154,11 +166,11 @@ class Tally:
             case AttemptEnded():
                 if event.kind in _WERE_ASKED:
                     self._asked_turns = event.turn
-                # A broken answer is billed too, for the tokens that the server had counted.
+                # The server bills an answer that broke off too.
                 if event.tokens != TokenUsage():
                     self.usage = self.usage.plus(event.model, event.tokens, event.facts)
                 self.api_s += event.latency_s
             case RetryRecovered() | RetryExhausted():
-                # Each of these events closes a chain, with the time that it really took.
+                # Each of these events comes once for a request with retries, and has the time of the completed waits.
                 self.retries += event.retries
                 self.waited_s += event.total_wait_s

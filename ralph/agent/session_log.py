@@ -1,6 +1,6 @@
-"""The only writer of a session's state: a record is written to the journal and then applied to the state.
+"""Records what happens in a session: writes each record to the journal, and then applies it to the session's state.
 
-An append that fails leaves the state unchanged. A run without a journal applies its records too.
+If the journal cannot be written, the state does not change. A run without a journal applies its records too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 class SessionLog:
     def __init__(self, journal: Journal, session: Session) -> None:
-        """`session`: the state after the journal's records so far."""
+        """`session` is the state that results from the journal's records so far."""
         self._journal = journal
         self.session = session
 
     def record(self, *records: Record, sync: bool = True) -> None:
-        """Writes the records, all or none, and applies them.
+        """Writes all of the records to the journal and applies them to the state. If they cannot be written, none of
+        them is applied.
 
-        Raises JournalError. With `sync`, the records survive a power cut.
+        Raises JournalError. If `sync` is True, the records survive a power cut.
         """
         if not records:
             return

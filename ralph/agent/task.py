@@ -1,6 +1,6 @@
-"""One task: send, run the tools, repeat, until an outcome. Decides what each answer means for the run.
+"""Works on one task: sends a request, runs the tool calls in the answer, and repeats this until the task ends.
 
-Retries, tools, compaction and output belong to other modules.
+This module decides what each answer means for the run. Retries, tools, compaction and output belong to other modules.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """The agent loop of one session, task after task. Whenever `run()` has returned, `conversation` can be resumed."""
+    """The agent loop of one session, which works on one task after another.
+
+    After `run()` has returned, the conversation is always in a state that can be resumed.
+    """
 
     def __init__(
         self,
@@ -90,9 +93,10 @@ class Run:
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
     ) -> None:
-        """`session`: the state of an earlier run; None: the session is new, and its first task has a prompt.
+        """`session` is the state that an earlier process left. None means that the session is new; its first task
+        must then have a prompt.
 
-        `report_form`: the form of the final report; None: no report is required.
+        `report_form` is the form of the final report, or None if no report is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()
@@ -105,7 +109,7 @@ class Run:
         self._sink = events
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state)
-        """The log through which everything in this run is recorded in the session."""
+        """The journal and the state of the session. All records of this run are made with it."""
         self._transcript = Transcript(self.log, self)
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
@@ -135,29 +139,29 @@ class Run:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the session can be resumed: the journal has at least a prompt."""
+        """Whether the session has a message. A session without messages cannot be resumed."""
         return bool(self.conversation.messages)
 
     @property
     def _turn(self) -> int:
-        """The current turn, 1-based."""
+        """The number of the current turn, counted from 1."""
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
-        """Counts the event and passes it on: the `Events` port of all parts of a run."""
+        """Takes an event into account and passes it on. All parts of a run use this method as their `Events` port."""
         self._tally.emit(event)
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):
             self._closing.forget_text()
         if isinstance(event, ModelFallback | RetryScheduled):
-            self._record_target()  # whoever is killed from here on leaves it behind
+            self._record_target()  # recorded now, because the process may be killed during the wait that follows
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
-        """Runs until an outcome. `prompt`: the new task; None: pending work is resumed. `opening`: the records that
-        begin the run.
+        """Works until the task ends, and returns the end.
 
-        Never raises: errors of the API, errors of tools, signals and bugs become outcomes.
+        `prompt` is the new task. If it is None, unfinished work is resumed. `opening` holds the records that begin
+        the run. Raises no exception: errors of the API and of tools, signals and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -169,12 +173,12 @@ class Run:
             ending = Ending(Outcome.IO_ERROR, error=str(error))
         except Interrupted as stop:
             ending = ended_by_stop(stop)
-        except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be told
+        except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be reported
             ending = ended_by_exception(error)
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """The end of the run, after it was recorded. If the recording fails, that failure becomes the end."""
+        """Records the end of the run and returns it. If the journal cannot be written, the outcome is `IO_ERROR`."""
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
             ending = self._closing.with_report(ending)
@@ -211,8 +215,10 @@ class Run:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Begins the run: records the prompt together with the run's record, and finishes the pending work of an earlier
-        run before the model gets the prompt.
+        """Begins the run, and records the prompt together with the records in `opening`.
+
+        If an answer of an earlier run has tool calls without results, these calls are run before the model gets the
+        prompt.
         """
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
@@ -225,7 +231,7 @@ class Run:
         self._turn_state = TurnState()
         pending = transcript.pending
         if pending is not None:
-            transcript.queue(blocks, *opening)  # the calls may take long
+            transcript.queue(blocks, *opening)  # recorded now, because the calls may take long
             opening = ()
             if pending.calls:
                 self._run_tools(pending)
@@ -236,7 +242,7 @@ class Run:
         transcript.take_task(blocks, *opening)
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """The report that an earlier process accepted but did not deliver; None: there is none."""
+        """The report that an earlier process accepted but did not deliver, or None."""
         report = self.log.session.report
         if prompt is not None or report is None or self._transcript.pending:
             return None
@@ -247,11 +253,12 @@ class Run:
         return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """Begins a turn. Returns the end of the run if a limit allows no further turn."""
+        """Begins a turn. Returns the end of the run if a limit allows no further turn, otherwise None."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
-            self._waiter.sleep(0, waiting_for="the time limit")  # which ends the run, before it asks again
+            # This raises TimeIsUp, so that the run ends before the next request.
+            self._waiter.sleep(0, waiting_for="the time limit")
         if finishing.is_over(turn):
             return self._closing.forced()
         self.emit(TurnStarted(turn))
@@ -271,7 +278,7 @@ class Run:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """Runs one turn. However the turn ends, an event reports the sum of its attempts."""
+        """Runs one turn, and emits an event with the number of its attempts, even if an exception ends the turn."""
         asked = self._requests = TurnRequests(self._turn)
         try:
             return self._one_turn()
@@ -280,15 +287,17 @@ class Run:
                 self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
-        """Requests answers until one is accepted and its tools have run. Returns the end of the run; None: another
-        turn may begin.
+        """Requests answers until one is accepted and its tools have run.
+
+        Returns the end of the run, or None if another turn may begin.
         """
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
             pending = self._transcript.take_pending()
             answer, state = (pending, state) if pending else self._ask_past_damage(state)
-            if contexts != self._asking.fresh_contexts:  # nobody knows any more what was to be gone on with
+            # After a compaction, the model cannot continue an answer that was cut off before.
+            if contexts != self._asking.fresh_contexts:
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
             self._closing.last_stop_reason = answer.stop_reason
             state, step = next_step(state, answer, needs_report=self._closing.needs_report)
@@ -303,15 +312,17 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """Acts on an answer that was added to the conversation. Returns the end of the run, or the state in which
-        this turn continues; None: the turn is over.
+        """Acts on an answer that became part of the conversation.
+
+        Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
         """
         match step:
             case RunTools():
                 if step.notice is not None:
                     self.emit(Notice(step.notice))
                 if self._closing.is_final:
-                    self._closing.take_final_words(answer.text)  # before its calls, which may take them back
+                    # The text must be looked at before the calls, because a call may discard a report in it.
+                    self._closing.take_final_words(answer.text)
                 self._run_tools(answer)
                 return self._after_tools(state)
             case Continue():
@@ -319,7 +330,7 @@ class Run:
                     self._transcript.say(CONTINUE)
             case End():
                 return self._closing.ended_by(step, answer.stop_reason)
-            case _:  # a pause: the conversation is sent as it is
+            case _:  # The server paused: the conversation is sent as it is.
                 pass
         return state
 
@@ -331,8 +342,11 @@ class Run:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """Acts on a useless answer. Returns the end of the run, or the state in which this turn continues; None: the
-        turn is over.
+        """Acts on an answer that is useless, unless it contains a report that can be accepted.
+
+        `is_committed` is True for the answer of an earlier process, which is part of the conversation already. Any
+        other useless answer does not become part of the conversation. Returns the end of the run, or the state in
+        which this turn continues.
         """
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
@@ -362,8 +376,10 @@ class Run:
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """Ends the turn, unless all calls of its answer were malformed, were failed reports, or were refused in the
-        final turn.
+        """Decides what follows the tool calls of an answer.
+
+        The turn is over, unless all calls were malformed, were failed reports, or were refused in the final turn.
+        Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
         """
         rules, closing = self._rules, self._closing
         rules.end_answer()
@@ -387,7 +403,9 @@ class Run:
         return state
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """The end of the run; or the unchanged state, if this turn becomes the final one instead."""
+        """Returns the end of the run after too many useless answers, or the unchanged state if this turn becomes the
+        final one instead.
+        """
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending
@@ -395,9 +413,10 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """Keeps a report that the model wrote as text. The report is accepted only in the final turn.
+        """Looks for a report that the model wrote as text, and caches it. In the final turn, it is accepted.
 
-        `said`: the text of this turn's earlier answers, which were cut off and then continued.
+        `said` is the text of this turn's earlier answers that were cut off and that `answer` continues. Returns the
+        end of the run if the report was accepted, otherwise None.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -413,8 +432,9 @@ class Run:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """Requests one whole answer. Returns it with the state of the turn. A damaged answer is requested again at
-        once, once per turn.
+        """Requests one complete answer, and returns it with the state of the turn.
+
+        If the answer arrives damaged, it is requested again at once, but only once per turn.
         """
         try:
             return self._ask(), state
@@ -426,7 +446,9 @@ class Run:
         return self._ask(), state
 
     def _ask(self) -> Answer:
-        """Requests one whole answer, which is not yet part of the conversation."""
+        """Requests one complete answer, compacting the context if needed. The answer is not yet part of the
+        conversation.
+        """
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
@@ -440,12 +462,12 @@ class Run:
                     raise
 
     def _make_room(self, trigger: str) -> bool:
-        """Compacts the context, or begins the final turn. Returns whether asking again makes sense."""
+        """Compacts the context, or begins the final turn if that fails. Returns whether a request makes sense now."""
         if self._asking.make_room(trigger, self._requests):
             if (notice := self._closing.final_notice()) is not None:
-                self._asking.tell(notice)  # what told the model so may be in the old context
+                self._asking.tell(notice)  # again, because the first one may have been in the old context
             return True
-        # Where there is no more than the task, one sentence more cannot help either.
+        # If the context contains only the task, adding a notice cannot help either.
         if self._closing.is_final or not self._asking.may_shrink:
             return False
         self._enter_final_turn("context")
@@ -456,7 +478,7 @@ class Run:
         return self._asking.accept(answer)
 
     def take_requested_model(self) -> None:
-        """Changes to the model that a driver has requested, from the next request on."""
+        """Changes to the model that a driver has requested, if any, for the next requests."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)
@@ -466,7 +488,7 @@ class Run:
         self._transcript.write(*self._target_records())
 
     def _target_records(self) -> list[Record]:
-        """Records of the current target and of cooldowns, so that a resumed session continues with both."""
+        """The record of the current target and of cooldowns, if they have changed. A resumed session needs them."""
         return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:

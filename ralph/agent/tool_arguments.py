@@ -1,7 +1,8 @@
-"""Checks a tool call's arguments against the tool's schema; errors are sentences that a model can act on.
+"""Checks the arguments of a tool call against the tool's schema. Each error is a sentence that tells the model what
+to correct.
 
-It supports the part of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Other keywords are not checked, and no value is converted.
+It supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
+and `items`. Other keywords are ignored, and no value is converted.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _ARTICLE_AND_NAME = {
 
 class ArgumentCheck(Struct, frozen=True):
     error: str | None
-    """One sentence per fault, with path and expected type; None: the call may run."""
+    """One sentence per fault, with the path and the expected type. None if the call may run."""
     ignored: tuple[str, ...] = ()
-    """Top-level keys the schema does not know; the call runs without them."""
+    """Top-level arguments that the schema does not contain. The call runs without them."""
 
 
 def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
@@ -87,11 +88,11 @@ def _is_of_type(value: Any, expected: str | list[str]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a JSON number: not a boolean, and not NaN or Infinity, which Python's parser accepts."""
+    """Whether a value is a number in JSON. In Python, booleans, NaN and Infinity are numbers too, but not in JSON."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# The first type in this order that fits names a value.
+# An error message names a value by the first of these types to which it belongs.
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
@@ -104,7 +105,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
-    """Whether two values are equal as JSON: 1 is not true."""
+    """Whether two values are equal in JSON. In Python, 1 and True are equal, but in JSON they are not."""
     return bool(type(value) is type(allowed) and value == allowed)
 
 

@@ -1,6 +1,6 @@
-"""Handles one answer's tool calls: checks them, runs them, collects the results in order.
+"""Handles the tool calls of one answer: it checks them, runs them, and collects their results in order.
 
-`call_rules.py` decides which may run.
+`call_rules.py` decides which calls may run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
     from ralph.values.tool_calls import FileChange
 
-# More calls at once than cores gain nothing but memory.
+# More calls at once would take memory and would hardly be faster.
 MOST_PARALLEL_CALLS = 8
 
 INTERRUPTED = (
@@ -37,7 +37,7 @@ INTERRUPTED = (
 
 
 class ToolTurn:
-    """One answer's calls, until each has a result."""
+    """The tool calls of one answer, until each of them has a result."""
 
     def __init__(
         self,
@@ -55,15 +55,18 @@ class ToolTurn:
         self.events = events
         self.rules = rules
         self.room_tokens = room_tokens
-        """Tokens that the results may take together; None: no limit."""
+        """The number of tokens that the results may have together, or None if there is no limit."""
         self.finished: dict[str, ToolResult] = {}
-        """Results so far, by call id. They stay available after an `Interrupted`. A call that was running then has
-        an error result, which says that its effects are unknown."""
+        """The results so far, by call id. After an `Interrupted`, a call that was running has an error result, which
+        says that the call's effects are unknown."""
         self.changes: dict[str, FileChange | None] = {}
-        """The planned file change of each call of this process, by call id."""
+        """The planned change of a file, or None, for each call that this process ran, by call id."""
 
     def resume(self) -> None:
-        """Takes over a turn of an earlier process, whose announced calls may or may not have run."""
+        """Takes over the results of calls that an earlier process ran. Must be called before `run`.
+
+        Calls that the process recorded as about to run may or may not have run.
+        """
         results, intents = self.log.session.results, self.log.session.intents
         self.finished.update(results)
         if self.room_tokens is not None:
@@ -74,7 +77,10 @@ class ToolTurn:
                 self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
-        """Runs the calls. Returns their results in order. Each intent in the journal has at most one effect."""
+        """Runs the calls that have no result yet, and returns the results of all calls in order.
+
+        A call with effects takes effect at most once, even if an earlier process has recorded it as about to run.
+        """
         try:
             for batch in _batches(
                 [call for call in self.calls if call.id not in self.finished], self.toolbox
@@ -117,8 +123,9 @@ class ToolTurn:
         self._finish(done)
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Records that the calls are about to run. The records must survive a power cut only if some call has
-        effects.
+        """Records in the journal that the calls are about to run.
+
+        If one of the calls has effects, the records are made to survive a power cut.
         """
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
@@ -128,15 +135,16 @@ class ToolTurn:
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """The result of a call that an earlier process announced; None: the call may run, perhaps for the second
-        time.
+        """The result of a call that an earlier process has recorded as about to run.
+
+        None if there is no such record, or if the call may run (again) because it changed nothing.
         """
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
             return None
         change = intents[call.id]
         if call.name in FILE_TOOLS:
-            # Without a change it could do nothing.
+            # A call for which no change was planned could not change anything.
             return None if change is None else self._settle(call, change)
         return ToolOutput(INTERRUPTED, is_error=True)
 
@@ -148,7 +156,7 @@ class ToolTurn:
             raise
 
     def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """The outputs, cut to fit into the context."""
+        """The outputs, cut so that they fit into `room_tokens`, which is reduced by their size."""
         fitted = all_fitted(outputs, self.room_tokens)
         if self.room_tokens is not None:
             self.room_tokens -= sum(map(output_size, fitted))
@@ -170,8 +178,10 @@ def _read_only_names(toolbox: Toolbox) -> set[str]:
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Groups the calls: neighbouring read-only calls together, every other call alone. So effects keep the model's
-    order.
+    """Groups the calls. Neighbouring read-only calls form groups of at most `MOST_PARALLEL_CALLS`, which run in
+    parallel.
+
+    Every other call is a group of its own, so that calls with effects run in the model's order.
     """
     read_only = _read_only_names(toolbox)
     for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):

@@ -1,6 +1,6 @@
-"""Keeps a session's conversation and its journal the same: each addition goes to both in one write.
+"""Adds messages to a session's conversation by writing records to the journal, and emits the events about them.
 
-It decides nothing: the loop decides about additions.
+It makes no decisions: its caller chooses what is added.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The answer that an earlier process left without a following message; `take_pending` takes it once. None:
-        there is none."""
+        """The last answer of an earlier process, if no message follows it and `take_pending` has not returned it yet.
+        Otherwise None."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
-        """Whether the API refused the last request, perhaps because of an image."""
+        """True if the API refused the last request, perhaps because of an image."""
 
     @property
     def session(self) -> Session:
@@ -55,6 +55,7 @@ class Transcript:
         return self._log.session.conversation
 
     def take_pending(self) -> Answer | None:
+        """Returns `pending`, and sets it to None."""
         pending, self.pending = self.pending, None
         return pending
 
@@ -62,30 +63,33 @@ class Transcript:
         self._log.record(*records)
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Records a prompt that comes while calls are running, so that it is not lost."""
+        """Records a prompt that the model gets only after tool calls, so that it is not lost while they run."""
         self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Adds a prompt of the user. If the last user message has no answer yet, the prompt is joined to that
-        message, because roles must alternate.
+        """Adds a prompt of the user.
+
+        If the last message is a user message, the prompt becomes part of it, because user and assistant messages must
+        alternate.
         """
         message = user_message([*self._still_wanted(), *blocks])
         self._log.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
     def say(self, *words: str) -> None:
-        """Adds a user message from ralph."""
+        """Adds a user message that ralph wrote."""
         blocks = _texts(words)
         self._log.record(self._grown_record(blocks))
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """The conversation with notices, which are committed only when an answer is accepted."""
+        """The conversation with notices for the model at its end. The session itself remains unchanged."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """Commits the notices and, after them, an accepted answer. Returns the answer as it stands in the
-        conversation.
+        """Adds the notices and an accepted answer to the conversation.
+
+        Returns the answer as it was added, with calls whose ids and names the API will accept.
         """
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
@@ -99,13 +103,14 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """Emits the event of the message with all results of the last answer."""
+        """Emits the event for the message with the results of the last answer's calls, which must be recorded."""
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Repairs the conversation so that it can be resumed: records and emits the results that are missing.
+        """Records and emits the results of calls that are missing, so that the conversation can be resumed.
 
-        `finished`: the known results, whether they are recorded or not.
+        `finished` holds the known results, whether they are recorded or not. A call without a known result gets an
+        error result.
         """
         session = self.session
         recovered = recover_conversation(session.conversation, {**session.results, **finished})
@@ -116,11 +121,11 @@ class Transcript:
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """The conversation as it would be in a fresh context with this content."""
+        """The conversation as it would be in a new context with this content."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """Replaces the context by a fresh one; the journal keeps both."""
+        """Replaces the context by a new one. The journal keeps the records of both."""
         self._log.record(compacted_record(user_message(content), summary, event))
         self._events.emit(event)
 
@@ -142,9 +147,9 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The blocks of the unanswered message that are sent again.
+        """The blocks of the last message that are sent again with a new prompt, if it is a user message.
 
-        If the API refused the message, its images are left out, because they may be the cause.
+        If the API refused the last request, the images are left out, because they may be the cause of the refusal.
         """
         unanswered = self._unanswered()
         if not self.was_refused:

@@ -1,1 +1,1 @@
-"""The Messages API over HTTP: one request, one whole answer or one of five errors."""
+"""A client of the Messages API over HTTP. One request leads to one complete answer or to one of five errors."""

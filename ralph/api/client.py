@@ -1,8 +1,8 @@
-"""The Messages API over HTTP: sends one request, once, and returns a whole answer or raises one of the five errors.
+"""A client of the Messages API over HTTP, for one endpoint.
 
-It never retries, never follows a redirect and knows no policy. An `Exchange` carries the bytes, and a `Reception` makes
-an answer of them. It can also request the server's description of a model; the result is a description or nothing,
-never an error.
+It sends a request once, and returns a complete answer or raises one of the five errors in `values/errors.py`. It
+never retries and never follows a redirect. `Exchange` carries the bytes, and `Reception` parses the answer. The
+client can also ask the server for its description of a model.
 """
 
 from __future__ import annotations
@@ -34,28 +34,33 @@ if TYPE_CHECKING:
 
 API_VERSION = "2026-10-21"
 
-# An attempt to connect that our clock has given up continues in its thread for this long: the clock must be
-# first.
+# The HTTP library's time limit for connecting exceeds ralph's own limit by this much, so that ralph's limit is always
+# reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""Seconds for the whole request, from name lookup to last byte: a run works without the description."""
+"""The time limit in seconds for the whole request for a description, from name lookup to the last byte. It is short,
+because a run works without the description."""
 DESCRIPTION_BYTES = 256 * 1024
+"""The maximum size of a description. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
-    """The address of requests, and their headers. The headers hold the credential."""
+    """The base URL for requests, and the headers that the target adds to each request, among them the key."""
 
     base_url: str
     headers: Headers
 
     @property
     def host(self) -> str:
+        """The host, with the port if the URL contains one."""
         return httpx.URL(self.base_url).netloc.decode("ascii", "replace")
 
 
 class MessagesApi:
-    """A `Client` for one endpoint. `redact` removes secrets from every text inside an error. `answered`: the hosts that
-    have answered before and so are known to exist; all clients share this set.
+    """Sends requests to one endpoint.
+
+    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before;
+    all clients share it. If the name of such a host cannot be found, the failure counts as temporary.
     """
 
     def __init__(
@@ -77,13 +82,14 @@ class MessagesApi:
         self._redact = redact
 
     def send_message(self, body: RequestBody, events: Events) -> Answer:
-        """Send `body` once; the events of the answer go to `events`. Raises only `AgentError`, and `Interrupted`
-        when a signal ends the wait.
+        """Sends `body` once and returns the answer. `events` receives the events of the answer's stream.
+
+        Raises only `AgentError`, and `Interrupted` if a signal, a time limit or a driver ends the wait.
         """
         own = {
             "accept": "text/event-stream, application/json",
             "content-type": "application/json",
-            # Without its length a body in pieces would be sent chunked.
+            # Without this header, httpx would send a body in pieces with chunked encoding.
             "content-length": str(sum(map(len, body))),
         }
         request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
@@ -111,7 +117,10 @@ class MessagesApi:
         return answer
 
     def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
-        """Ask the server once for its description of `model`; None: it gives none. Raises only `Interrupted`."""
+        """Asks the server once for its description of `model`, and waits at most `within_s` seconds.
+
+        Returns None if the server sends no usable description in time. Raises only `Interrupted`.
+        """
         until_s = self._clock.now_s() + within_s
         try:
             path = f"/v1/models/{quote(model, safe='')}"
@@ -151,13 +160,14 @@ class MessagesApi:
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
-            # A proxy that may compress also buffers; a stream must not wait in its buffer.
+            # A proxy that compresses a stream also holds back its events in a buffer.
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,
         }
-        # A header that the user names wins; none of those can frame the request (`values/endpoint.py`).
+        # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
+        # could break the request.
         named = {name.lower(): value for name, value in self._endpoint.headers.plain}
-        # httpx would encode text as ASCII.
+        # Values are encoded here, because httpx would encode them as ASCII.
         return [
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
@@ -167,8 +177,10 @@ class MessagesApi:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
 ) -> ModelDescription | None:
-    """Receives the description; None: the server gives none. Raises only `Interrupted`. The exchange is over
-    afterwards; if the body was read to its end, the connection can be used again.
+    """Receives a model's description, and ends the exchange.
+
+    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the body was read
+    to its end, the connection can be reused. Raises only `Interrupted`.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -181,11 +193,13 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer; None: the answer is an error, or not complete within the limits."""
+    """The body of a 2xx answer. None if the status is another one, or if reading fails, takes too long or gives too
+    much.
+    """
     is_success = False
     body = bytearray()
-    # A wait prefers an item that is there to its deadline: a server that never stops sending would put it off for
-    # ever.
+    # A wait returns an available item even after its deadline. Without this check, a server that never stops sending
+    # would postpone the deadline for ever.
     while clock.now_s() < until_s:
         item = exchange.next_item(until_s, waiting_for)
         if item is TIMED_OUT or isinstance(item, Failed):

@@ -1,8 +1,11 @@
-"""The clocks of one answer, and the next clock to fire. Pure: it takes moments and returns the nearest deadline. The
-read timeout of an HTTP library cannot replace these clocks: it never fires on a stream of pings or on a slow drip.
+"""The time limits of one answer, and the deadlines that follow from them. No I/O happens here.
+
+The read timeout of an HTTP library is not enough, because a stream of pings, or a stream that arrives very slowly,
+never exceeds it.
 """
 
-# No `from __future__ import annotations` here: the rows of settings are read from the annotations.
+# There is no `from __future__ import annotations` here, because the definitions of settings are read from the
+# annotations when the program runs.
 
 from typing import Annotated
 
@@ -12,7 +15,7 @@ from ralph.values.setting import SECONDS, SMALLER, Key
 
 
 class ClockLimits(Struct, frozen=True):
-    """The limit of each clock in seconds. A limit of 0 switches the clock off."""
+    """The time limits in seconds. 0 turns a limit off."""
 
     connect_s: Annotated[
         float,
@@ -22,43 +25,51 @@ class ClockLimits(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 10.0
-    """Longest time for name lookup, TCP and TLS together."""
+    """The longest time for name lookup, TCP and TLS together."""
     first_byte_s: Annotated[
         float,
         Key(
             SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
         ),
     ] = 180.0
-    """Longest time from the open connection, sending included, to the first byte of the answer's body."""
+    """The longest time from the open connection to the first byte of the answer's body. It includes sending the
+    request.
+    """
     bytes_idle_s: Annotated[
         float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
     ] = 90.0
-    """Longest time between two reads of the body. Pings count as bytes."""
+    """The longest time between two reads of the body. Pings count."""
     progress_idle_s: Annotated[
         float,
         Key(
             SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
         ),
     ] = 300.0
-    """Longest time between two stream events other than pings."""
+    """The longest time between two events of the stream. Pings do not count."""
     response_s: Annotated[
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
-    """Longest time for one answer, from beginning to end."""
+    """The longest time for one answer, from beginning to end."""
 
 
 ERROR_BODY_S = 5.0
+"""The time limit in seconds for reading the body of an error."""
 
 
 class Deadline(Struct, frozen=True):
     clock: str
+    """The name of the time limit, such as "first byte"."""
     at_s: float
+    """The time of the run's clock at which the time limit is reached."""
     after_s: float
-    """The clock's limit in seconds."""
+    """The time limit itself, in seconds."""
 
 
 class ResponseClocks:
-    """Notes when the parts of an answer came, on one monotonic clock, and computes the next deadline."""
+    """Stores when the parts of an answer arrived, and computes the next deadline.
+
+    All times are seconds of the run's clock.
+    """
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -76,11 +87,13 @@ class ResponseClocks:
             self._progress_s = now_s
 
     def got_progress(self, now_s: float) -> None:
+        """Must be called for each event of the stream that is not a ping."""
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for reading an error's body. It is short, because the status is already known and matters more
-        than the body.
+        """The deadline for reading the body of an error.
+
+        It comes soon, because the status of the answer is already known and matters more.
         """
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
@@ -88,7 +101,7 @@ class ResponseClocks:
         return Deadline("error body", ends_s, ERROR_BODY_S)
 
     def next_deadline(self) -> Deadline | None:
-        """The clock that fires first; None: all clocks are off."""
+        """The earliest deadline of the limits that apply now, or None if all of these are turned off."""
         limits = self._limits
         running = [("response", self._started_s, limits.response_s)]
         if self._byte_s is not None and self._progress_s is not None:
@@ -105,21 +118,22 @@ class ResponseClocks:
 
 
 CATCH_UP_S = 1.0
+"""The time in seconds for which data may still be read after a deadline has passed."""
 _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
-    """Lets an item that is already there win over a deadline that has passed, but only for a moment.
+    """Allows data to be read for a short time after a deadline has passed.
 
-    A stopped process or a laptop that slept wakes long after its deadline, and its reader thread must first read what
-    came meanwhile. But a server that never stops sending must not postpone a deadline for ever.
+    If the process was stopped or the laptop slept, the deadline may have passed long ago, while data that arrived in
+    time is still unread. The time is limited, so that a server that never stops sending cannot postpone the deadline.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The moment until which the caller waits for an item; None: the clock has fired."""
+        """The time until which the caller may wait for data, or None if it must not wait any longer."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s
@@ -129,5 +143,5 @@ class CatchUp:
 
     @staticmethod
     def woke_late(deadline: Deadline, now_s: float) -> bool:
-        """Whether a wait ended so long after its deadline that something may have arrived unread."""
+        """Whether a wait ended so long after its deadline that the process may have been stopped in the meantime."""
         return now_s - deadline.at_s >= _WOKE_LATE_S

@@ -1,6 +1,6 @@
-"""Collects one content block from its deltas, and parses tool input when the block ends.
+"""Builds one content block of an answer from its deltas, and parses the input of a tool call when the block ends.
 
-A call that cannot run is marked as malformed; its input is never guessed.
+If the input is invalid, the call is marked as malformed. Ralph never guesses what a broken input was meant to be.
 """
 
 from __future__ import annotations
@@ -31,38 +31,45 @@ if TYPE_CHECKING:
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | {"text", "thinking"}
-"""Kinds of blocks whose deltas are known: any other delta for them is a protocol error."""
+"""Block types whose deltas ralph knows. If such a block gets a delta that belongs to another block type, the answer
+is refused."""
 
 
 class OpenBlock:
-    """A block that has begun. Raises StreamParse if its fields or a delta do not fit its kind."""
+    """A content block that has begun.
+
+    The constructor raises StreamParse if a field has the wrong type. `extend` does so if a delta has a field of the
+    wrong type, or does not fit the block.
+    """
 
     def __init__(self, block: Block) -> None:
         check_block(block)
         self.block = block
         self.is_closed = False
         self.malformed: str | None = None
-        """The reason why the tool call cannot run, set when the block ends; None: it can run."""
+        """The reason why the tool call cannot run, or None if it can. It is known when the block has ended."""
         self.raw_input = ""
+        """The input of the tool call as the model wrote it. It is known when the block has ended."""
         self._kind: str = block["type"]
         self._fragments: list[str] = []
         if self._kind in {"text", "thinking"}:
             self.block.setdefault(self._kind, "")
         if self._kind == "thinking":
-            # Local servers leave it out; a thinking block without one cannot be sent back.
+            # Local servers leave the signature out, but a thinking block without that field cannot be sent back.
             self.block.setdefault("signature", "")
 
     @property
     def is_client_call(self) -> bool:
+        """Whether the block is a call of one of ralph's tools, not of a tool that the server runs itself."""
         return self._kind == "tool_use"
 
     @property
     def streamed_bytes(self) -> int:
-        """Bytes of text, thinking and tool input that came in deltas."""
+        """The number of bytes of text, thinking and tool input that arrived in deltas."""
         return sum(len(fragment.encode("utf-8", "replace")) for fragment in self._fragments)
 
     def extend(self, delta: KnownDelta | dict[str, Any]) -> None:
-        """Takes one delta. Deltas of unknown kinds, and deltas for unknown blocks, are ignored."""
+        """Adds one delta. Deltas of unknown types and deltas for blocks of unknown types do not change the block."""
         match delta:
             case TextDelta():
                 self._append(delta, delta.text, fits=self._kind == "text")
@@ -83,7 +90,7 @@ class OpenBlock:
         if kind == "compaction_delta" and self._kind == "compaction":
             self.block.update({name: value for name, value in delta.items() if name != "type"})
         elif kind in KNOWN_DELTAS and self._kind in _KINDS_WITH_DELTAS:
-            checked(delta, KnownDelta)  # raises: its fields are not those of its kind
+            checked(delta, KnownDelta)  # raises, because the delta has a known type but a wrong field
 
     def close(self) -> None:
         self.is_closed = True
@@ -109,25 +116,28 @@ class OpenBlock:
         try:
             if self.raw_input.strip():
                 value = strict_json(self.raw_input)
-            elif value:  # it came whole, in no deltas
+            elif value:  # the input arrived when the block began, without deltas
                 self.raw_input = json.dumps(value)
             _check_strict(value)
         except (ValueError, RecursionError) as error:
             self.malformed = f"its input is not valid JSON ({error})"
         if self.malformed is None and not isinstance(value, dict):
             self.malformed = f"its input must be a JSON object, got {type(value).__name__}"
-        # The API takes nothing but an object back; this wrapper is the form it documents.
+        # The API requires an object. It documents this form for an input that is not JSON.
         self.block["input"] = value if self.malformed is None else {"INVALID_JSON": self.raw_input}
 
 
 def _check_strict(value: Any) -> None:
-    """Raises ValueError for values that JSON does not have: NaN, Infinity (also as 1e999), lone surrogates."""
-    # Two halves of a character in different escapes join here; a single half could not reach a command.
+    """Raises ValueError for values that JSON does not allow: NaN, Infinity (also written as 1e999) and lone
+    surrogates.
+    """
+    # The decoder has joined the two halves of a surrogate pair. A single half is refused here, because no command
+    # could receive it.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _joined_surrogates(text: str) -> str:
-    """The text with surrogate pairs from two deltas joined; a lone surrogate becomes U+FFFD."""
+    """Joins the two halves of surrogate pairs that arrived in different deltas. A lone surrogate becomes U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

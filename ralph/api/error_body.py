@@ -1,9 +1,9 @@
-"""Reads answers that are not a message: an HTTP error, a 2xx that is no event stream, or one with an error object.
-Pure.
+"""Makes errors from answers that are not a message: an HTTP error, a 2xx answer that is not an event stream, or an
+error object. No I/O happens here.
 
-It reads bodies of all known servers: Anthropic's error object, OpenAI's, a proxy's page. A field of the wrong type
-counts as missing, where a typed decoder would refuse the whole object. `error_fields` never raises. All texts in an
-`HttpError`, and in a `StreamParse` of `not_a_stream`, are redacted.
+It reads the error objects of Anthropic, OpenAI and FastAPI, and pages of proxies. A field of the wrong type counts as
+missing, whereas a typed decoder would reject the whole object. `http_error` and `not_a_stream` redact the texts in
+their errors, `stream_error` does not.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def stream_error(event: dict[str, Any]) -> AgentError:
-    """The error that an `error` event reports, or an error object in a 2xx body. The object may come from the API or
-    from another server.
+    """The error that the server reports in an `error` event, or in an error object in a 2xx body.
 
-    Its `error.type` decides the kind of error. If the API has no such type, the status in its `code` decides.
+    The field `error.type` decides whether the error is permanent (StreamParse) or transient (StreamTransient). If
+    `error.type` is not one of the API's types, the HTTP status in the field `code` decides. Error codes and messages
+    with a known meaning, such as a spend limit, decide before both.
     """
     fields = error_fields(event)
     status = status_meant(fields.type, fields.status)
@@ -40,22 +41,22 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """The fields of an error object, from any server; None: missing."""
+    """The fields of an error object from any server. A missing field is None."""
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`. For another server: its `code`, if ralph knows that code."""
+    """The API's `details.error_code`. For other servers, the `code` if it is one of `classify.DECISIVE_CODES`."""
     status: int | None = None
-    """The HTTP status, if the server repeats it in `code`."""
+    """The HTTP status, if the server wrote it into the field `code`."""
     message: str | None = None
     request_id: str | None = None
 
 
 def error_fields(value: object) -> ErrorFields:
-    """Read `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object": "error", ...}` and `{"detail":
-    ...}`.
+    """Reads the fields of an error object: `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object":
+    "error", ...}` or `{"detail": ...}`.
 
-    `value` is a decoded body. If it is not an object, it has no fields.
+    `value` is the decoded body. If it is not an object, all fields are None. Never raises an exception.
     """
     if not isinstance(value, dict):
         return ErrorFields()
@@ -75,7 +76,10 @@ def error_fields(value: object) -> ErrorFields:
 
 
 def _sentence(value: object, depth: int = 3) -> str | None:
-    """The message for people in an error object, wherever the server puts it."""
+    """The error message for people, from the fields in which servers put it. None if there is none.
+
+    `depth` is the number of levels of nesting that are searched.
+    """
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:
@@ -95,7 +99,7 @@ def _sentence(value: object, depth: int = 3) -> str | None:
 def _text_or_none(value: object) -> str | None:
     return (
         value if isinstance(value, str) and value not in {"", "None"} else None
-    )  # "None": a Python server's null
+    )  # some servers in Python write None as "None"
 
 
 _TITLE = r"(?is:<title[^>]*>(.*?)</title)"
@@ -107,7 +111,8 @@ def http_error(
 ) -> HttpError:
     """The error for a status outside 2xx.
 
-    `headers` must be case-insensitive or in lower case; `body` may be incomplete.
+    `headers` has lower-case names, or finds names in any case. `body` may be incomplete. `now` is the current time,
+    which is needed for a `Retry-After` that is a date.
     """
     text = redact(body.decode("utf-8", "replace"))
     fields = _error_fields(text)
@@ -132,8 +137,9 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx answer of another type, such as a captive portal's page: with its type, title and first
-    text.
+    """The error for a 2xx answer of an unexpected content type, such as the login page of a public network.
+
+    Its message quotes the content type, the page's title and the beginning of the text.
     """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
@@ -144,7 +150,7 @@ def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[st
 
 
 def _error_fields(text: str) -> ErrorFields:
-    """The fields of an error's body. They are all None if the body is incomplete or is not JSON."""
+    """The fields of an error's body. All are None if the body is incomplete or not JSON."""
     try:
         return error_fields(json.loads(text))
     except (ValueError, RecursionError):

@@ -1,7 +1,8 @@
-"""One request on the wire: a reader thread that turns a blocking HTTP call into mailbox items.
+"""Sends one HTTP request and receives its response, without interpreting it.
 
-The thread resolves, connects, sends and reads; the main thread waits in the `Waiter` and can end it at any
-moment by shutting the socket down. Nothing here interprets an answer.
+A reader thread looks up the name, connects, sends the request and reads the response, whose parts it puts into a
+mailbox. The main thread waits for these parts with the `Waiter`. It can end the exchange at any time by shutting down
+the socket.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from ralph.values.ports import Mailbox, Waiter
 
-# The most chunks read ahead of the main thread, of at most 64 KiB each: bounds memory when a server is faster
-# than ralph.
+# The maximum number of chunks, of at most 64 KiB each, that are read before the main thread takes them. It limits the
+# memory that is used if a server is faster than ralph.
 READ_AHEAD_CHUNKS = 64
 # After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
 _SOCKET_OPTIONS = (
@@ -32,19 +33,20 @@ _SOCKET_OPTIONS = (
     ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 60),
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 10),
     ("TCP_KEEPCNT", socket.IPPROTO_TCP, 3),
-    # Bytes that nobody acknowledges for this long end the connection; milliseconds.
+    # The connection ends if the other side acknowledges no sent bytes for this many milliseconds.
     ("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 90_000),
     ("TCP_NODELAY", socket.IPPROTO_TCP, 1),
 )
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-# The most bytes behind a complete answer: enough for its last chunk and some pings, too few to read in vain.
+# The maximum number of bytes that are read after a complete answer, so that the connection can be reused. It is
+# enough for the last chunk and some pings.
 MOST_REST_BYTES = 64 * 1024
 PIECE_BYTES = 64 * 1024
 _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
-    """The connection is open, new or reused; the request is about to be sent."""
+    """The connection is open, new or reused, and the request will be sent next."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -53,26 +55,30 @@ class ResponseHead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
+    """The request failed, or the response broke off. `error` is the exception of the HTTP library."""
+
     error: Exception
 
 
 class BodyEnd(Struct, frozen=True):
-    """The body was read to its end."""
+    """The body was read completely."""
 
 
 Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
-    """An HTTP client with at most one exchange at a time, and the socket of that exchange."""
+    """An HTTP client that has at most one exchange at a time, and the socket of its connection."""
 
     def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
         self.http = http
         self.open_socket: socket.socket | None = None
+        """The socket of the newest connection, or None before the first one. The reader thread sets it."""
         self._waiter = waiter
         self._current: Exchange | None = None
 
     def start(self, request: httpx.Request) -> Exchange:
+        """Sends a request, after ending the previous exchange. Raises ShortageError if no thread can be started."""
         if self._current is not None:
             self._current.abort()
         self._current = Exchange(self, request, self._waiter)
@@ -84,9 +90,10 @@ class Wire:
 
 
 class Exchange:
-    """One request, which is sent as soon as the object is made. `next_item` returns Connected, ResponseHead, body
-    chunks (decoded) and BodyEnd, in this order, or Failed at any point. Raises ShortageError if the machine has no
-    thread left.
+    """One HTTP request and its response. The constructor starts a thread that sends the request.
+
+    `next_item` returns Connected, ResponseHead, chunks of the body and BodyEnd, in this order. At any point, Failed
+    may come instead, and nothing comes after it. The constructor raises ShortageError if no thread can be started.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -102,28 +109,31 @@ class Exchange:
         self._thread = start_thread(self._fetch, name="ralph-exchange")
 
     def next_item(self, until_s: float | None, waiting_for: str) -> Any:
-        """The next `Item`, or `TIMED_OUT`."""
+        """Waits for the next `Item`. Returns `TIMED_OUT` if none arrives before `until_s`."""
         item = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         if isinstance(item, bytes):
             self._read_ahead.release()
         return item
 
     def leave(self) -> None:
-        """Leaves a complete answer: the thread reads to the end of the body, so that the connection can be reused.
-        Everything that still arrives is dropped, errors included. If the thread is still reading when the next exchange
-        begins, that exchange ends it.
+        """Ends the exchange after a complete answer.
+
+        The thread reads the rest of the body, up to a limit, so that the connection can be reused. It drops the bytes
+        and errors of that rest. If it is still reading when the next exchange begins, it is stopped.
         """
         self._unwanted.set()
         self._mailbox.close()
         self._read_ahead.release()
 
     def abort(self) -> None:
-        """Ends the thread wherever it is. A name lookup or an unfinished connect cannot be ended: its thread is left
-        behind and does no harm. The request's own connect timeout ends an unfinished connect.
+        """Stops the exchange at any point.
+
+        While the thread is looking up a name or connecting, it cannot be stopped. It is then left running, which does
+        no harm. When it has connected, it shuts the connection down; the connect timeout limits the time until then.
         """
         self._aborted.set()
         self.leave()
-        # A body that was read to its end leaves a connection that the next request can use.
+        # If the body was read to its end, the next request can use the connection, so the socket stays open.
         if self._thread.is_alive() and not self._has_ended.is_set() and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
 
@@ -135,16 +145,18 @@ class Exchange:
                 self._read_body(response)
             finally:
                 response.close()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread decides
+        except Exception as error:  # noqa: BLE001 - the main thread decides what any error means
             self._mailbox.put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Reads to the end, unless the exchange is aborted or too much follows a complete answer."""
+        """Reads the body to its end, or stops early if the exchange is aborted or too many bytes follow a complete
+        answer.
+        """
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():
                 rest_bytes += len(chunk)
-                # A socket that was shut down still delivers later bytes of the server.
+                # Even a socket that was shut down may still deliver bytes that the server has sent.
                 if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
                     return
             else:
@@ -156,8 +168,8 @@ class Exchange:
         self._mailbox.put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """The trace hook of httpcore, called in the reader thread. Before there is an answer it is the only access to
-        the socket.
+        """Receives the trace events of httpcore, in the reader thread. Until the response arrives, this is the only
+        way to get the socket.
         """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             own = info["return_value"].get_extra_info("socket")
@@ -165,31 +177,31 @@ class Exchange:
                 _keep_honest(own)
             if not self._aborted.is_set():
                 self._wire.open_socket = own
-            if self._aborted.is_set():  # before, or between the two lines above
+            if self._aborted.is_set():  # checked again, because the abort may have come after the check above
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
-            # A tunnel through a proxy is no connection yet: TLS with the server follows.
+            # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
             self._mailbox.put(Connected())
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
-    """Whether bytes follow the end of the answer. A later request on this connection would take them for its answer.
+    """Whether more bytes arrived after the end of the response.
 
-    Only the HTTP library's private state shows this. If that state cannot be read, returns True, and the connection is
-    not used again.
+    The next request on this connection would take such bytes for its own response. Only private fields of the HTTP
+    library show them. If these fields cannot be read, returns True, so that the connection is not reused.
     """
     stream: Any = response.stream
     try:
         while not hasattr(stream, "_connection"):
-            stream = stream._httpcore_stream if hasattr(stream, "_httpcore_stream") else stream._stream  # noqa: SLF001 - as said
-        trailing: bytes = stream._connection._h11_state.trailing_data[0]  # noqa: SLF001 - as said
+            stream = stream._httpcore_stream if hasattr(stream, "_httpcore_stream") else stream._stream  # noqa: SLF001 - no other way
+        trailing: bytes = stream._connection._h11_state.trailing_data[0]  # noqa: SLF001 - no other way
     except AttributeError:
         return True
     return bool(trailing)
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Turns on TCP keepalive, so that the kernel notices a dead connection. This includes connections to proxies."""
+    """Sets TCP options by which the kernel notices a dead connection, and one that turns off delays in sending."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -197,19 +209,19 @@ def _keep_honest(sock: socket.socket) -> None:
 
 def _shut_down(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the other side has closed it already
-        # Its close then resets the connection: a server in the middle of sending notices at once, where after an
-        # ordinary close it could wait a minute for room that never comes.
+        # When the socket is closed later, this option resets the connection, which a server that is still sending
+        # notices at once. After an ordinary close, the server could wait a minute for room in its send buffer.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        # The plain socket's method: an SSLSocket's own would pull TLS from under the reading thread.
+        # The shutdown method of SSLSocket would also remove TLS while the reader thread uses it.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """The body in pieces of at most 64 KiB. It is decompressed if the server compressed it once, which no request asks
-    for.
+    """The body of a response in pieces of at most 64 KiB.
 
-    Refuses several layers of compression and other encodings, because a few bytes of them can stand for gigabytes.
-    Raises httpx.DecodingError, and the errors of reading.
+    If the server compressed the body with gzip or deflate, although no request asks for that, it is decompressed.
+    Raises httpx.DecodingError for other encodings and for several layers of compression, because a few such bytes can
+    stand for gigabytes. Also raises the errors of reading.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in {"", "identity"}:

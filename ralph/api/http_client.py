@@ -1,6 +1,4 @@
-"""The route to an endpoint, with TLS and proxies, and the HTTP client that takes it. It is built once per
-endpoint.
-"""
+"""Builds the HTTP client for an endpoint, with its TLS context and its proxy."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ class EndpointRoute(Struct, frozen=True):
 
 
 def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> EndpointRoute:
-    """The route to a base URL. A loopback address never goes through a proxy. `ca_file` replaces the built-in
-    certificates.
+    """Chooses the proxy and the TLS context for a base URL.
 
-    Raises OSError (`ssl.SSLError` included) for an unusable CA file, and ValueError for an unusable base URL or
-    proxy.
+    A loopback address never uses a proxy. `ca_file` is a file with the certificates of the authorities to trust, in
+    place of the usual ones; None means the usual ones. Raises OSError (which includes `ssl.SSLError`) if that file
+    cannot be used, and ValueError if the base URL or the proxy cannot be used.
     """
     try:
         url = httpx.URL(base_url)
@@ -34,29 +32,30 @@ def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> Endpoi
 
 
 def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) -> httpx.Client:
-    """A client without timeouts (ralph's own clocks end a wait) that follows no redirect.
+    """Makes an HTTP client that follows no redirects and always verifies certificates.
 
-    There is no way to switch verification off. Raises like `route_to`.
+    It sets no timeouts, because ralph has time limits of its own. Raises the errors of `route_to`.
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
     transport = _Transport(
         verify=route.tls,
         proxy=route.proxy,
-        # One request at a time; a second connection only while an old one is being given up.
+        # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
     )
     return httpx.Client(
         transport=transport,
-        timeout=None,  # noqa: S113 - see above
+        timeout=None,  # noqa: S113 - see docstring
         follow_redirects=False,
         trust_env=False,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none is kept, so none is sent
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # keeps no cookies
     )
 
 
 class _Transport(httpx.HTTPTransport):
-    """Drops a `Location` that cannot be parsed: httpx parses it even without following it, and would report
-    garbage.
+    """A transport that removes a `Location` header that cannot be parsed.
+
+    Otherwise httpx would parse the header, although it follows no redirects, and would report an invalid response.
     """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -70,7 +69,10 @@ class _Transport(httpx.HTTPTransport):
 
 
 def _checked_proxy(url: str) -> httpx.Proxy:
-    """The proxy of a URL. Raises ValueError, without the URL: it may hold a password."""
+    """Parses the URL of a proxy.
+
+    Raises ValueError if the URL cannot be used. The error does not contain the URL, which may contain a password.
+    """
     try:
         proxy = httpx.Proxy(url)
     except (ValueError, httpx.InvalidURL):
@@ -81,7 +83,9 @@ def _checked_proxy(url: str) -> httpx.Proxy:
 
 
 def _proxy_for(url: httpx.URL) -> str | None:
-    """The proxy from HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, by the usual rules."""
+    """The URL of the proxy for `url` according to the environment variables HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and
+    NO_PROXY. None if there is no proxy.
+    """
     if urllib.request.proxy_bypass(url.host):
         return None
     proxies = urllib.request.getproxies()
@@ -91,15 +95,15 @@ def _proxy_for(url: httpx.URL) -> str | None:
 
 def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext:
     if url.scheme != "https" and not (proxy or "").startswith("https:"):
-        # Plain http needs no certificates. This context trusts nobody, should it be used after all.
+        # Plain http needs no certificates. If this context is used nevertheless, it trusts nobody.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return trusting(ca_file)
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """A TLS context that trusts `ca_file`; None: the usual authorities."""
+    """Makes a TLS context that trusts the certificates in `ca_file`. None means the usual certificate authorities."""
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
-    import certifi  # noqa: PLC0415 - 200 KB of certificates, not for plain http
+    import certifi  # noqa: PLC0415 - 200 KB of certificates, which plain http does not need
 
     return ssl.create_default_context(cafile=certifi.where())

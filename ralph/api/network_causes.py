@@ -1,6 +1,7 @@
-"""Translates httpx's exceptions into the five errors. The only place that knows both vocabularies.
+"""Translates exceptions of httpx into the five errors in `values/errors.py`.
 
-`httpx.ConnectError` covers refusal, DNS and TLS alike, so the chain of causes decides.
+httpx raises `ConnectError` for refused connections, DNS errors and TLS errors alike, so the causes behind the
+exception decide.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
-# The name does not exist, or has no address. Every other answer of a resolver is about the resolver.
+# The error numbers that mean that a name does not exist or has no address. All others are problems of the resolver.
 _NO_SUCH_HOST = frozenset(
     {
         socket.EAI_NONAME,
@@ -33,12 +34,14 @@ _PROXY_STATUS = re.compile(r"^(\d{3})\b")
 def error_before_answer(
     error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
 ) -> AgentError:
-    """The error for a failure before the headers were read. `redact` removes secrets from the library's message.
-    `has_answered`: the host has answered before, so it exists even if a name lookup now fails.
+    """The error for a failure before the head of the response was read.
+
+    `redact` removes credentials from the library's message. If `has_answered` is True, the host has answered before,
+    so that a failed name lookup is a temporary problem.
     """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
-        # The library keeps a proxy's refusal of CONNECT in its message alone.
+        # If a proxy refuses CONNECT, only the message of the error contains the status.
         return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
     cause = network_cause(error)
     if cause is NetworkCause.SHORTAGE:
@@ -49,12 +52,12 @@ def error_before_answer(
 
 
 def shortage_error(error: BaseException) -> Api:
-    """The error for a machine that is short of something. The server did not cause it."""
+    """The error for a shortage of a resource on this machine, which the server did not cause."""
     return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
-    """The error for a failure after a 2xx status line: the answer was cut, or cannot be decoded at all."""
+    """The error for a failure while the body of a 2xx response is read: it broke off or cannot be decompressed."""
     detail = redact(str(error)) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return StreamParse(f"the answer's content-encoding is broken: {detail}")
@@ -62,7 +65,11 @@ def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> Agent
 
 
 def network_cause(error: BaseException) -> NetworkCause:
-    """The cause by the classes and codes in the error's chain, never by its text. Pure."""
+    """The cause of a failure before the head of the response was read.
+
+    The classes and error numbers of the error and its causes decide. Texts matter only for a shortage of the machine
+    (`values/shortage.py`).
+    """
     if isinstance(error, httpx.TimeoutException):
         return NetworkCause.TIMEOUT
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
@@ -88,7 +95,7 @@ def _os_cause(cause: BaseException) -> NetworkCause | None:
             return NetworkCause.CERTIFICATE
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return NetworkCause.RESET
-        case ssl.SSLError():  # an alert of the other side, or no TLS at all
+        case ssl.SSLError():  # the other side sent a TLS alert, or does not use TLS
             return NetworkCause.TLS
         case socket.gaierror() if cause.errno == socket.EAI_MEMORY:
             return NetworkCause.SHORTAGE

@@ -1,6 +1,6 @@
-"""Receives one answer: waits for its parts, each within a deadline, and parses them into a message.
+"""Receives one answer: waits for its parts until their deadlines, and parses them into a message.
 
-Anything but a whole answer becomes one of the five errors. It never retries.
+Any other result than a complete answer becomes one of the five errors in `values/errors.py`. Nothing here retries.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events
 
 ERROR_BODY_BYTES = 64 * 1024
-# A whole message sent as JSON has the same text in fewer bytes.
+# This limit is lower than `ANSWER_BYTES`, because a message sent as one JSON object has the same text in fewer bytes.
 JSON_BODY_BYTES = 8 * 1024 * 1024
-# A single event larger than this is no event: it would be held in memory whole.
+# A larger event is refused, because an event must fit into memory.
 EVENT_BYTES = 8 * 1024 * 1024
-# The most bytes of an answer: the longest that models give is a third of it, in deltas of a word each.
+# A longer stream is refused. The longest answer of a model takes a third of this, with one word in each delta.
 ANSWER_BYTES = 64 * 1024 * 1024
 
 _E = TypeVar("_E", bound=BaseException)
 
 
 class Reception:
-    """Receives one answer: the state of one request."""
+    """Receives the answer to one request."""
 
     def __init__(
         self,
@@ -55,7 +55,10 @@ class Reception:
         host: str,
         answered: set[str],
     ) -> None:
-        """`answered`: the hosts that have answered in this session. The request's host is added when it answers."""
+        """`redact` removes credentials from the texts in errors. `host` is the host of the request.
+
+        `answered` is the set of hosts that have answered before. `host` is added to it when it answers.
+        """
         self.exchange = exchange
         self._clocks = clocks
         self._clock = clock
@@ -69,18 +72,22 @@ class Reception:
         self._answer_bytes = 0
 
     def receive(self) -> Answer:
+        """Waits for the answer and returns it. Raises `AgentError` or `Interrupted`."""
         head = self._head()
         if not 200 <= head.status < 300:
             raise self._http_error(head)
         request_id = request_id_of(head.headers)
-        # Some gateways send it twice, joined by a comma.
+        # Some gateways send the content type twice, joined by a comma.
         content_type = re.split("[;,]", head.headers.get("content-type", ""))[0].strip()
         if content_type.lower() == "text/event-stream":
             return self._stream_answer(request_id)
         return self._answer_of_other_type(content_type, request_id)
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """The error for an HTTP status. If a wait for its body is interrupted, the exception still has the status."""
+        """The error for an HTTP status.
+
+        If an `Interrupted` is raised while the body is read, it is raised again with the error as its cause.
+        """
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -88,7 +95,9 @@ class Reception:
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> ResponseHead:
-        """Wait for the status line. A failure before it is `Api`: there was no answer at all."""
+        """Waits for the head of the response. Raises `Api` if it does not arrive, or HttpError if a proxy refuses the
+        connection.
+        """
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -111,7 +120,7 @@ class Reception:
 
     def _stream_answer(self, request_id: str | None) -> Answer:
         assembler = StreamAssembler()
-        # A response of our own around the chunks lets httpx-sse parse them here, on the main thread.
+        # httpx-sse parses a response of httpx. This one yields the chunks, so that the main thread parses them.
         response = httpx.Response(
             200, headers={"content-type": "text/event-stream; charset=utf-8"}, stream=_Chunks(self._chunks())
         )
@@ -131,14 +140,16 @@ class Reception:
         except (AgentError, Interrupted) as error:
             if assembler.message_id is not None:
                 self._events.emit(ResponseDiscarded(assembler.message_id))
-            # Its output is billed as far as it got; most servers count that at the end only.
+            # The server bills the output so far, but most servers report its count only at the end.
             counted = tokens_of(assembler.usage)
             error.tokens = replace(counted, output=max(counted.output, assembler.streamed_tokens))
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 
     def _chunks(self) -> Iterator[bytes]:
-        """The body's bytes as they arrive, cleaned for the parser. The clocks limit each wait."""
+        """Yields the bytes of the body as they arrive, prepared for the parser. Raises the errors of `_next_of_body`,
+        and StreamParse if an event or the answer is too large.
+        """
         while True:
             item = self._next_of_body("the answer to go on")
             if item is None:
@@ -152,7 +163,11 @@ class Reception:
             yield self._bytes.clean(item)
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
-        """The next chunk, None at the body's end. A clock that fires and a broken connection are transient."""
+        """The next chunk, or None at the end of the body.
+
+        Raises StreamTransient if a time limit is reached or the connection breaks, and StreamParse if the body cannot
+        be decompressed.
+        """
         deadline = self._clocks.next_deadline()
         item = self._next(deadline, waiting_for)
         if item is TIMED_OUT and deadline is not None:
@@ -167,7 +182,10 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """The next `Item`; `TIMED_OUT` if the deadline has passed and no item that arrived before it is left unread."""
+        """Waits for the next `Item`. Returns `TIMED_OUT` if none arrives before the deadline.
+
+        If the wait ended late, because the process was stopped, data that has arrived in the meantime is read first.
+        """
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -189,13 +207,14 @@ class Reception:
         return event
 
     def _excerpt(self, data: str) -> str:
-        """The beginning of the data, redacted before it is cut: half a key would not be recognised."""
+        """The first 200 characters of the data, redacted.
+
+        The data is redacted before it is cut to that length, because a part of a key would not be recognised.
+        """
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The first bytes of an error's body. If reading fails, returns the bytes read so far, because the status is
-        known anyway.
-        """
+        """The body of an error, at most `ERROR_BODY_BYTES`, or what could be read of it before its deadline."""
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -206,8 +225,10 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """Reads the answer from a 2xx that is no event stream: an error object, a whole message, nothing, or something
-        else.
+        """Reads a 2xx response whose content type is not that of an event stream.
+
+        Returns the complete message that the response contains. Raises the error that it contains, or StreamTransient
+        if it is empty, or else StreamParse.
         """
         body = bytearray()
         while chunk := self._next_of_body("the body of the answer"):
@@ -248,20 +269,21 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamBytes:
-    """Removes the byte order mark, makes every line end in LF, and notices bytes that are not valid UTF-8.
+    """Prepares the bytes of a stream for the parser: removes the byte order mark, changes every line break to LF, and
+    notices invalid UTF-8.
 
-    The parser (httpx-sse) would keep the mark and lose the first field. It also holds a final CR back until more bytes
-    come, in case an LF follows; after the last line there may be no more bytes.
+    The parser (httpx-sse) does not handle the mark. After a CR it waits for more bytes, so that a last line that ends
+    in CR would be lost.
     """
 
     def __init__(self) -> None:
         self.has_invalid_utf8 = False
         self._strict = codecs.getincrementaldecoder("utf-8")()
-        self._start: bytes | None = b""  # the mark may come in pieces
+        self._start: bytes | None = b""  # the first bytes while they may be part of the byte order mark
         self._after_cr = False
 
     def clean(self, chunk: bytes) -> bytes:
-        """The bytes of the stream that are final so far; may be empty."""
+        """The prepared bytes of a chunk. They may be empty."""
         try:
             self._strict.decode(chunk)
         except UnicodeDecodeError:
@@ -270,7 +292,7 @@ class StreamBytes:
         return self._with_lf(chunk if self._start is None else self._without_mark(chunk))
 
     def _without_mark(self, chunk: bytes) -> bytes:
-        assert self._start is not None  # noqa: S101 - clean() has looked
+        assert self._start is not None  # noqa: S101 - clean() has checked it
         self._start += chunk
         if len(self._start) < len(codecs.BOM_UTF8) and codecs.BOM_UTF8.startswith(self._start):
             return b""

@@ -1,7 +1,7 @@
-"""Assembles one assistant message from stream events. Pure: events in; an answer or an error out.
+"""Assembles one assistant message from stream events. No I/O happens here.
 
-It refuses every answer that is not whole: without `message_stop` there is no message. Blocks are keyed by `index`,
-because servers interleave them. Unknown events, deltas and fields are ignored; unknown blocks are kept verbatim.
+A message is complete only when `message_stop` has arrived. Blocks are identified by `index`, because servers
+interleave them. Unknown events and deltas are ignored, and blocks of unknown types are kept unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", 
 
 
 class StreamAssembler:
-    """Assembles a message: `feed` takes the events in order, and `answer` returns the message once `is_complete`."""
+    """Assembles a message. `feed` takes the events in order; when `is_complete` is True, `answer` returns it."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -54,21 +54,25 @@ class StreamAssembler:
 
     @property
     def message_id(self) -> str | None:
+        """The id of the message, or None if the message has not begun. It is empty if the server gave no id."""
         return None if self._message is None else str(self._message.get("id", ""))
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The token counts so far, as the server sent them."""
+        """The API's `usage` object with the token counts so far. It is empty if the message has not begun."""
         return {} if self._message is None else dict(self._message["usage"])
 
     @property
     def streamed_tokens(self) -> int:
-        """An upper bound of the answer's tokens so far, whatever the server has counted by now."""
+        """The tokens of the answer so far, estimated from its bytes. It is more likely too high than too low."""
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Take one event. `has_invalid_utf8`: its bytes were not valid UTF-8, and were replaced by U+FFFD. Raises
-        StreamParse if the event breaks the protocol, and StreamTransient if sending the request again may help.
+        """Adds one event. `has_invalid_utf8` is True if bytes in it may have been replaced by U+FFFD.
+
+        Raises StreamParse if the event violates the protocol, and StreamTransient if the same request may succeed
+        later. If the server reports an error in the event, raises that error. Events after the end of the message are
+        ignored.
         """
         if self.is_complete:
             return
@@ -94,7 +98,7 @@ class StreamAssembler:
                 self._stop_message()
 
     def answer(self, request_id: str | None = None) -> Answer:
-        """The whole message. Raises StreamTransient when the stream ended before `message_stop`."""
+        """The complete answer. Raises StreamTransient if `message_stop` has not arrived."""
         if self._message is None:
             raise StreamTransient("the answer ended before message_start")
         if not self.is_complete:
@@ -128,7 +132,10 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Refuses a tool input whose bytes were damaged, because it must not run. Damaged text is accepted as it is."""
+        """Raises StreamTransient if bytes of a tool's input were damaged, because the call must not run.
+
+        Damaged text is accepted, and the answer gets a warning.
+        """
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))
@@ -141,19 +148,19 @@ class StreamAssembler:
         self._has_damaged_text = True
 
     def _update_message(self, event: MessageDelta) -> None:
-        assert self._message is not None  # noqa: S101 - feed() has looked
+        assert self._message is not None  # noqa: S101 - feed() has checked it
         self._has_message_delta = True
         if "stop_reason" in event.delta:
-            # The stop details of a delta before this one belong to another reason.
+            # Stop details from an earlier delta belong to another stop reason.
             self._message.pop("stop_details", None)
             self._message |= {"stop_reason": event.delta["stop_reason"], "stop_sequence": None}
         news = {name: value for name, value in event.delta.items() if name not in _NOT_IN_A_DELTA}
         news["context_management"] = event.context_management
         news["input_transformations"] = event.input_transformations
-        # Null changes nothing: the container of message_start stays.
+        # A null changes nothing. For example, the container that message_start named stays.
         self._message |= {name: value for name, value in news.items() if value is not None}
         if isinstance(event.usage, dict):
-            # Counts are cumulative: overwrite them; an absent or null one keeps the count of message_start.
+            # Each count is a total, so it replaces the earlier one. A count that is missing or null changes nothing.
             self._message["usage"].update({k: v for k, v in event.usage.items() if v is not None})
 
     def _stop_message(self) -> None:
@@ -174,7 +181,7 @@ class StreamAssembler:
         if stop_reason in NOT_RUNNABLE_STOPS:
             return ()
         calls = [block.as_call() for block in self._blocks if block.is_client_call]
-        # A call that max_tokens cut may parse by luck; as the last block it is not to be trusted.
+        # A call that was cut off by max_tokens may be valid JSON by chance. It is the last block, and must not run.
         if calls and stop_reason == "max_tokens" and self._blocks[-1].is_client_call:
             last = calls[-1]
             raw = last.raw if isinstance(last, MalformedCall) else json.dumps(last.arguments)
@@ -195,7 +202,10 @@ class StreamAssembler:
 def answer_from_message(
     message: dict[str, Any], request_id: str | None = None, *, has_invalid_utf8: bool = False
 ) -> Answer:
-    """The answer of a server that ignored `stream` and sent the whole message as JSON."""
+    """The answer of a server that ignored `stream` and sent the complete message as one JSON object.
+
+    `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
+    """
     assembler = StreamAssembler()
     content = checked(message, WholeMessage).content
     assembler.feed({"type": "message_start", "message": {**message, "content": []}})

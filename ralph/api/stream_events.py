@@ -1,11 +1,11 @@
-"""Types of the stream's events, their deltas and the blocks they start. Pure: a decoded object in, a typed one out.
+"""The types of stream events with their deltas and blocks, and the conversion of decoded JSON to these types. No I/O
+happens here.
 
-Unknown events and fields are ignored; deltas and blocks of an unknown kind are passed on as they came. What must
-be kept verbatim stays a plain object.
-Source: the Messages API's streaming contract, version 2026-10-21.
+Unknown events and fields are ignored. Deltas and blocks of unknown types, and parts that must be kept unchanged, stay
+dictionaries. The source is the streaming contract of the Messages API, version 2026-10-21.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: msgspec would compile each annotation by itself at the first event.
 
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ class MessageStart(Struct, frozen=True, tag="message_start"):
 class BlockStart(Struct, frozen=True, tag="content_block_start"):
     index: Index
     content_block: dict[str, Any]
-    """The block as it came; `check_block` checks its fields."""
+    """The content block as the server sent it. `check_block` checks its fields."""
 
 
 class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
@@ -59,7 +59,7 @@ class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
 
 
 class OtherBlockDelta(Struct, frozen=True, tag="content_block_delta"):
-    """A delta of an unknown kind, or of a known kind with other fields, unchanged."""
+    """A delta of an unknown type, or of a known type with unexpected fields, as the server sent it."""
 
     index: Index
     delta: dict[str, Any]
@@ -72,7 +72,7 @@ class BlockStop(Struct, frozen=True, tag="content_block_stop"):
 class MessageDelta(Struct, frozen=True, tag="message_delta"):
     delta: dict[str, Any]
     usage: Any = None
-    """Cumulative counts. Anything but an object is ignored."""
+    """The API's `usage` object, which counts from the beginning of the answer. Any other value is ignored."""
     context_management: Any = None
     input_transformations: Any = None
 
@@ -92,7 +92,7 @@ StreamEvent = _EventBesideDeltas | BlockDelta | OtherBlockDelta
 
 
 class WholeMessage(Struct, frozen=True, tag="message"):
-    """The answer of a server that ignored `stream`."""
+    """A complete message, sent as one JSON object by a server that ignored `stream`."""
 
     content: list[dict[str, Any]]
 
@@ -106,7 +106,7 @@ class ThinkingStart(Struct, frozen=True, tag="thinking"):
 
 
 class CallStart(Struct, frozen=True, tag="tool_use"):
-    """The start of a call. Its `input` may be missing."""
+    """The beginning of a tool call. `input` may be missing."""
 
     id: Name
     name: Name
@@ -120,13 +120,13 @@ _KNOWN_STARTS = {"text": TextStart, "thinking": ThinkingStart, "tool_use": CallS
 
 
 def stream_event(event: dict[str, Any]) -> StreamEvent | None:
-    """The typed event; None: an event of this kind adds nothing to the answer.
+    """The typed event, or None if its type is not known, or is one that adds nothing to the answer, such as a ping.
 
-    Raises StreamParse, which names the path of the wrong field. For an error event, raises the error that it reports.
+    Raises StreamParse with the path of a wrong field. If the event reports an error of the server, raises that error.
     """
     kind = event.get("type")
     if kind not in _KNOWN_EVENTS:
-        # The last two are the shapes of OpenAI's clones.
+        # The last two forms come from servers that imitate OpenAI's API.
         if kind == "error" or event.get("object") == "error" or (kind is None and event.get("error")):
             raise stream_error(event)
         return None
@@ -136,28 +136,28 @@ def stream_event(event: dict[str, Any]) -> StreamEvent | None:
     else:
         try:
             typed = _converted(event, BlockDelta)
-        except ValueError:  # of another kind, or one that its block may refuse
+        except ValueError:  # an unknown type of delta, or a wrong field, which `OpenBlock.extend` judges
             typed = checked(event, OtherBlockDelta)
     return typed
 
 
 def check_block(block: dict[str, Any]) -> None:
-    """Check the fields of a block that begins. Raises StreamParse, which names the path inside the block."""
+    """Checks the fields of a block that begins. Raises StreamParse with the path of a wrong field."""
     kind = checked(block, OtherStart).type
     if kind in _KNOWN_STARTS:
         checked(block, _KNOWN_STARTS[kind])
 
 
 def checked(value: dict[str, Any], kind: Any) -> Any:
-    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if it does not fit."""
+    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if it does not match."""
     try:
         return _converted(value, kind)
-    except ValueError as error:  # a ValidationError, or half a character in a kind
+    except ValueError as error:  # a ValidationError, or half of a surrogate pair in the type
         raise StreamParse(f"{value.get('type')}: {error}") from None
 
 
 def _converted(value: dict[str, Any], kind: Any) -> Any:
-    """Converts the object to `kind`; unknown keys are ignored. Raises ValueError."""
+    """Converts the object to `kind`, ignoring unknown keys. Raises ValueError if it does not match."""
     try:
         return convert(value, kind)
     except UnicodeEncodeError:

@@ -1,5 +1,6 @@
-"""A `Client` for several targets. It has one connection per endpoint and key, made when it is first needed. If an
-endpoint cannot even be tried, raises an `Api` error, so that another target may be used.
+"""A client for all targets of a run. It implements the port `Client` of the retry loop.
+
+It makes one HTTP client for each endpoint and key, when that is first needed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connecting(Struct, frozen=True):
-    """The parts that all connections share. `redact` removes secrets from every text inside an error."""
+    """The settings and ports that all HTTP clients share. `redact` removes credentials from the texts in errors."""
 
     ca_file: str | None
     limits: ClockLimits
@@ -42,16 +43,19 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, MessagesApi] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """Hosts that have answered before, and so exist, even if a name lookup fails for a while."""
+        """The hosts that have answered before, and Anthropic's own. If the name of such a host cannot be found, the
+        failure counts as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
         """Adds hosts that answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Makes the client of a target. Raises OSError for a CA file, ValueError for an unusable endpoint or proxy. An
-        OSError may also mean that the machine lacks descriptors, because the default certificates are read from a file
-        too.
+        """Returns the client for a target and one of its keys, which is made at the first call.
+
+        `key` is the index of the key, counted from 0. Raises ValueError if the endpoint or the proxy cannot be used,
+        and OSError if the file with certificates cannot be read, for example because the machine is short of file
+        descriptors.
         """
         credentials = target.credentials[key : key + 1]
         own = tuple((credential.header, credential.value.plain) for credential in credentials)
@@ -61,6 +65,9 @@ class TargetClients:
         return self._clients[endpoint]
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+        """Sends one request, as `Client` says. If the endpoint cannot be used, raises `Api`, so that another target
+        can be asked.
+        """
         try:
             client = self.prepare(target, key)
         except (OSError, ValueError, MemoryError) as error:

@@ -1,1 +1,1 @@
-"""The command line. The only room that imports typer."""
+"""The command line. No other package of ralph imports typer."""

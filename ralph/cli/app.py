@@ -1,4 +1,4 @@
-"""Parses the command line, hands over to a command, and turns its errors into one line and an exit code."""
+"""Parses the command line, hands over to a command, and turns errors into one line and an exit code."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ def run_cli(arguments: list[str]) -> int:
     except CannotError as error:
         return _complain(str(error), error.outcome.exit_code())
     except SystemExit:
-        return 0  # typer raises it where the reader of its help has left
+        return 0  # typer raises it if the reader of its help has closed the pipe
     except (OSError, MemoryError, ImportError, RuntimeError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
@@ -63,7 +63,10 @@ def run_cli(arguments: list[str]) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with the command in front: `run` if they name none. Raises UsageError for a mistyped command."""
+    """The arguments with a command in the first place. If the user named no command, it is `run`.
+
+    Raises UsageError if the first argument is a mistyped command.
+    """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
@@ -76,19 +79,25 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int) -> int:
-    """Writes the message as one line, with keys redacted that were typed in the wrong place. Returns `code`."""
+    """Writes the message to standard error as one line, and returns `code`.
+
+    The message may quote an API key that the user typed in the wrong place, so known credentials are redacted.
+    """
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
-    from ralph.values.redaction import Redactor  # noqa: PLC0415 - the same
-    from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - the same
+    from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed when all is well
+    from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - not needed when all is well
 
     line = " ".join(in_one_line(message).split())
-    with suppress(BrokenPipeError):  # nobody reads it any more
+    with suppress(BrokenPipeError):  # the reader has closed standard error
         sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
     return code
 
 
 def _complain_of(shortage: ShortageError) -> int:
-    """Writes one line without importing anything: an import may fail on a machine that is short of something."""
+    """Writes one line about the shortage to standard error, and returns the exit code.
+
+    It imports no module, because an import may fail while the machine is short of memory or descriptors.
+    """
     with suppress(OSError):
         os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()
@@ -100,7 +109,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        from ralph import __version__  # noqa: PLC0415
+        from ralph import __version__  # noqa: PLC0415 - only --version needs it
 
         typer.echo(f"ralph {__version__}")
         raise typer.Exit

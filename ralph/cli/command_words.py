@@ -1,6 +1,6 @@
-"""Recognises first words that were meant as a command: a mistyped one of ralph's, or one of another program's. Pure.
+"""Finds out whether the first word of a command line was meant as a command. Pure.
 
-Anything else is a prompt: a sentence, or a word that is no program's command.
+The word may be a mistyped command of ralph, or a command of a similar program. Everything else is a prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
     **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
 }
-"""Commands of similar programs (`claude` above all), with ralph's equivalents."""
+"""Commands of similar programs, mainly `claude`, with ralph's equivalents."""
 
 _IN_LOOP = {
     "init": "`ralph loop init`",
@@ -42,12 +42,13 @@ _IN_LOOP = {
     "resume": "`ralph loop --continue`",
     "stop": "`touch .ralph/stop`",
 }
-"""Single words after `ralph loop` that were meant as commands, with the right form."""
+"""Words after `ralph loop` that a user may take for commands, with the correct form of each."""
 
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
-# In a shorter name another letter makes another word: `look` is no `loop`. In a longer one two slips are still a slip.
+# In a command of fewer than 5 letters, a replaced letter makes another word: `look` is not a mistyped `loop`. In a
+# command of 8 letters or more, two typing errors are allowed.
 _LETTER_MATTERS_BELOW = 5
 _TWO_SLIPS_FROM = 8
 
@@ -60,14 +61,17 @@ def refuse_command_word(arguments: Sequence[str]) -> None:
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The message for a first argument that was meant as a command but is none of `commands`; None: it is a prompt."""
+    """The error message for a first argument that was meant as a command but is not one of `commands`.
+
+    None means that the argument is a prompt.
+    """
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
         return None
     lower = word.lower()
     meant = _ELSEWHERE.get(lower)
     if meant is not None and any(one.startswith(_NAMES_SESSION) for one in others):
-        return None  # `ralph continue -c`: the word is what its session is told
+        return None  # in `ralph continue -c`, the word is the prompt for the session
     if lower == "help" and others and others[0] in commands:
         meant = f"`ralph {others[0]} --help`"
     if meant is None:
@@ -80,7 +84,10 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 
 def instead_of_in_loop(word: str) -> str | None:
-    """The message for a word after `ralph loop` that was meant as a command; None: it is a prompt."""
+    """The error message for a word after `ralph loop` that was meant as a command.
+
+    None means that the word is a prompt.
+    """
     lower = word.lower()
     meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
     if meant is None:
@@ -97,8 +104,9 @@ def _is_slip(word: str, command: str) -> bool:
 
 
 def _slips(word: str, meant: str, other_letter: int) -> int:
-    """The edit distance (optimal string alignment): letters left out, added, replaced or swapped with a neighbour
-    count one each.
+    """The edit distance of two words (optimal string alignment).
+
+    A letter that is left out, added, or swapped with its neighbour counts 1. A replaced letter counts `other_letter`.
     """
     rows = [list(range(len(meant) + 1))]
     for i, letter in enumerate(word, start=1):

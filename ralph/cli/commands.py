@@ -1,4 +1,7 @@
-"""The commands by name, each with its line in the help. A command's module is imported when it is needed."""
+"""Lists ralph's commands with their lines in the help, and finds the command object for a name.
+
+The module of a command is imported only when the command is called.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 INIT = "loop init"
-"""One command for typer: `loop` takes a prompt where a group would take the name of a command."""
+"""`ralph loop init` as a single command for typer. `loop` cannot be a typer group, because a group takes its first
+argument as a command and `loop` takes a prompt."""
 
 _HELP = {
     "run": "Do one task, from a prompt to an outcome (the default).",
@@ -31,7 +35,7 @@ _MODULES = {
     "mock-api": ("scripted", "MOCK_API"),
     "sessions": ("sessions", "COMMAND"),
 }
-"""The module of each command in this room, and the command's name in it."""
+"""For each command: the name of its module in `ralph.cli`, and the name of the command object in that module."""
 
 
 class Commands(TyperGroup):

@@ -1,6 +1,7 @@
-"""`ralph doctor`: the merged settings with their origins, then what works and what to do about the rest.
+"""`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
 
-It changes nothing and shows no secret. After a failed check it continues with the others.
+It gives advice for each problem, and goes on to the next check after a failed one. It shows no secret. It changes no
+file, but it creates the directory for sessions if that is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ralph.cli.checks.finding import Finding, Level, fail, ok, warn
 from ralph.cli.checks.machine import (
     look_at_machine,
     look_at_room,
+    look_at_sandbox,
     look_at_sessions,
     look_at_working_directory,
 )
@@ -29,6 +31,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_settings
@@ -47,17 +50,19 @@ _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
 def doctor(line: DoctorLine, _typed: Typed) -> int:
-    """Show the merged settings, each with its origin, then what works and what to do about the rest.
+    """Show the merged settings, each with its origin. Then show what works, and what to do about the rest.
 
-    Give it the same options as `ralph run`, and they count here too.
+    The options of `ralph run` have the same effect here.
 
-    No key is shown, and endpoints are only connected to: no request is sent. Exit 78 if a check says FAIL.
+    No key is shown. Endpoints are only connected to; no request is sent. Exit 78 if a check says FAIL.
     """
-    # Files are named from where ralph was called.
+    # Paths on the command line are relative to the directory where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
     environment = dict(os.environ)
     cwd = _entered(line.directory)
+    if line.sandbox:
+        return _tried_sandbox(environment, cwd)
     settings, problem = _settings(line, environment, cwd)
     page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
     if settings is not None:
@@ -68,13 +73,28 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
         if finding.level is Level.FAIL:
             failed.append(finding)
         page.show(finding)
-    if any(finding.is_for_later for finding in failed):  # the same shortage may be behind the others
+    if any(finding.is_for_later for finding in failed):  # one shortage may have caused all failures
         return Outcome.API_UNAVAILABLE.exit_code()
     return Outcome.CONFIG.exit_code() if failed else 0
 
 
+def _tried_sandbox(environment: Mapping[str, str], cwd: Path | None) -> int:
+    """Shows the result of each row of the probe, then the verdict. Returns the exit code: 78 if a promise is broken."""
+    from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
+
+    page = _Page(Redactor(known_secrets(environment, ())))
+    tried = try_sandbox(environment, cwd)
+    for row in tried.rows:
+        page.write(row)
+    page.write("Verdict")
+    for finding in tried.findings:
+        page.show(finding)
+    is_failed = any(finding.level is Level.FAIL for finding in tried.findings)
+    return Outcome.CONFIG.exit_code() if is_failed else 0
+
+
 class _Page:
-    """Standard output, written line by line: a check may take long."""
+    """Writes to standard output line by line, so that the user sees a finding while the next check is running."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -90,7 +110,10 @@ class _Page:
         self._put(self._clean(line))
 
     def _put(self, line: str) -> None:
-        """Writes the line, or drops it if the reader has closed the output. Raises OSError for a full disk."""
+        """Writes one line.
+
+        If the reader has closed the pipe, the line is dropped. Raises OSError if the disk is full.
+        """
         with suppress(BrokenPipeError):
             sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
             sys.stdout.buffer.flush()
@@ -100,9 +123,9 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes stop signals end the process at once: there is nothing to clean up.
+    """Makes stop signals end the process at once, because `ralph doctor` has nothing to clean up.
 
-    A signal that the parent ignores (`nohup`) stays ignored.
+    A signal that the parent process ignores, as `nohup` does with SIGHUP, stays ignored.
     """
 
     def end(signal_number: int, _frame: FrameType | None) -> None:
@@ -114,7 +137,10 @@ def _end_at_once_when_asked() -> None:
 
 
 def _entered(directory: str | None) -> Path | None:
-    """Changes to the working directory and returns it; None: it does not exist."""
+    """Changes to the working directory and returns it.
+
+    Returns None if the current directory does not exist any more.
+    """
     if directory is not None:
         try:
             os.chdir(directory)
@@ -129,9 +155,10 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """The settings and the first problem.
+    """The settings, and the first problem found in them.
 
-    The settings are None if they cannot be merged, the problem is None if there is none.
+    The settings are None if they cannot be merged or `cwd` is None. The problem is None if there is no problem.
+    Raises UsageError if the problem is the value of a flag.
     """
     if cwd is None:
         return None, None
@@ -163,12 +190,13 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    """All findings, those of quick checks first."""
+    """All findings. Quick checks come first."""
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
     yield from lacking
     yield from look_at_machine(environment, __version__, cwd)
+    yield from look_at_sandbox(SandboxSettings() if settings is None else settings.sandbox, environment, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
     not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
@@ -194,7 +222,10 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """A finding about the settings that a run reads only when it first uses them: the CA file."""
+    """A finding about the settings as a whole. It is a failure if the CA file cannot be read.
+
+    The function is called if the settings could be merged. Merging does not read the CA file.
+    """
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file
@@ -216,7 +247,8 @@ def _endpoint_findings(
     yield from look_at_endpoints(
         list(dict.fromkeys(target.base_url for target in settings.targets)),
         str(ca_file) if ca_file is not None else None,
-        settings.clocks.connect_s or ClockSettings().connect_s,  # off for a run; here everything ends
+        # 0 means no limit in a run, but doctor must end
+        settings.clocks.connect_s or ClockSettings().connect_s,
         waiter,
         clock,
         patience_s=patience_s,

@@ -1,16 +1,14 @@
-"""Commands whose options are fields of Structs: one parser reads them and decodes them into these Structs.
+"""Commands whose options are fields of Structs. One parser reads the command line and decodes it into these Structs.
 
-A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of settings. Checks
-only a value's type.
-The parser is typer's with two additions: options that take several words, and a record of each option as it was
-typed. `--tools Read Bash` means `--tools=Read --tools=Bash`, as in scripts for Claude Code. A list takes all words
-up to the next option, `--`, or a lone `-` (standard input). The record has one entry per word of a list. typer's
-options take a fixed number of words, so two steps of its parser are extended here.
+A field is annotated with `typer.Option` or `typer.Argument`, or with `FlagsOf` for the flags of settings. The parser
+checks only the type of a value. It is typer's parser with two additions. First, an option may take several words:
+`--tools Read Bash` means `--tools=Read --tools=Bash`, as in scripts for Claude Code. Such a list option takes all
+words up to the next option, `--`, or a lone `-` (standard input). Second, the parser records each option as it was
+typed. The options of typer take a fixed number of words, so this module overrides two steps of typer's parser.
 """
 
 from __future__ import annotations
 
-import gc
 import inspect
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,8 @@ from typer.exceptions import TyperException
 from typer.main import get_click_param
 from typer.models import ParameterInfo, ParamMeta
 
+from ralph.machine.garbage import begin_garbage_collection
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
@@ -32,12 +32,12 @@ _LINES, _TYPED = "ralph.lines", "ralph.typed"
 
 
 class TypedOption(Struct, frozen=True):
-    """An option, or a cluster of short options, as it was typed."""
+    """One option as it was typed. It may be a cluster of short options, such as `-pc`."""
 
     words: tuple[str, ...]
-    """The option and its value."""
+    """The option and its value, as words of the command line. A list option has one `--option=word` for each word."""
     parameters: tuple[Parameter, ...]
-    """The parameters that it sets; for a cluster, one per letter."""
+    """The parameters that the option sets. A cluster sets one parameter per letter."""
 
 
 class LineParser(_OptionParser):
@@ -47,8 +47,8 @@ class LineParser(_OptionParser):
         """Names of the parameters that take all words up to the next option."""
         self.typed: list[TypedOption] = []
         self.last_list: str | None = None
-        """The list option that extends to the end of the line, as it was typed, and so could contain a prompt;
-        None: there is none."""
+        """The list option, as typed, whose words extend to the end of the line. The last of its words may have been
+        meant as the prompt. None if there is no such option."""
 
     def _process_opts(self, arg: str, state: _ParsingState) -> None:
         words, count = list(state.rargs), len(state.order)
@@ -72,24 +72,28 @@ class LineParser(_OptionParser):
 
 
 class FlagsOf(Struct, frozen=True):
-    """Annotates a field that gets the values of settings' flags, by the settings' names; a value None: not given."""
+    """The annotation of a field that receives the values of settings' flags, as a mapping from a setting's name to a
+    value.
+
+    A value of None means that the flag was not given.
+    """
 
     only: str | None = None
-    """The table whose flags the field gets; None: all tables."""
+    """The only table whose flags the field receives. None means all tables."""
     but: str | None = None
-    """A table that is left out; None: no table is."""
+    """The one table whose flags the field does not receive. None means that no table is left out."""
 
 
 class Slot(Struct, frozen=True):
-    """One parameter, and the field that gets its value."""
+    """One parameter of a command, and the field that receives its value."""
 
     parameter: Parameter
     field: str
     setting: str | None = None
-    """The setting that the parameter belongs to; None: it belongs to none."""
+    """The name of the setting that the parameter belongs to, or None if it belongs to no setting."""
     read: Callable[[Any], object] = lambda value: value
     takes_words: bool = False
-    """The parameter takes all words up to the next option."""
+    """True if the parameter takes all words up to the next option."""
 
     @property
     def name(self) -> str:
@@ -97,33 +101,43 @@ class Slot(Struct, frozen=True):
 
 
 class Typed(Struct, frozen=True):
-    """A command line as it was typed, in addition to the options' values."""
+    """The command line as it was typed. A command needs this where the decoded values do not say enough."""
 
     options: tuple[TypedOption, ...]
-    """All options, in order."""
+    """All typed options, in the order of the command line."""
     given: Mapping[str, str]
-    """The spelling of each parameter on the command line, by the parameter's name."""
+    """The longest spelling of each parameter that the user typed, by the parameter's name. Errors show it."""
     last_list: str | None
-    """The list option that extends to the end of the line, and so could contain a prompt; None: there is none."""
+    """The list option, as typed, whose words extend to the end of the line. The last of its words may have been meant
+    as the prompt. None if there is no such option."""
     is_command_inserted: bool
-    """The user named no command, so `run` was inserted."""
+    """True if the user named no command and ralph inserted `run`."""
 
 
 class LineCommand(TyperCommand):
-    """A command that calls `call` with one instance of each Struct in `lines`, and with the `Typed`."""
+    """A typer command that decodes its arguments into Structs.
+
+    It calls the function `call` with one instance of each Struct in `lines`, followed by the `Typed`. If `loads_late`
+    is True, the command imports much more, and begins garbage collection itself when it has done so.
+    """
 
     def __init__(
-        self, name: str, call: Callable[..., int], *lines: type[Struct], epilog: str | None = None
+        self,
+        name: str,
+        call: Callable[..., int],
+        *lines: type[Struct],
+        epilog: str | None = None,
+        loads_late: bool = False,
     ) -> None:
         super().__init__(name, help=inspect.getdoc(call), epilog=epilog, rich_markup_mode=None)
         self._call = call
         self._lines = lines
+        self._loads_late = loads_late
         self._slots: list[list[Slot]] = []
 
     def slots(self) -> list[list[Slot]]:
-        """The slots of each Struct in `lines`, made when first needed.
-
-        A parameter that two of these Structs share belongs to the first.
+        """For each Struct class of this command, its command-line parameters with the fields that receive their values.
+        Computed at the first call. If two classes declare the same parameter, only the first class has it.
         """
         if not self._slots:
             taken: set[str] = set()
@@ -163,7 +177,8 @@ class LineCommand(TyperCommand):
         }
 
     def invoke(self, ctx: Context) -> Any:
-        gc.enable()  # off since the process began, see `ralph/__main__.py`
+        if not self._loads_late:
+            begin_garbage_collection()
         return ctx.invoke(self._call, *ctx.meta[_LINES], ctx.meta[_TYPED])
 
 
@@ -190,9 +205,13 @@ def _slots_of(line: type[Struct]) -> Iterator[Slot]:
 
 
 def made_parameter(name: str, kind: Any, row: ParameterInfo, default: object = None) -> Parameter:
-    """The parameter that typer makes for an annotated argument of a function."""
+    """The parameter that typer would make for an argument of a function.
+
+    `kind` is the type of the argument, and `row` is its `typer.Option` or `typer.Argument`. A `default` of `...`
+    makes the parameter required.
+    """
     row = copy(row)
-    if row.default is not ...:  # in `Annotated`, the first spelling stands where a default would
+    if row.default is not ...:  # in `Annotated`, typer takes the first spelling for a default
         row.param_decls = (str(row.default), *(row.param_decls or ()))
     row.default = default
     parameter, _ = get_click_param(ParamMeta(name=name, default=row, annotation=kind))

@@ -1,6 +1,7 @@
-"""`ralph loop`: its own options and those of `ralph run`, their help, and the combinations that are refused.
+"""The commands `ralph loop` and `ralph loop init`: their options, their help, and the combinations that they refuse.
 
-Options of `ralph run` that choose a session or a result file are refused: the loop sets both.
+`ralph loop` takes most options of `ralph run` too. Those that choose a session or a result file are refused, because
+the loop sets both itself.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -65,7 +66,7 @@ REFUSED = {
     "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
-"""Why a loop refuses some options of `ralph run`, by parameter name."""
+"""For each refused option of `ralph run`, by parameter name, the reason for the refusal."""
 
 
 class LoopLine(Struct, frozen=True, kw_only=True):
@@ -150,7 +151,7 @@ _OWN = frozenset(LoopLine.__struct_fields__)
 
 
 class LoopWithRunCommand(LineCommand):
-    """The command. Its help lists the options of `ralph run` separately."""
+    """The command `ralph loop`. Its help lists the options of `ralph run` in a separate section."""
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         try:
@@ -159,7 +160,8 @@ class LoopWithRunCommand(LineCommand):
             near = getattr(error, "possibilities", None)
             if not near:
                 raise
-            # typer would sort them by name; among so many options the likeliest should come first.
+            # typer would sort the suggestions by name. Among so many options, the most similar ones should come
+            # first.
             raise TyperException(f"{error} (Possible options: {', '.join(near)})") from None
 
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
@@ -180,14 +182,14 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a check says that it is done.
 
     Each iteration begins with what the last one left in the directory: code, commits, a plan file. The check given
-    with --until decides whether the task is done, and git whether there was progress, never the model. If the API is
-    down, the loop waits.
+    with --until decides whether the task is done. Git shows whether there was progress. The model decides neither. If
+    the API is down, the loop waits.
 
     Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
     """
     from ralph.loop.command import loop_command  # noqa: PLC0415 - not needed for --help
-    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - the same
-    from ralph.loop.values import LoopPlan  # noqa: PLC0415 - the same
+    from ralph.loop.options import LoopOptions, RequestedPrompt  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.values import LoopPlan  # noqa: PLC0415 - not needed for --help
 
     if line.status:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
@@ -209,7 +211,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
-    """The plan of a new loop: `bare` with the values from the command line."""
+    """The plan of a new loop. It is `bare` with the values of the command line filled in."""
     _refuse_what_is_the_loops(to_run, typed)
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
@@ -225,6 +227,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.tools["tools.pass_env"] or (),
+        sandbox=_sandbox_flags(to_run),
         is_quiet=to_run.quiet,
         session_directory=absolute(to_run.session_dir),
         until=line.until,
@@ -236,13 +239,26 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     )
 
 
+def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:
+    """The values of the flags that set the sandbox, by the names of their settings."""
+    return {
+        name: value
+        for name, value in to_run.flags.items()
+        if name.startswith("sandbox.") and isinstance(value, str | tuple)
+    }
+
+
 def arguments_for_run(typed: Typed) -> tuple[str, ...]:
-    """The options that are passed to each iteration, as they were typed."""
+    """The options that the loop passes to `ralph run` in each iteration, as the user typed them."""
     return tuple(word for option in typed.options for word in part_for_run(option))
 
 
 def part_for_run(option: TypedOption) -> tuple[str, ...]:
-    """The part of a typed option that belongs to `ralph run`: all of it, nothing, or some letters of a cluster."""
+    """The words of a typed option that belong to `ralph run`.
+
+    The result is the whole option or nothing. For a cluster of short options such as `-qf`, it is a cluster with only
+    the letters that are options of `ralph run` alone.
+    """
     words = option.words
     is_runs = [one.name not in _OWN for one in option.parameters]
     word, *value = words
@@ -266,7 +282,7 @@ def _refuse_all_but(allowed: tuple[str, ...], typed: Typed, says: str) -> None:
 def _limits(line: LoopLine) -> "LoopLimits":
     from ralph.loop.values import LoopLimits  # noqa: PLC0415 - not needed for --help
 
-    check_settings({"limits.max_budget_usd": line.max_budget_usd})  # by the rule for a run
+    check_settings({"limits.max_budget_usd": line.max_budget_usd})  # a run checks it in the same way
     return LoopLimits(
         whole("--max-iterations", line.max_iterations),
         line.max_budget_usd,
@@ -309,10 +325,10 @@ def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
-    """Refuses at once what `ralph run` would refuse in an iteration. `directory`: that of `--cd`.
+    """Refuses at once what `ralph run` would refuse in each iteration.
 
-    Each iteration reads its files again, so pipes are refused. Returns the directories besides the working directory
-    that an iteration may write to.
+    `directory` is the value of `--cd`. Files that are pipes are refused too, because each iteration reads its files
+    again. Returns the directories of `--add-dir`, in which an iteration may write.
     """
     check_settings(to_run.flags)
     check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)
@@ -345,7 +361,7 @@ def init(line: InitLine, _typed: Typed) -> int:
             kept = starter.kept_because
             typer.echo(f"wrote {starter.name}" if kept is None else f"kept {starter.name}, {kept}")
     except OSError as error:
-        if error.filename is None:  # standard output
+        if error.filename is None:  # only an error of standard output has no file name
             raise
         raise CannotError(
             Outcome.IO_ERROR, f"cannot write {where / error.filename}: {error.strerror}"

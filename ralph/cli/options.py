@@ -1,6 +1,6 @@
-"""The options of `ralph run` and `ralph doctor`: one field each, with spelling, help and type.
+"""The options of `ralph run` and `ralph doctor`. Each option is a field with a spelling, a help text and a type.
 
-Flags of settings are in the tables of settings.
+The flags of settings, such as `--model`, are not listed here. They are made from the tables of settings.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -156,12 +156,18 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> dict[str, object]:
-        """The values of all settings' flags, by the settings' names; None: not given."""
+        """The values of all settings' flags, by setting name. A value of None means that the flag was not given."""
         return {**self.settings, **self.tools}
 
 
 class DoctorLine(Struct, frozen=True, kw_only=True):
-    settings: Annotated[dict[str, object], FlagsOf()]
+    settings: Annotated[dict[str, object], FlagsOf(but="sandbox")]
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox", help="Only try what commands could do in the sandbox, and show each result."
+        ),
+    ] = False
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None

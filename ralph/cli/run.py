@@ -1,4 +1,4 @@
-"""`ralph run`: builds the options of a run from its command line."""
+"""`ralph run`: converts its command line to the options of a run, and starts the run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 def run(line: RunLine, typed: Typed) -> int:
-    """Do one task: ask the model, run its tools, repeat, until an outcome."""
+    """Do one task: ask the model, run its tools, and repeat until the task ends."""
     if typed.is_command_inserted and line.prompt and not line.print_:
         from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
 
-        # Only now is it known which word behind options is the prompt.
+        # The parser has only now found out which word is the prompt, because options precede it.
         refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
     try:
         from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help
@@ -106,7 +106,10 @@ def _output_options(line: RunLine) -> OutputOptions:
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:
-    """Writes the result of a run whose modules could not be loaded. Its values need no escaping."""
+    """Writes the result of a run whose modules could not be loaded.
+
+    The JSON text is put together by hand. None of the values needs escaping.
+    """
     if output_format == "text":
         return
     outcome = Outcome.API_UNAVAILABLE
@@ -118,4 +121,4 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = LineCommand("run", run, RunLine)
+COMMAND = LineCommand("run", run, RunLine, loads_late=True)

@@ -1,4 +1,4 @@
-"""`ralph demo` and `ralph mock-api`: the commands that play a scripted model."""
+"""The commands `ralph demo` and `ralph mock-api`, in which a script answers in place of a model."""
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
@@ -35,24 +35,27 @@ class DemoLine(Struct, frozen=True):
 
 
 def demo(line: DemoLine, _typed: Typed) -> int:
-    """The main job with no key and no network: real loop, HTTP and tools; the model is scripted."""
+    """Show ralph at work without a key or a network. The loop, HTTP and the tools are real; the model is scripted."""
     from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
 
     if not line.speed > 0:
         raise typer.BadParameter("must be greater than 0", param_hint="--speed")
     try:
         return run_demo(scenario=line.scenario, speed=line.speed, keep=line.keep, say=_say)
-    except BlockingIOError as error:  # git, which prepares the project, could not start
+    except BlockingIOError as error:  # git, which prepares the project, could not be started
         raise ShortageError("process") from error
 
 
 def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # a reader that left does not stop the demo
+    with suppress(BrokenPipeError):  # the demo goes on if the reader has closed the pipe
         typer.echo(text)
 
 
 def _examples() -> str:
-    """Names of the example scenarios, read from the directory: importing the server would take longer."""
+    """The names of the example scenarios for the help text.
+
+    They are read from the directory, because importing the server would take longer.
+    """
     names = sorted(
         file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")
     )
@@ -77,7 +80,7 @@ class MockApiLine(Struct, frozen=True):
 
 
 def mock_api(line: MockApiLine, _typed: Typed) -> int:
-    """A scripted Messages API server on 127.0.0.1, for tests and CI: answers and faults from a file."""
+    """Serve a scripted Messages API on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
     from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
 
     is_example = line.scenario in server.example_names() and not Path(line.scenario).exists()

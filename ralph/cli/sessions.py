@@ -1,7 +1,6 @@
-"""`ralph sessions`: its commands, their options and their help."""
+"""The commands of `ralph sessions`, with their options and their help."""
 
 import enum
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 from typer.main import get_command
 
 from ralph.cli.values import absolute
+from ralph.machine.garbage import begin_garbage_collection
 
 if TYPE_CHECKING:
     from ralph.sessions.command import SessionsPlace
@@ -53,7 +53,7 @@ sessions = typer.Typer(
 
 @sessions.callback(invoke_without_command=True)
 def _help_alone(context: typer.Context) -> None:
-    gc.enable()  # off since the process began, see `ralph/__main__.py`
+    begin_garbage_collection()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -72,9 +72,9 @@ def list_(
 ) -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, first words of the task.
 
-    Besides the outcomes of a run there are: running, killed (the last run has no end, and its process is gone),
-    damaged, empty, newer format. A cost of ? is unknown. Turns and cost of a fork do not include those of the
-    session it was forked from.
+    The outcome is that of the last run, or one of these: running, killed (the last run has no end, and its process is
+    gone), damaged, empty, newer format. A cost of ? is unknown. The turns and the cost of a fork do not include those
+    of the session that was forked.
     """
     from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
 

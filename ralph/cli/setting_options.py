@@ -1,6 +1,7 @@
-"""Makes options from the flags in the tables of settings, in their order.
+"""Makes the command-line options of the settings, in the order of the tables of settings.
 
-Only a value's type is checked here; its kind is checked when settings are read.
+The parser checks only the type of an option's value. The range of the value is checked by `check_settings`, or when
+the run reads its settings.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ _READ = {
 
 
 def split_names(word: str) -> list[str]:
-    """Names separated by commas or white space; `Bash(git add:*)` stays in one piece."""
+    """The names in a word, which are separated by commas or white space. `Bash(git add:*)` is one name."""
     return re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,]+", word)
 
 
 def check_settings(flags: Mapping[str, object]) -> None:
-    """Raises UsageError for a flag that a run would refuse later. `flags`: by setting name; None: not given."""
+    """Raises UsageError for a flag whose value a run would refuse later.
+
+    `flags` maps the names of settings to values. None means that the flag was not given.
+    """
     for name, value in flags.items():
         if value is None:
             continue

@@ -1,4 +1,7 @@
-"""Advice for a prompt that was probably taken as a word of a list, which takes all words up to the next option."""
+"""Advice for a user whose prompt was probably taken as a value of a list option, as in `ralph --tools Read "a task"`.
+
+A list option takes all words up to the next option.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """Adds the advice to errors raised inside, if `last_list` (the list that extends to the end of the line) may
-    contain the prompt.
+    """A context manager that adds the advice to put the prompt elsewhere to the usage errors raised inside it.
 
-    Raises UsageError at once if standard input cannot give a prompt either.
+    `last_list` is the list option whose words extend to the end of the line. If it is None or `has_prompt` is True,
+    errors are left unchanged. Otherwise, raises UsageError at once if standard input cannot contain the prompt.
     """
     if has_prompt or last_list is None:
         yield
@@ -37,7 +40,10 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file. A terminal and /dev/null give no prompt."""
+    """Whether standard input is a pipe, a socket or a file.
+
+    Ralph reads no prompt from a terminal or from /dev/null.
+    """
     try:
         mode = os.fstat(0).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""Converts words of the command line to values. Errors name the option (exit 2)."""
+"""Converts words of the command line to values. An error about a word names its option and leads to exit code 2."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
-"""The most bytes of a text. It is more than any context window can hold."""
+"""The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
 
 class CannotError(Exception):
-    """A valid command that cannot be carried out. The text is one line."""
+    """The command line is valid, but the command cannot be carried out. The message is one line."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -40,16 +40,18 @@ def uuid_text(text: str | None) -> str | None:
 def text_or_file(
     option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
 ) -> str | None:
-    """The text of `--OPTION`, or of the file given with `--OPTION-file`; None: neither is given.
+    """The text given with `--OPTION`, or the text of the file given with `--OPTION-file`. None if the user gave
+    neither.
 
-    `directory`: that of `--cd`. `takes_pipe`: False if the file will be read again.
+    `directory` is the value of `--cd`. `takes_pipe` is False if the file will be read again later, because a pipe can
+    be read only once.
     """
     if text is not None and path is not None:
         raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
     if text is None and path is None:
         return None
     from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
-    from ralph.prompt.prompt_text import argument_text, prompt_text  # noqa: PLC0415 - the same
+    from ralph.prompt.prompt_text import argument_text, prompt_text  # noqa: PLC0415 - few runs need it
 
     try:
         if path is None:
@@ -68,19 +70,24 @@ def text_or_file(
 
 
 def absolute(path: str | None) -> str | None:
-    """The absolute path, relative to where ralph was called, not to --cd. `-` (standard input) is unchanged."""
+    """The path as an absolute path. A relative path starts from the directory where ralph was called, not from
+    `--cd`.
+
+    `-` (standard input) is returned unchanged.
+    """
     if path is None or path == "-":
         return path
     try:
         return str(Path.cwd() / path)
-    except FileNotFoundError:  # the working directory is gone; the run says so
+    except FileNotFoundError:  # the working directory is gone; the run reports that
         return path
 
 
 def working_directory(directory: str | None) -> Path:
-    """The working directory, absolute and with links resolved.
+    """The working directory as an absolute path with links resolved.
 
-    `directory`: that of `--cd`; None: the directory where ralph was called.
+    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises BadParameter if the
+    directory does not exist, and CannotError if the directory where ralph was called is gone.
     """
     try:
         here = Path.cwd()
@@ -94,14 +101,17 @@ def working_directory(directory: str | None) -> Path:
 
 
 def whole(option: str, number: int | None) -> int | None:
-    """The number, which must be at least 1."""
+    """Returns `number` unchanged, which may be None. Raises UsageError if the number is less than 1."""
     if number is not None and number < 1:
         raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
     return number
 
 
 def duration(option: str, text: str | None) -> float | None:
-    """Seconds, more than 0, from a text such as `90s`."""
+    """The number of seconds in a text such as `90s`, or None if `text` is None. The number is more than 0.
+
+    Raises UsageError for any other text.
+    """
     from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
 
     try:
@@ -125,10 +135,14 @@ def permission_mode(text: str | None) -> PermissionMode | None:
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The named directories, absolute; each must exist. A word may hold several names, as with names of tools."""
+    """The directories that the words name, as absolute paths.
+
+    A word may hold several names, separated by commas or spaces. Raises BadParameter if one of them is not an
+    existing directory.
+    """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
-        if not path:  # which `Path` takes for the current directory
+        if not path:  # `Path("")` would mean the current directory
             raise typer.BadParameter("is empty", param_hint=option)
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
@@ -137,7 +151,10 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """The word itself if there is such a directory (a name may have commas and spaces), else its parts."""
+    """The directories that one word names.
+
+    If the word as a whole names a directory, it is not split, because a name may contain commas and spaces.
+    """
     if Path(word).is_dir():
         return [word]
     for parts in (word.split(","), word.split()):
@@ -147,9 +164,9 @@ def _directories_in(word: str) -> list[str]:
 
 
 def run_directories(directory: str | None) -> tuple[str, ...]:
-    """The directories where ralph was called and where it works (`--cd`), absolute.
+    """The directory where ralph was called and the working directory (`--cd`), as absolute paths.
 
-    Links in them may come from a repository.
+    A repository may have put links into either of them, so links there are not trusted.
     """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")))
@@ -170,7 +187,10 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The required final report; None: no report is required. `directory`, `takes_pipe`: as for `text_or_file`."""
+    """The final report that the user requires, or None if the user requires no report.
+
+    `directory` and `takes_pipe` have the meaning that they have in `text_or_file`.
+    """
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 
     if schema is None:
@@ -196,7 +216,7 @@ def session_options(
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
-    """The options about sessions. Refuses contradictory combinations."""
+    """The options that choose a session. Raises BadParameter for options that contradict each other."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
     is_old = continues or resume is not None

@@ -1,1 +1,3 @@
-"""The conversation and the session as values: messages, requests, records, and what records lead to. Pure."""
+"""The conversation and the session as values: messages, requests, journal records, and the state that follows from
+the records. No I/O happens here.
+"""

@@ -1,7 +1,7 @@
-"""Estimates the tokens of the next request, from a server's last count and the messages since. The estimate is meant to
-be too high rather than too low. Pure.
+"""Estimates the number of tokens of the next request. No I/O happens here.
 
-There is no tokenizer: the size of messages that no server has counted is estimated from their bytes.
+The estimate is the server's last token count, plus an estimate for the messages since then. Ralph has no tokenizer,
+so it estimates messages that no server has counted from their bytes. The result is usually too high.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block
 
-# Text and code have 3 to 4 bytes a token, JSON and figures 2 to 3: at 2 the estimate stays an upper one.
+# Text and code have 3 to 4 bytes per token, JSON and numbers have 2 to 3. With 2, estimates are rather too high than
+# too low.
 BYTES_PER_TOKEN = 2
 IMAGE_TOKENS = 4_784
-"""The most that an image of any size costs (section 1.3 of the Messages API reference, the newer models' cap)."""
+"""The most tokens that an image can cost (section 1.3 of the Messages API reference, limit of the newer models)."""
 
-# What is left holds an answer of the default length in 200,000 tokens, and the summary call at the end of a context.
+# The remaining 20 % of a window of 200,000 tokens is enough for an answer of the default length, and for a summary.
 THRESHOLD_PERCENT = 80
 
 
@@ -29,56 +30,75 @@ def tokens_of_bytes(count: int) -> int:
 
 
 def content_size(content: Iterable[Block], sent_bytes: int) -> int:
-    """Estimated tokens of blocks whose JSON has `sent_bytes`. An image counts `IMAGE_TOKENS`, not its data."""
+    """The estimated tokens of content blocks whose JSON has `sent_bytes` bytes.
+
+    An image counts as `IMAGE_TOKENS`, and its data is not counted.
+    """
     images = list(_images(content))
     return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
 
 
 def threshold(window: int) -> int:
-    """Tokens above which a context is compacted."""
+    """The number of tokens above which a context is compacted. `window` is the context window in tokens."""
     return window * THRESHOLD_PERCENT // 100
 
 
 def is_over(estimate: int, window: int | None) -> bool:
-    """Whether the context must be compacted. `window`: in tokens; None: unknown, so only the server can tell."""
+    """Whether a context of `estimate` tokens must be compacted.
+
+    `window` is the context window in tokens. If it is None, the window is unknown and the result is False.
+    """
     return window is not None and estimate > threshold(window)
 
 
 class SizeCount(Struct, frozen=True):
-    """A server's count of one request."""
+    """A server's token count of one request, and ralph's estimate of the same request."""
 
     counted: int
-    """Tokens of the request, and after its answer also hidden tokens of the answer (thinking that is not in its
-    text)."""
+    """The tokens that the server counted. After the answer, the tokens of its hidden thinking are added."""
     size: int
-    """The estimated tokens of the same request."""
+    """The tokens that ralph estimated from the bytes of the request."""
 
     def grown_to(self, size_now: int) -> int:
+        """The tokens of a later request in which messages were added to this one.
+
+        `size_now` is the estimate of the later request from its bytes.
+        """
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The estimate for another request of similar text, corrected by this count. `size`: its uncorrected estimate."""
+        """The tokens of another request if its estimate `size` is wrong by the same factor as the estimate of this
+        request. The result is rounded up.
+        """
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The last count for each model. Immutable. Sizes are those of the messages as that model receives them."""
+    """The last token count by each model. It is immutable: its methods return a new meter.
+
+    Sizes are estimates from the bytes of the messages that the model receives.
+    """
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """By model, in the order of counting, the newest last."""
+    """The counts by model, from the oldest to the newest."""
     before: SizeCount | None = None
-    """The last count of the previous context, for the ratio of tokens to bytes; None: there was none."""
+    """The last count in the previous context, or None. It shows how wrong estimates from bytes are."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """The meter after a server's count of a request. `prompt_tokens` of 0 means that the server does not count."""
+        """The meter with a server's count of a request, which ralph had estimated as `size_then`.
+
+        If `prompt_tokens` is 0, the server does not count tokens, and the meter is unchanged.
+        """
         if prompt_tokens <= 0:
             return self
         others = {name: count for name, count in self.counts.items() if name != model}
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after the answer to the request that was just counted. Hidden thinking in that answer shows only
-        in `output_tokens`.
+        """The meter after the answer to the request that was just counted.
+
+        The server's `output_tokens` may exceed `answer_size`, the estimate of the answer's content. The difference is
+        hidden thinking, and is added to the count.
         """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
@@ -87,7 +107,7 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
 
     def afresh(self) -> ContextMeter:
-        """The meter of the next context: nothing counted yet, but the ratio of tokens to bytes is known."""
+        """The meter for the next context. Its `counts` are empty, and `before` is the newest count so far."""
         return ContextMeter(before=self._newest or self.before)
 
     @property
@@ -95,15 +115,21 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper bound of a request's tokens, for budgets. It comes from the bytes, unless this model's own count
-        gives less.
+        """An upper bound on the tokens of a request, which is needed for budgets.
+
+        It is the last count by this model, plus the estimate of what was added since. If there is no such count in
+        this context, it is `size_now`, the estimate of the request from its bytes.
         """
         own = self.counts.get(model)
-        # Less than was counted is another context, of which nothing is known but its bytes.
+        # If the size is below the counted one, this is another context, and only its bytes are known.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """An estimate of a request's tokens. It assumes that messages without a count resemble the counted ones."""
+        """An estimate of the tokens of a request. `size_now` is the estimate from the bytes alone.
+
+        It is based on the last count by this model. If there is none, it is based on a count by another model or in
+        the previous context, and is at most `size_now`.
+        """
         if model in self.counts:
             return self.at_most(model, size_now)
         if self._newest is not None:
@@ -112,8 +138,9 @@ class ContextMeter(Struct, frozen=True):
 
 
 def _by_another_tokenizer(tokens: int) -> int:
-    """An estimate from another model's count, half as much again. Tokenizers differ by 30 % (section 1.6 of the
-    reference), and unknown tokenizers perhaps by more.
+    """One and a half times the count by another model, rounded up.
+
+    Tokenizers differ by 30 % (section 1.6 of the Messages API reference). Those of unknown models may differ more.
     """
     return (3 * tokens + 1) // 2
 

@@ -1,8 +1,8 @@
-"""Decodes the JSON of a journal's line into its record type, with errors that name the path. Pure.
+"""Decodes the JSON of a journal line into its record type. No I/O happens here.
 
-The kind is read first: a record of an unknown kind passes through unchanged. Records of older formats are upgraded
-before they are decoded. Blocks and events stay dicts, as they were written; the fields that ralph reads are checked
-all the same.
+An error names the path of the wrong field. A record of an unknown kind is passed on unchanged. Records of older
+formats are upgraded before they are decoded. Content blocks, the API's messages and events stay dictionaries, but the
+fields that ralph reads are checked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """The record of a journal's line, from its kind and its fields. Raises ValidationError, and NewerFormatError if
-    the first record has a newer format.
+    """The record for the kind and the fields of a journal line.
+
+    Raises ValidationError if a field is wrong, and NewerFormatError if the line is the first of a journal in a newer
+    format.
     """
     known = TYPES.get(kind)
     if known is None:
@@ -55,29 +57,31 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
         raise NewerFormatError(f"{made_by}; this one reads up to {FORMAT}")
 
 
-# --- Older formats. A fork is of today's format and holds records of the one before it: the field tells, not the number
+# --- Older formats. A fork has the number of the current format, but may contain older records. So each upgrade looks
+# at the fields, not at the number.
 
 
 def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `run` record of format 1, which has neither target nor endpoint."""
+    """Upgrades a `run` record of format 1, which lacks the target and the endpoint.
+
+    The name of the model becomes the name of the target.
+    """
     named = {"target": fields["model"]} if "model" in fields else {}
     return {**named, "endpoint": None, **fields}
 
 
 def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `target` record of the first journals of format 2, which lack `first`."""
+    """Upgrades a `target` record of an early version of format 2, which lacks `first`."""
     return {"first": None, **fields}
 
 
 def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `user` record of the formats before 3, which do not mark the blocks that are a task."""
+    """Upgrades a `user` record of formats 1 and 2, which do not say which blocks are the prompt."""
     return {"task": None, **fields}
 
 
 def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades an `ended` record of early journals. They have no delivery records, so their results count as
-    delivered.
-    """
+    """Upgrades an `ended` record of versions that did not record deliveries. The result counts as delivered."""
     return {"delivered": True, **fields}
 
 
@@ -89,7 +93,7 @@ _UPGRADES: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
 }
 
 
-# --- What stays a dict, since it is kept as it came, and must hold what is read of it all the same
+# --- Types for dictionaries that are stored as they arrived. They contain the fields that ralph reads.
 
 
 class _Block(Struct):
@@ -190,13 +194,14 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
-    """The value, checked against this shape.
+    """Checks a value against the type `shape` and returns it decoded.
 
-    `number`: the index of the value in the list at `path`. Raises ValidationError with the whole path.
+    `path` is the path of the value. If `number` is given, it is the path of a list, and `number` is the value's index
+    in it. Raises ValidationError with the complete path of the wrong field.
     """
     fields = getattr(shape, "__struct_fields__", None)
     if fields is not None and isinstance(value, dict):
-        # A server's own keys may be half a surrogate pair, which the decoder cannot compare.
+        # A server may send other keys that contain half of a surrogate pair, which msgspec cannot compare.
         value = {name: value[name] for name in fields if name in value}
     try:
         return convert(value, shape)
@@ -209,4 +214,4 @@ def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None)
 TYPES: Mapping[str, type[Any]] = {
     str(kind.__struct_config__.tag): kind for kind in kinds.Recorded.__subclasses__()
 }
-"""The record type of each kind."""
+"""The record type for each kind."""

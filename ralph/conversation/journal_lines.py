@@ -1,8 +1,9 @@
-"""The lines of a journal: JSON with a sequence number and a checksum. Pure: bytes in, records out.
+"""Converts records to the lines of a journal, and lines to records. No I/O happens here.
 
-A torn end is not damage: a write that was cut short leaves the beginning of a line. Every other deviation means that
-the file was changed afterwards: it is damage, and raises an error. NUL bytes, which a power cut or a snapshot leaves in
-place of written data, are damage even at the end. So is a field of the wrong type, which is reported with its path.
+A line is a JSON object with a sequence number and a checksum. An incomplete last line is not damage, because a write
+may have been cut short. All other deviations raise JournalDamage, because the file was changed after it was written.
+NUL bytes are damage even at the end, because a power failure or a restored snapshot can leave them in place of data.
+A field of the wrong type is damage too, and the error names its path.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ralph.conversation.messages import RequestHead, to_json
 from ralph.conversation.records import Record, Recorded, UnknownRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _CHECKSUM = b',"crc":"'
 _CHECKSUM_TAIL = b'"}'
-
+_SEAL_BYTES = len(_CHECKSUM) + 8 + len(_CHECKSUM_TAIL)
 
 _NUL = b"\0"
-"""A byte that never occurs in a journal's JSON, because JSON writes it as an escape."""
+"""A byte that never occurs in a valid journal, because JSON writes it as an escape."""
 _HOLDS_NULS = (
     "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
@@ -33,7 +34,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line that differs from what was written. `line` is 1-based."""
+    """A line differs from what was written. `line` is its number, counted from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -42,38 +43,43 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 
 class JournalReading(Struct, frozen=True):
     records: tuple[Record, ...]
-    """In order: a record's sequence number is its index."""
+    """The records in order. The sequence number of a record is its index."""
     torn: bytes = b""
-    """The beginning of a line at the end, to be cut off; empty: the last line is whole."""
+    """An incomplete last line, which must be removed. Empty if the last line is complete."""
     lacks_break: bool = False
-    """The last record is whole except for its line break, which must be added."""
+    """True if the last record lacks only its line break, which must be added."""
 
 
 def line_of(seq: int, record: Record | Recorded) -> bytes:
-    """A record's line, with its line break."""
+    """The line of a record, with its line break."""
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields})
     return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text)})
 
 
 def _head_text(head: RequestHead) -> str:
-    """The text of a request head. All other values in records are plain JSON."""
+    """The JSON text of a request head. msgspec calls this for values that it cannot convert; only heads are such
+    values.
+    """
     return head.json
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The line with these fields and a checksum of them."""
+    """A line with these fields and their checksum, and with its line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
 
 def begins_kind(beginning: bytes, kind: str) -> bool:
-    """Whether these bytes begin a line of that kind."""
+    """Whether these bytes are the beginning of a record of the given kind."""
     return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
 
 
 def read_lines(data: bytes) -> JournalReading:
-    """All records, in order. Raises JournalDamage for the first damaged line, and NewerFormatError."""
+    """Reads all records of a journal, in order.
+
+    Raises JournalDamage if a line is damaged, and NewerFormatError if the journal has a newer format.
+    """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
     *lines, tail = data.split(b"\n")
@@ -83,16 +89,16 @@ def read_lines(data: bytes) -> JournalReading:
     records = tuple(_read(line, seq, decoded) for seq, line in enumerate(lines))
     if _NUL in tail:
         raise JournalDamage(len(lines) + 1, _HOLDS_NULS)
-    if _is_whole(tail[:-1]):  # and one byte more, where no write would have ended
+    if _is_whole(tail[:-1]):  # a complete record and one other byte, which no interrupted write leaves behind
         raise JournalDamage(len(lines) + 1, "has something else for its line break")
     return JournalReading(records, tail, lacks_break)
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line, and that damage; None: there is no damage. The result is for display
-    only: a session is never resumed from it.
+    """The records before the first damaged line, and the damage, or None if no line is damaged.
 
-    A torn end is no damage: a journal has one while it is being written. Raises NewerFormatError.
+    An incomplete last line is not damage, because a run may be writing it now. The result is only for display: a
+    damaged session must not be resumed. Raises NewerFormatError if the journal has a newer format.
     """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
@@ -108,9 +114,87 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
     return tuple(records), None
 
 
+class CheckedLines:
+    """Checks the lines of a journal, which is given in chunks, without decoding them.
+
+    Iterating yields the index, the offset, the kind and the bytes of each line. The bytes lack the line break. It
+    raises JournalDamage for the first line that does not match its checksum. A line that does not begin with its
+    number and its kind is yielded with the kind "", and `record_of` raises the error for it. An incomplete last line
+    is not damage, and is not yielded.
+    """
+
+    def __init__(
+        self, chunks: Iterable[bytes], *, skipped: Sequence[str] = (), number: int = 0, offset: int = 0
+    ) -> None:
+        """Lines of the kinds in `skipped` are checked, but not yielded. `number` and `offset` are the index and the
+        offset of the first line.
+        """
+        self._chunks = chunks
+        self._skipped = tuple(f'{kind}"'.encode() for kind in skipped) or (b"\n",)
+        self.number = number
+        self.end = offset
+        """After the iteration or after damage, the offset of the first byte behind the last valid line. `number` is
+        then the index of the next line."""
+
+    def __iter__(self) -> Iterator[tuple[int, int, str, bytes]]:
+        pieces: list[bytes] = []
+        for chunk in self._chunks:
+            pieces.append(chunk)
+            if b"\n" in chunk:
+                data = b"".join(pieces)
+                yield from self._lines_of(data)
+                pieces = [data[data.rindex(b"\n") + 1 :]]
+        tail = b"".join(pieces)
+        if _NUL in tail or _is_whole(tail) or _is_whole(tail[:-1]):
+            yield from self._lines_of(tail + b"\n")
+            self.end -= 1
+
+    def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
+        """Yields the index, offset, kind and bytes of each line in `data` up to the last line break, except lines of
+        skipped kinds. Raises JournalDamage.
+
+        The loop calls only built-in functions, because they are fast and a store of sessions has hundreds of
+        thousands of lines.
+        """
+        first, number, skipped, start = self.end, self.number, self._skipped, 0
+        view, find, begins = memoryview(data), data.find, data.startswith
+        try:
+            while (end := find(b"\n", start)) >= 0:
+                body = end - _SEAL_BYTES  # before `start` if the line is too short; then the comparison fails
+                if data[body:end] != b',"crc":"%08x"}' % zlib.crc32(view[start:body]):
+                    raise _unlike_its_checksum(data[start:end], number)
+                head = b'{"seq":%d,"kind":"' % number
+                if not begins(head, start):
+                    self.end = first + start
+                    yield number, first + start, "", data[start:end]
+                elif not begins(skipped, start + len(head)):
+                    self.end = first + start
+                    kind = start + len(head)
+                    yield (
+                        number,
+                        first + start,
+                        data[kind : find(b'"', kind)].decode(errors="replace"),
+                        data[start:end],
+                    )
+                number += 1
+                start = end + 1
+        finally:
+            self.end, self.number = first + start, number
+
+
+def record_of(line: bytes, number: int) -> Record:
+    """The record in a line. `number` is the index of the line in its journal, counted from 0.
+
+    Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+    """
+    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
+
+    return _read(line, number, decoded)
+
+
 def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record]) -> Record:
     if not _is_whole(line):
-        raise JournalDamage(seq + 1, _HOLDS_NULS if _NUL in line else "does not match its checksum")
+        raise _unlike_its_checksum(line, seq)
     try:
         fields = _json(line)
         del fields["crc"]
@@ -127,10 +211,15 @@ def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Rec
         raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
 
 
-def _json(line: bytes) -> Any:
-    """The JSON of a line.
+def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
+    return JournalDamage(seq + 1, _HOLDS_NULS if _NUL in line else "does not match its checksum")
 
-    The standard library decodes only what msgspec refuses (NaN, half a surrogate pair): it is ten times as slow.
+
+def _json(line: bytes) -> Any:
+    """Decodes the JSON of a line.
+
+    The standard library takes ten times as long as msgspec, so it decodes only what msgspec rejects (NaN, lone
+    surrogates).
     """
     try:
         return msgspec.json.decode(line)

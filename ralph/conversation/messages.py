@@ -1,14 +1,15 @@
-"""The conversation: append-only messages, encoded once, and their repair after a final failure.
+"""The messages of a conversation, the requests made from them, and the repair of a conversation after a failure.
 
-A committed message is never edited: the prompt cache and the signatures of thinking blocks depend on the exact
-bytes. Source of the invariants: section 4 of the Messages API reference.
+Each message is encoded to JSON once and never edited afterwards, because the prompt cache and the signatures of
+thinking blocks depend on the exact bytes. The rules are in section 4 of the Messages API reference.
 """
 
 from __future__ import annotations
 
 import json
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,56 +30,88 @@ Role = Literal["user", "assistant"]
 _OPENS_MESSAGES = b',"messages":['
 THINKING = frozenset({"thinking", "redacted_thinking"})
 _CACHE_MARKER = b',"cache_control":{"type":"ephemeral"}'
-# Every message's bytes end with its last block, its content list and itself.
+# The JSON of every message ends with these bytes, which close its last block, its list of blocks, and the message.
 _MESSAGE_TAIL = b"}]}"
 
-# Copying this much for a request costs nothing to speak of; each piece is one more system call.
+# Older messages are joined into pieces of at least this size. To copy less than this for each request costs almost
+# nothing, and each piece costs one more system call.
 _PIECE_BYTES = 128 * 1024
-# Never packed: the two newest user messages carry cache markers, and ten pauses may put answers between them.
+# This many of the newest messages are not joined into a piece. The two newest user messages get cache markers, and up
+# to ten paused answers may come between them.
 _ALWAYS_LOOSE = 14
 
 NOT_RUN = "This call was not run: the run ended first. Check the state of things before you repeat it."
 
 
-class Author(NamedTuple):
-    """The model that wrote an assistant message, and the server at which it ran."""
+class Author(Struct, frozen=True):
+    """The model that wrote an assistant message, and the server that ran it."""
 
     model: str
     endpoint: str | None = None
-    """The base URL; None: unknown."""
+    """The base URL of the server, or None if it is unknown."""
 
 
-class Message(Struct, frozen=True, dict=True, weakref=True):
-    """One committed message. `body` is its JSON for the request, encoded once."""
+@cache
+def _author(model: str, endpoint: str | None) -> Author:
+    """One object for all messages of an author, because a message holds its author."""
+    return Author(model, endpoint)
+
+
+class Message(Struct, frozen=True, eq=False, weakref=True):
+    """A message of the conversation. `body` is its JSON in requests, which is encoded only once. Nothing else of the
+    message is held in memory.
+    """
 
     role: Role
-    content: tuple[Block, ...]
-    body: bytes
-    author: Author | None = None
-    """The author of an assistant message; None: unknown, or a user message."""
+    author: Author | None
+    """The author of an assistant message. None for a user message, or if the author is unknown."""
+    size: int
+    """The number of tokens, estimated from the bytes. It is more likely too high than too low."""
+    thinks: bool
+    """Whether the message has a thinking block."""
+    _piece: bytes
+    """The bytes that contain the body. They may contain other bodies too."""
+    _start: int
+    _end: int
 
-    @cached_property
-    def size(self) -> int:
-        """Estimated tokens, at least as many as the message really has."""
-        return content_size(self.content, len(self.body))
+    @property
+    def body(self) -> bytes:
+        return self._piece[self._start : self._end]
+
+    @property
+    def length(self) -> int:
+        """The length of the body in bytes."""
+        return self._end - self._start
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """The content blocks. They are decoded from the body at each access."""
+        return tuple(json.loads(self.body)["content"])
 
     @property
     def tool_use_ids(self) -> tuple[str, ...]:
         return tuple(block["id"] for block in self.content if block.get("type") == "tool_use")
 
     @property
-    def thinks(self) -> bool:
-        return any(block.get("type") in THINKING for block in self.content)
-
-    @property
     def tool_result_ids(self) -> tuple[str, ...]:
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
+    def within(self, piece: bytes, start: int) -> Message:
+        """Returns the message with its body at `start` of `piece`, which contains it."""
+        return replace(self, _piece=piece, _start=start, _end=start + self.length)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and (self.author, self.body) == (other.author, other.body)
+
+    def __hash__(self) -> int:
+        return hash((self.author, self.body))
+
 
 class RequestHead:
-    """The JSON of a request up to its messages, without the closing brace: its bytes, and its decoded fields.
+    """All of a request except its messages: model, limits, tools and system prompt. It is immutable.
 
-    A recorded head is sent again byte for byte. Immutable; not a Struct, because a journal stores it as one string.
+    `body` is its JSON without the closing brace, and `fields` is the decoded JSON object. A head from a journal is
+    sent again byte for byte. A head is not a Struct, because the journal stores it as one string.
     """
 
     def __init__(self, body: bytes, fields: Mapping[str, Any]) -> None:
@@ -97,10 +130,10 @@ class RequestHead:
 
     @classmethod
     def of_body(cls, body: bytes) -> RequestHead:
-        """The head from its bytes. Raises ValueError unless they are a JSON object."""
+        """Decodes a head from bytes without the closing brace. Raises ValueError if they are not a JSON object."""
         fields = json.loads(body + b"}")
         if not isinstance(fields, dict):
-            raise ValueError("Expected a JSON object")  # noqa: TRY004 - as the decoder's own errors
+            raise ValueError("Expected a JSON object")  # noqa: TRY004 - the class of the decoder's own errors
         return cls(body, fields)
 
     @property
@@ -109,11 +142,12 @@ class RequestHead:
 
     @property
     def max_tokens(self) -> int:
+        """The head's limit for an answer, or the default limit if the head has none."""
         asked = self.fields.get("max_tokens")
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """The head with this limit. Unchanged if `max_tokens` is None, or the head has no limit of its own."""
+        """The head with the limit `max_tokens`. If `max_tokens` is None, or if the head has no limit, the head itself."""
         if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
             return self
         return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
@@ -123,38 +157,42 @@ _NO_HEAD = RequestHead(b"", {})
 
 
 class RequestShape(Struct, frozen=True):
-    """The part of a request that stays the same, byte for byte, within a context and a model."""
+    """The settings of the requests to one model: everything except the messages. `head` makes the request head from
+    them.
+    """
 
     model: str
     system: str
     tools: tuple[ToolDefinition, ...]
     max_tokens: int | None = None
-    """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
+    """The longest answer in tokens. None means the default, or the model's maximum if that is lower."""
     effort: str | None = None
     thinking: str | None = None
-    """The type of thinking to request. "none": the field is left out. None: the type that the model is known to
-    need."""
+    """The type of thinking to request. "none" leaves the field out of the request. None means the type that the model
+    is known to need, or no field."""
     endpoint: str | None = None
-    """The base URL that requests go to; None: unknown. Thinking without a signature is valid only there."""
+    """The base URL for requests, or None if it is unknown. Unsigned thinking is valid only on the endpoint that
+    produced it."""
     recorded_head: RequestHead | None = None
-    """The head from a resumed session's journal, sent again byte for byte; it overrides the other fields."""
+    """A finished request head, for example from the journal of a resumed session. If it is given, `head` returns it and
+    ignores the other settings."""
 
     @property
     def author(self) -> Author:
         """The author of answers to this request."""
-        return Author(self.model, self.endpoint)
+        return _author(self.model, self.endpoint)
 
     @property
     def longest_answer(self) -> int:
-        """The `max_tokens` in the request head."""
+        """The value of `max_tokens` in the request head."""
         return self.head().max_tokens
 
     def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """The shape with a recorded head that is changed by the settings of this run.
+        """The shape whose recorded head contains the settings of this run.
 
-        Settings that were left at their defaults stay as recorded, byte for byte.
+        A setting that is None, and a `max_tokens` with the default value, leave the recorded head unchanged.
         """
         recorded = self.head()
         requested = dict(recorded.fields)
@@ -199,26 +237,27 @@ class RequestShape(Struct, frozen=True):
 
 
 RequestBody = tuple[bytes, ...]
-"""A request's JSON in pieces, which are sent one after the other."""
+"""The JSON of a request in pieces, which are sent one after the other."""
 
 
 class Conversation(Struct, frozen=True):
-    """The head of a request and the messages so far. Immutable: `plus` returns a longer conversation.
+    """The head of a request and all messages so far. It is immutable: `plus` returns a longer conversation.
 
-    Old messages are joined into pieces that are reused, so that each request copies only what is new, however long
-    the conversation is.
+    The JSON of older messages is joined into large pieces, which later requests use again. So even in a long
+    conversation, only the newest messages are copied for a request.
     """
 
     head: RequestHead = _NO_HEAD
     marks_cache: bool = False
+    """True if requests contain prompt-cache markers."""
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """The authors of the thinking blocks in the messages."""
+    """The authors of all thinking blocks in the messages."""
     _packed: RequestBody = ()
-    """The bodies of the first `_packed_messages` messages, each with a comma after it."""
+    """The bodies of the first `_packed_messages` messages, joined into pieces. Each body is followed by a comma."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
-    """Length of the bodies that are not in `_packed`."""
+    """The total length of the bodies that are not in `_packed`."""
     _messages_size: int = 0
 
     @classmethod
@@ -227,7 +266,10 @@ class Conversation(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Estimated tokens of the next request, at least as many as it really has. Takes constant time."""
+        """The tokens of the next request, estimated from its bytes. The number is more likely too high than too low.
+
+        It takes the same time for a conversation of any length.
+        """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:
             around += 2 * len(_CACHE_MARKER)
@@ -238,16 +280,22 @@ class Conversation(Struct, frozen=True):
             return replace(self, thinkers=self.thinkers | {message.author}).plus(message)
         messages = (*self.messages, message)
         messages_size = self._messages_size + message.size
-        loose_bytes = self._loose_bytes + len(message.body)
+        loose_bytes = self._loose_bytes + message.length
         newest = messages[max(self._packed_messages, len(messages) - _ALWAYS_LOOSE) :]
-        newest_bytes = sum(len(new.body) for new in newest)
+        newest_bytes = sum(new.length for new in newest)
         if loose_bytes - newest_bytes < _PIECE_BYTES:
             return replace(self, messages=messages, _loose_bytes=loose_bytes, _messages_size=messages_size)
         end = len(messages) - len(newest)
-        piece = b"".join(old.body + b"," for old in messages[self._packed_messages : end])
+        packed = messages[self._packed_messages : end]
+        piece = b"".join(old.body + b"," for old in packed)
+        starts = accumulate((old.length + len(b",") for old in packed), initial=0)
         return replace(
             self,
-            messages=messages,
+            messages=(
+                *messages[: self._packed_messages],
+                *(old.within(piece, start) for old, start in zip(packed, starts, strict=False)),
+                *newest,
+            ),
             _packed=(*self._packed, piece),
             _packed_messages=end,
             _loose_bytes=newest_bytes,
@@ -255,7 +303,7 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """The conversation with the head of `shape`."""
+        """The conversation with the request head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
@@ -266,18 +314,19 @@ class Conversation(Struct, frozen=True):
         return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
-        """The conversation with its last message, which has no answer yet, replaced by `message`."""
+        """The conversation with `message` in place of its last message."""
         amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)
         return amended
 
     def request_body(self, max_tokens: int | None = None) -> RequestBody:
-        """The body of the next request. `max_tokens`: the longest answer; None: the head's own limit.
+        """The body of the next request. `max_tokens` limits the answer; None keeps the limit of the head.
 
-        Cache markers stand on the last block of the newest user message and of the user message before it. Together
-        with the marker on `system`, they are three of the four markers that the API allows. The older marker keeps a
-        cache hit possible when one turn adds more than the 20 blocks that the API looks back.
+        If `marks_cache` is True, the last block of the newest user message gets a cache marker, and so does the last
+        block of the user message before it. With the marker on `system`, these are three of the four markers that the
+        API allows. The marker on the older message is needed because the API looks back only 20 blocks for a cached
+        prefix, and one turn may add more.
         """
         loose = self.messages[self._packed_messages :]
         bodies = [message.body for message in loose]
@@ -286,7 +335,9 @@ class Conversation(Struct, frozen=True):
             for index in users[-2:]:
                 bodies[index] = bodies[index].removesuffix(_MESSAGE_TAIL) + _CACHE_MARKER + _MESSAGE_TAIL
         head = self.head.with_max_tokens(max_tokens).body + _OPENS_MESSAGES
-        return (head, *self._packed, b",".join(bodies) + b"]}")
+        newest = b",".join(bodies) + b"]}"
+        # Each piece is a packet of its own, which the server takes one by one.
+        return (head, *self._packed, newest) if self._packed else (head + newest,)
 
 
 def text_blocks(text: str) -> list[Block]:
@@ -298,24 +349,23 @@ def user_message(content: str | Iterable[Block]) -> Message:
 
 
 def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
-    """The answer as a message for the next request; None: it is empty, so there is nothing to send."""
-    message = make_message("assistant", content, author)
-    return message if message.content else None
+    """The answer as a message for the next request, or None if it has no content that can be sent."""
+    kept = _sendable(content)
+    return _message("assistant", kept, author) if kept else None
 
 
 def recover_conversation(
     conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
 ) -> Conversation:
-    """The conversation, repaired after a final failure so that it can be resumed: every `tool_use` has its
-    `tool_result`.
+    """The conversation with exactly one `tool_result` for each `tool_use`, so that it can be resumed after a failure.
 
-    `finished` holds the results of tools that ran but were not committed; they are always kept. A call without a
-    result gets an error that it was not run. Valid messages stay the same objects, byte for byte.
+    `finished` holds results that may not be in the conversation yet, by call id. A call whose result is neither there
+    nor in the conversation gets the error that it was not run. Valid messages are not changed.
     """
     found = {
         block["tool_use_id"]: block
         for message in reversed(conversation.messages)
-        if message.role == "user"  # what a server put into an answer is no result of ours
+        if message.role == "user"  # results in an assistant message are those of the server's own tools
         for block in message.content
         if block.get("type") == "tool_result"
     }
@@ -344,14 +394,23 @@ def recover_conversation(
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON. A lone surrogate, which UTF-8 cannot encode and the API refuses, becomes "?"."""
+    """Compact JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot encode and the API rejects, becomes "?"."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:
-    """A message without empty text blocks, which the API refuses."""
-    kept = tuple(block for block in content if not _is_empty_text(block))
-    return Message(role, kept, to_json({"role": role, "content": kept}), author)
+    """Makes a message. Text blocks that are empty or blank are left out, because the API rejects them."""
+    return _message(role, _sendable(content), author)
+
+
+def _message(role: Role, content: tuple[Block, ...], author: Author | None) -> Message:
+    body = to_json({"role": role, "content": content})
+    thinks = any(block.get("type") in THINKING for block in content)
+    return Message(role, author, content_size(content, len(body)), thinks, body, 0, len(body))
+
+
+def _sendable(content: Iterable[Block]) -> tuple[Block, ...]:
+    return tuple(block for block in content if not _is_empty_text(block))
 
 
 def _is_empty_text(block: Block) -> bool:
@@ -371,7 +430,10 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """The message with exactly one result for each call in `asked`, at its beginning, and without any other results."""
+    """The message with exactly one result for each call id in `asked`.
+
+    The results come first in the message, and all other results are removed.
+    """
     first = message.content[: len(asked)]
     if sorted(message.tool_result_ids) == sorted(asked) and all(
         block.get("type") == "tool_result" for block in first

@@ -1,4 +1,7 @@
-"""A server's description of its model, and its effect on the known facts. Pure. Implausible numbers are ignored."""
+"""A server's description of a model, whose numbers replace ralph's built-in ones. No I/O happens here.
+
+Implausible numbers in a description are ignored.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,23 @@ from msgspec.structs import replace
 from ralph.values.models import ModelFacts
 
 MOST_TOKENS = 1_000_000_000
-"""The largest number to believe: a thousand times the largest window in `MODELS`."""
+"""The largest plausible number of tokens. It is a thousand times the largest window in `MODELS`."""
 
 
 class ModelDescription(Struct, frozen=True):
     context_window: int | None
-    """Tokens of prompt and answer together; None: not in the description."""
+    """The maximum number of tokens of prompt and answer together, or None if the server does not say."""
     max_output: int | None
-    """The largest `max_tokens` that the server accepts; None: not in the description."""
+    """The largest `max_tokens` that the server accepts, or None if the server does not say."""
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in the answer to `GET /v1/models/{id}`; None: the answer has no usable description.
+    """The description in the answer to `GET /v1/models/{id}`, or None if it contains nothing usable.
 
-    `max_input_tokens` ("maximum input context window size" at Anthropic) is taken as the whole window. If a server
-    means only the prompt, the window is too small by one answer: a context is compacted early and never overflows.
+    `max_input_tokens` is taken for the whole context window, as Anthropic documents it. If a server means only the
+    prompt, the assumed window is smaller than the real one. Contexts are then compacted early, but do not overflow.
     """
-    # In other shapes the same names mean other things: LiteLLM's `max_tokens` may be a window.
+    # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
         return None
     description = ModelDescription(
@@ -35,7 +38,11 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """A model's known facts, with the server's window and longest answer. Prices never come from a server."""
+    """The facts about a model, with the context window and the longest answer from the server's description.
+
+    What the description does not contain is taken from `facts`, or is None if they are None. Prices never come from a
+    server.
+    """
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:
         return known

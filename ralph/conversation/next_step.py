@@ -1,6 +1,6 @@
-"""The step after an answer: how the turn continues, or with which outcome the run ends. Pure: state in, state out.
+"""Decides what follows an answer: how the turn continues, or with which outcome the run ends. No I/O happens here.
 
-The rules come from section 2.6 of the Messages API reference, applied to an unattended run.
+The rules are those in section 2.6 of the Messages API reference, applied to an unattended run.
 """
 
 from __future__ import annotations
@@ -17,65 +17,76 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""The most answers in a row that may be cut off at `max_tokens`. One more ends the run."""
+"""The maximum number of answers in a row that may be cut off at `max_tokens`. One more ends the run."""
 MOST_PAUSES = 10
-"""The most `pause_turn` answers in a row that are sent back unchanged; the API's own server-tool limit is 10 too."""
+"""The maximum number of `pause_turn` answers in a row that are sent back to be continued. One more ends the run. The
+API has the same limit for its own tools."""
 MOST_SYNTHETIC_RETRIES = 3
-"""The most times that a useless answer is requested again in one turn."""
+"""The maximum number of times in one turn that the model is asked again after a useless answer."""
 
 FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
-"""Why an answer is useless. "empty": it has no content. "thinking_only": it has only thinking. "no_report": it lacks
-the required report. "invalid_report": its report was not accepted. "refused_calls": all its calls were refused in
-the final turn. (In the last two cases, the tool results tell the model why.) "damaged": it arrived damaged, which is
-not the model's fault, so the model is not told."""
+"""The reasons why an answer is useless:
+
+* empty: it has no content.
+* thinking_only: it contains only thinking.
+* no_report: it is plain text, although a report is required.
+* invalid_report: its report was rejected. The result of the call tells the model why.
+* refused_calls: all its calls were refused, because the turn is the final one. Their results tell the model why.
+* damaged: it did not arrive in a readable form. The model is not told, because it did not cause this.
+"""
 _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""Stop reasons of a server that paused and will continue its answer. (`compaction` is a beta that ralph never
-requests.)"""
+"""Stop reasons of a server that paused and can continue its answer. (`compaction` is a beta feature that ralph never
+requests.)
+"""
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """The state of a turn after its answers so far."""
+    """The state of a turn after the answers so far."""
 
     said: str = ""
-    """Text of answers that were cut off or paused, which the next answer continues."""
+    """The text of answers that were cut off or paused. The next answer continues that text."""
     continuations: int = 0
+    """The number of answers in a row that were cut off at `max_tokens`."""
     pauses: int = 0
+    """The number of answers in a row that the server paused."""
     failures: int = 0
-    """Useless answers of this turn that were requested again. Kept when the turn becomes the final one."""
+    """The number of useless answers in this turn after which the model was asked again. It is not reset if the turn
+    becomes the final one."""
     has_spoken: bool = False
-    """Whether some useless answer of this turn had more than thinking."""
+    """True if a useless answer in this turn contained a text or a call."""
     was_damaged: bool = False
-    """Whether some useless answer of this turn arrived damaged."""
+    """True if an answer in this turn did not arrive in a readable form."""
 
     @property
     def may_fail(self) -> bool:
-        """Whether one more useless answer may be requested again."""
+        """Whether the model may be asked again after one more useless answer."""
         return self.failures < MOST_SYNTHETIC_RETRIES
 
     @property
     def may_be_damaged(self) -> bool:
-        """Whether a damaged answer may be requested again: once per turn."""
+        """Whether the model may be asked again after one more damaged answer, which is allowed once per turn."""
         return self.may_fail and not self.was_damaged
 
     @property
     def damaged(self) -> TurnState:
-        """The state after an answer that arrived damaged."""
+        """The state after a damaged answer."""
         return replace(self, failures=self.failures + 1, was_damaged=True)
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn: no failures, but the same counts of continuations and pauses."""
+        """The state for the next turn. Only the useless answers are forgotten."""
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 
 class RunTools(Struct, frozen=True):
-    """The answer has calls: run them, and send their results as the next message."""
+    """The answer contains calls: run them and send their results as the next message."""
 
     notice: str | None = None
+    """A notice for people about an unusual stop reason, or None."""
 
 
 class Continue(Struct, frozen=True):
@@ -83,30 +94,34 @@ class Continue(Struct, frozen=True):
 
 
 class Resend(Struct, frozen=True):
-    """The server paused: send the conversation again, with the partial answer."""
+    """The server paused: send the conversation again, including the partial answer."""
 
 
 class AskAgain(Struct, frozen=True):
-    """The answer is useless: ask again, and tell the model why. An answer without calls is dropped."""
+    """The answer is useless: ask again and tell the model why. An answer without calls is dropped."""
 
     reason: str
+    """One of `FAILURES`."""
 
 
 class MakeRoom(Struct, frozen=True):
-    """The context window was full before the answer was complete: drop the answer and compact the context."""
+    """The context window became full during the answer: drop the answer and compact the context."""
 
 
 class NoUsableAnswer(Struct, frozen=True):
-    """The answer is useless, and the turn has used up its synthetic retries."""
+    """The answer is useless, and the model may not be asked again in this turn."""
 
     reason: str
     error: str
 
 
 class End(Struct, frozen=True):
+    """The run ends with this outcome."""
+
     outcome: Outcome
     result: str | None
-    """The model's last text; None: there is none."""
+    """The text of the model's last answer, including the parts that were cut off and continued. None if it has no
+    text."""
     error: str | None = None
     notice: str | None = None
 
@@ -115,9 +130,9 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
-    """The step after an answer, and the state of the turn that the next answer belongs to.
+    """The state of the turn after an answer, and the step that follows it.
 
-    `needs_report`: an answer of text alone does not end the task.
+    If `needs_report` is True, an answer that contains only text does not complete the task.
     """
     said = state.said + answer.text
 
@@ -161,10 +176,7 @@ def _odd_stop_with_calls(stop: str) -> str | None:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """The state and the step after a useless answer: a synthetic retry, or the end of the retries.
-
-    `reason`: one of `FAILURES`.
-    """
+    """The state and the step after a useless answer. `reason` is one of `FAILURES`."""
     state = replace(state, has_spoken=state.has_spoken or reason not in _SAYS_NOTHING)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)

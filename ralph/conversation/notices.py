@@ -1,4 +1,7 @@
-"""The sentences that ralph adds for the model, word for word. `docs/turns.md` lists them; a test compares."""
+"""The sentences that ralph sends to the model in addition to the prompts.
+
+`docs/turns.md` quotes them, and a test checks that the quotations are exact.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ WHAT_WAS_NO_USE = {
     "thinking_only": "your last answer held thinking only and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""The words that tell the model why its answer was dropped, for each reason in `FAILURES` that no tool result
-explains."""
+"""The reasons why an answer was dropped, in words for the model. Those reasons in `FAILURES` that a tool result
+explains are missing, and so is "damaged", about which the model is not told."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -54,7 +57,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """The notice of a final turn. `turns`: the turn limit of the task, in words."""
+    """The notice about the final turn. `turns` is the turn limit of the task, such as "5 turns"."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 
@@ -64,8 +67,10 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """The notice that an answer was dropped: why, and the model's next task. In the final turn, the model may not
-    call tools.
+    """The notice that an answer was dropped. It says why, and what the model should do next.
+
+    `reason` is one of the keys of `WHAT_WAS_NO_USE`. In the final turn, the notice asks only for the report or the
+    closing answer.
     """
     if is_final:
         what_now = REPORT_NOW if needs_report else ANSWER_NOW
@@ -79,7 +84,9 @@ def near_limit(what: str) -> str:
 
 
 def is_bound(messages: Sequence[Message]) -> bool:
-    """Whether a notice about a limit still holds, because no later notice has lifted the limit."""
+    """Whether the model was told that the turn is the final one or that a limit is near, and no later notice lifted
+    the limit.
+    """
     for message in reversed(messages):
         for block in reversed(message.content if message.role == "user" else ()):
             words = str(block.get("text", "")) if block.get("type") == "text" else ""

@@ -1,7 +1,7 @@
-"""An answer that no message follows yet, and the state of its calls. Pure: the answer and a record in, the answer
-out.
+"""The last answer of a conversation while no message follows it, with the results of its calls so far. No I/O happens
+here.
 
-Used by the session's state and by the history of a session.
+`conversation/session.py` and the history in `sessions/` both use it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record that no run would write after the records before it. The error's text is one line."""
+    """A record is impossible after the records before it. The error's message is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
     answer: Answer
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """The results of the answer's calls so far, by call id."""
+    """The results so far, by the id of the call."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """The calls that were about to run, by id, with their planned change to a file."""
+    """The calls that were recorded as about to run, by id. The value is the planned change of a file, or None if no
+    change was planned."""
 
     @property
     def open_calls(self) -> tuple[Block, ...]:
-        """The answer's calls without a result, malformed calls included."""
+        """The calls of the answer that have no result yet, including malformed ones."""
         return tuple(
             block
             for block in self.answer.content
@@ -49,7 +50,7 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has calls and each of them has a result. The results are then the next message."""
+        """Whether the answer has calls and all of them have results. The results are then the next message."""
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 
@@ -57,7 +58,11 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """The open answer after one more record; None: there is none. Raises NonsenseError."""
+    """The open answer after one more record, or None if there is none then.
+
+    `before` is the open answer before that record, or None. Raises NonsenseError if the record is the result of a
+    call that is not open.
+    """
     if type(record) not in _COUNTS:
         return before
     match record:

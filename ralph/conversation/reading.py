@@ -1,7 +1,8 @@
-"""The view that one model gets of a conversation to which several models have contributed. Pure.
+"""Selects the part of a conversation that is sent to one model, if several models have contributed to it. No I/O
+happens here.
 
-Thinking is signed for the model that wrote it. What another model cannot read is left out of its requests, never
-out of the journal.
+A model accepts no thinking blocks of another model, because thinking is signed for the model that wrote it. Such
+blocks are left out of the request, but stay in the journal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """One model's view. It caches its messages, so that a growing conversation costs only its new ones."""
+    """Makes the conversation that is sent to one model. It remembers its last result, so that only new messages cost
+    time.
+    """
 
     def __init__(self, shape: RequestShape) -> None:
         self._shape = shape
@@ -23,17 +26,18 @@ class Reading:
 
     def _forget(self) -> None:
         self._read: tuple[Message, ...] = ()
-        """The messages of the conversation that `_view` was made from."""
+        """The messages of the conversation from which `_view` was made."""
         self._view = Conversation.start(self._shape)
 
     def of(self, conversation: Conversation) -> Conversation:
+        """The conversation with the model's request head, without the blocks that the model cannot read."""
         shape = self._shape
         if all(_is_read_whole(author, shape.author) for author in conversation.thinkers):
-            self._forget()  # what was read belongs to a context that is over
+            self._forget()  # the remembered messages may belong to an earlier context
             return conversation if conversation.is_under(shape) else conversation.under(shape)
         known = len(self._read)
         if conversation.messages[:known] != self._read:
-            self._forget()  # its end was repaired or amended
+            self._forget()  # the end of the conversation was repaired, or its last message was replaced
             known = 0
         for message in conversation.messages[known:]:
             readable = readable_part(message, shape.author)
@@ -44,7 +48,7 @@ class Reading:
 
 
 def readable_part(message: Message, reader: Author) -> Message | None:
-    """The part of a message that this model can read; None: it can read no part."""
+    """The part of a message that the model `reader` can read, or None if `reader` can read nothing of the message."""
     author = message.author
     if author is None or author == reader or not message.thinks:
         return message
@@ -59,8 +63,10 @@ def _is_read_whole(author: Author, reader: Author) -> bool:
 
 
 def _can_read(block: Block, author: Author, reader: Author) -> bool:
-    """Whether the reader accepts the block. It never accepts another model's thinking. It accepts unsigned thinking
-    only on the server that wrote it.
+    """Whether the model `reader` accepts a block of the model `author`.
+
+    A model never accepts thinking of another model, and accepts its own thinking without a signature only on the
+    server where it was produced.
     """
     if block.get("type") not in THINKING:
         return True

@@ -1,7 +1,9 @@
-"""The records of a session's journal, one type per kind, and the functions by which a run makes them. Pure.
+"""The types of the records in a session's journal, one for each kind of record, and the functions that make records.
+No I/O happens here.
 
-Fields have the names and the order of the JSON; a field that has its default value is left out.
-`conversation/session.py` defines what a record means, `conversation/journal_lines.py` reads and writes lines.
+Fields have the names and the order that they have in JSON. A field that has its default value is left out of the
+JSON. `conversation/session.py` defines the effect of each record, and `conversation/journal_lines.py` converts
+records to lines.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
     from ralph.values.events import ContextCompacted, RunEnded
 
 FORMAT = 3
-"""The journal's format, raised when older ralphs could not read a newer journal."""
+"""The number of the journal's format. It is increased when older versions of ralph cannot read new journals."""
 
 
 class SessionError(Exception):
-    """A readable journal that cannot be resumed; its text is one line."""
+    """The journal is readable, but its session cannot be resumed. The error's message is one line."""
 
 
 class NewerFormatError(SessionError):
-    """A journal in a format that only newer ralphs know."""
+    """The format of the journal is newer than this version of ralph."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """A record of a kind that this ralph knows."""
+    """The base class of the records whose kind this version of ralph knows."""
 
     @property
     def kind(self) -> str:
@@ -44,7 +46,7 @@ class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
 
 
 class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
-    """The first record: the session's identity and its working directory."""
+    """The first record, with the id and the working directory of the session."""
 
     format: int
     ralph: str
@@ -53,10 +55,10 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
     created_at: str
     forked_from: str | None = None
     cwd_bytes: str | None = None
-    """The directory's path, percent-encoded; None: it is valid UTF-8."""
+    """The bytes of the working directory's path, percent-encoded. None if the path is valid UTF-8."""
     copied: int | None = None
-    """The number of records after this one that a fork has copied from the old session. None: the session is no
-    fork, or an older ralph made the fork."""
+    """For a fork, the number of records after this one that were copied from the old session. None if the session is
+    not a fork, or if an older version of ralph made the fork."""
 
     @property
     def directory(self) -> str:
@@ -64,7 +66,7 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
 
 
 class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
-    """The session's new working directory."""
+    """The new working directory of a session."""
 
     cwd: str
     cwd_bytes: str | None = None
@@ -75,7 +77,7 @@ class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
 
 
 class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
-    """The beginning of a run: one task."""
+    """The beginning of a run, which is the work on one task."""
 
     started_at: str
     pid: int
@@ -84,28 +86,32 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     model: str
     endpoint: str | None
     head: RequestHead
-    """The head of every request, kept whole, so that a resumed session sends the same bytes."""
+    """The head of each request to the first target. A resumed session sends the same bytes again."""
     writable: tuple[str, ...] = ()
-    """Directories besides the working directory where file tools may write."""
+    """Directories other than the working directory in which file tools may write."""
     again: dict[str, str] = {}
-    """Command-line options that the next run needs too."""
+    """Command-line options that the next run of the session needs too."""
 
 
 class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
-    """The target of the next requests. Model, endpoint and head are left out if the run has recorded them already."""
+    """The target for the next requests, and the cooldowns of targets.
+
+    Model, endpoint and head are None if the same run has recorded them already.
+    """
 
     target: str
     model: str | None = None
     endpoint: str | None = None
     head: RequestHead | None = None
     cooling: dict[str, str]
-    """The end of each target's cooldown in RFC 3339, by the target's name."""
+    """The end of each target's cooldown as a date and time (RFC 3339), by the target's name. A target is not asked
+    during its cooldown."""
     first: str | None
-    """The name of the preferred target; None: not recorded by an older ralph."""
+    """The name of the preferred target, or None in records of older versions of ralph."""
 
 
 class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
-    """The user's messages that came while calls were pending; they follow the results."""
+    """A message of the user that is sent only when the calls of the last answer have results."""
 
     content: tuple[Block, ...]
 
@@ -113,23 +119,23 @@ class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
 class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
-    """The number of blocks at the end that are the user's prompt; 0: the message is ralph's own. None: the record
-    has a format before 3, which does not have this number."""
+    """The number of blocks at the end of the message that are the user's prompt. 0 means that ralph wrote the whole
+    message. None in formats 1 and 2, which do not have this number."""
     amends: bool = False
-    """The message replaces the last user message, which has no answer yet."""
+    """True if the message replaces the last message, a user message without an answer."""
 
 
 class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
-    """A whole answer."""
+    """A complete answer."""
 
     message: dict[str, Any]
     """The API's message object."""
     request_id: str | None
     calls: tuple[str, ...]
-    """The ids of the calls that the stop reason allows to run."""
+    """The ids of the calls that ralph must handle. It is empty if the answer's stop reason allows no call."""
     malformed: dict[str, tuple[str, str]]
-    """The malformed calls among `calls`, by id, each with the input as the model wrote it and the reason. They must
-    not run."""
+    """Those of `calls` that must not run because their input is faulty, by id. The value is the input as the model
+    wrote it, and what is wrong with it."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -157,7 +163,7 @@ class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
-    """A call's result: the block as the API gets it, and the file contents that the model knows from it."""
+    """The result of a call: the block that is sent to the API, and the files that the model saw."""
 
     type: str
     tool_use_id: str
@@ -171,7 +177,7 @@ class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
-    """The first message of a fresh context."""
+    """The first message of a new context, after the previous one was compacted."""
 
     content: tuple[Block, ...]
     summary: str
@@ -182,7 +188,10 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
 
 
 class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
-    """An event as in `stream-json`, in a field of its own, because an event may have a `kind` too."""
+    """An event in the format of `stream-json`.
+
+    The event has a field of its own, because an event may contain the key `kind`, as every record does.
+    """
 
     event: dict[str, Any]
 
@@ -192,7 +201,7 @@ class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
 
 
 class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
-    """The end of the work, written before the result is delivered; a `DeliveryRecord` follows."""
+    """The end of a run. It is written before the result is delivered; a `DeliveryRecord` usually follows."""
 
     outcome: str
     exit_code: int
@@ -202,20 +211,24 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
     duration_s: int | float
     cost_usd: int | float | None
     delivered: bool
-    """True for records of older ralphs, which recorded no deliveries."""
+    """False in new records, because a `DeliveryRecord` reports the delivery. True in journals of early versions,
+    which did not record deliveries."""
+    run_bytes: int | None = None
+    """The distance in bytes from the first line of the run to the line of this record. The journal adds it. None in
+    records of older versions of ralph, and for a second end of the same run."""
 
 
 class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
-    """The delivery of the run's result, as far as it is known."""
+    """How the delivery of a run's result ended."""
 
     state: Delivery
     exit_code: int | None = None
-    """The exit code of the process, if the delivery failed; None: it did not fail."""
+    """The exit code of the process if the delivery failed, otherwise None."""
     errors: tuple[str, ...] = ()
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of an unknown kind, perhaps from a newer ralph. It changes nothing."""
+    """A record of a kind that this version of ralph does not know. It has no effect."""
 
     kind: str
     fields: dict[str, Any]
@@ -239,7 +252,7 @@ Record = (
 )
 
 
-# --- How a run makes them
+# --- Functions that make records
 
 
 def session_record(session_id: str, cwd: str, created_at: str, version: str) -> SessionRecord:
@@ -249,7 +262,7 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
 
 
 def forked_record(opening: SessionRecord, old_id: str, copied: int) -> SessionRecord:
-    """The first record of a fork. `copied`: the number of the old session's records that follow it."""
+    """The first record of a fork. `copied` is the number of records that were copied from the old session."""
     return replace(opening, forked_from=old_id, copied=copied)
 
 
@@ -266,7 +279,7 @@ def run_record(
     writable: Iterable[str] = (),
     again: Mapping[str, str] | None = None,
 ) -> RunRecord:
-    """The record of a run's beginning. `target`: the name of the first target; None: the model's name."""
+    """The record of a run's beginning. `target` is the name of the first target; None means the model's name."""
     return RunRecord(
         started_at=started_at,
         pid=process_id,
@@ -282,7 +295,7 @@ def run_record(
 def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
-    """The record of a change of target. `shape`: the target's request shape; None: the run has recorded it already."""
+    """The record of the current target. `shape` is None if the run has already recorded the target's shape."""
     if shape is None:
         return TargetRecord(target=target, cooling=dict(cooling), first=first)
     return TargetRecord(
@@ -350,7 +363,7 @@ def ended_record(ended: RunEnded) -> EndedRecord:
 
 
 def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
-    """The record of a delivery. `ended`: the end of the process. A failed delivery may have changed that end."""
+    """The record of a delivery. `ended` is the end of the run, which a failed delivery may have changed."""
     if delivery is not Delivery.FAILED:
         return DeliveryRecord(state=delivery)
     return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
@@ -365,5 +378,5 @@ def _directory_fields(cwd: str) -> dict[str, Any]:
 
 
 def _named(cwd: str, cwd_bytes: str | None) -> str:
-    """The directory's path. Bytes that are no UTF-8 are restored from `cwd_bytes`."""
+    """The path of a directory. A path that is not valid UTF-8 is restored from `cwd_bytes`."""
     return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

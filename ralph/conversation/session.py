@@ -1,8 +1,8 @@
-"""The state of a session, and the only function that changes it: `apply(session, record)`. Pure.
+"""The state of a session, and the function `apply(session, record)`, which changes it. No I/O happens here.
 
-A live run applies each record that it writes, and a resume applies the same records again, so both reach the same
-state. Within a turn the records are `assistant` (a whole answer), then for each call `tool_intent` and
-`tool_result`. When every call has a result, the results are the next user message; no record repeats them.
+A run applies each record that it writes, and resuming applies the same records again, so both lead to the same state.
+The records of a turn are `assistant` (a complete answer), then `tool_intent` and `tool_result` for each call. When
+every call has a result, the results become the next user message without another record.
 """
 
 from __future__ import annotations
@@ -41,71 +41,77 @@ if TYPE_CHECKING:
 
 
 class NoMessageError(SessionError):
-    """A session without a message, killed before there was anything to resume."""
+    """The session cannot be resumed, because its journal contains no message. The run was killed too early."""
 
 
 NO_SHAPE = RequestShape("", "", ())
 
 
 class Session(Struct, frozen=True):
-    """The state after all records so far. The default is the state before the first record."""
+    """The state of a session after all records so far. The default values are the state before the first record."""
 
     id: str = ""
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """The shape of requests to the current target: its model and its request head."""
+    """The request shape of the current target, which includes its model and its request head."""
     conversation: Conversation = Conversation()
-    """All committed messages, with the current target's head; `reading` gives the part that its model is sent."""
+    """All messages of the current context, with the request head of the current target."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """The current target's view of the conversation."""
+    """Selects the part of `conversation` that is sent to the current target's model."""
     pending: OpenAnswer | None = None
-    """The last answer, while no message follows it; None: there is none."""
+    """The last answer while no message follows it, otherwise None."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """The state of the turn before `pending`; without a pending answer, the state before the next answer."""
+    """The state of the turn before `pending`. If there is no pending answer, the state before the next answer."""
     ended: kinds.EndedRecord | None = None
-    """The end of the last run, if nothing follows it; None: that run was killed, or is still running."""
+    """The record of the last run's end. None if that run was killed or is running, or if the session was continued
+    after that end."""
     is_delivered: bool = True
-    """False: the last run's result has not been delivered, as far as is known."""
+    """Whether the last run's result counts as delivered. False if the delivery failed, or was not recorded after the
+    end of the run."""
     call_ids: frozenset[str] = frozenset()
     """The ids of all calls so far."""
     target: str = ""
     """The name of the current target."""
     first: str = ""
-    """The name of the last run's preferred target."""
+    """The name of the preferred target of the last run."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """The last shape of requests to each target, by the target's name."""
+    """The last request shape of each target, by the target's name."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """The end of each target's cooldown (RFC 3339), as last recorded."""
+    """The end of each target's cooldown as a date and time (RFC 3339), as recorded last. A target is not asked during
+    its cooldown."""
     queued: tuple[Block, ...] = ()
-    """The user's messages that came while calls were pending and have not been sent to the model."""
+    """A message of the user that waits until the calls of the last answer have results. Empty if there is none."""
     writable: tuple[str, ...] = ()
-    """Directories besides the working directory where the last run's file tools could write."""
+    """Directories other than the working directory in which file tools of the last run could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
     """All prompts of the user, in order."""
     changed_files: tuple[str, ...] = ()
-    """The files that file tools changed, in the order of their first change."""
+    """The files that file tools have changed, in the order of their first change."""
     report: Mapping[str, Any] | None = None
-    """The arguments of an accepted final report, while nothing follows it; None: there is none."""
+    """The arguments of the accepted final report. None if there is none, or if the session was continued after it."""
     is_afresh: bool = False
-    """The current context follows an earlier one, which was compacted."""
+    """True if the context was compacted, so that `conversation` does not begin with the session's first message."""
     summary: str = ""
-    """The summary of the contexts before this one."""
+    """The model's last summary of earlier contexts. It is empty if there is none."""
     meter: ContextMeter = field(default_factory=ContextMeter)
-    """The servers' token counts in this context."""
+    """The servers' token counts in the current context."""
     answered: frozenset[str] = frozenset()
-    """Base URLs of the endpoints that have answered, if only with an error."""
+    """Base URLs of the endpoints that have answered, even if only with an error."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The content that the model last knew of each file, by path, as in `ToolOutput.seen`."""
+    """The files that the model has seen, as in `ToolOutput.seen`. Each has the content that the model saw last."""
 
     @property
     def is_completed(self) -> bool:
-        """Whether nothing is pending, not even the delivery of the result. A resume then needs a new prompt."""
+        """Whether the work is completed, its result is delivered and no user message is waiting.
+
+        Such a session can be resumed only with a new prompt.
+        """
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
     def awaits_delivery(self) -> bool:
-        """Whether the work is completed, but its result has not been delivered."""
+        """Whether the work is completed and no user message is waiting, but the result is not delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -117,12 +123,12 @@ class Session(Struct, frozen=True):
 
     @property
     def results(self) -> Mapping[str, ToolResult]:
-        """The results of the pending answer's calls so far."""
+        """The results so far of the pending answer's calls."""
         return {} if self.pending is None else self.pending.results
 
     @property
     def intents(self) -> Mapping[str, FileChange | None]:
-        """The calls of the pending answer that were about to run."""
+        """The calls of the pending answer that were recorded as about to run."""
         return {} if self.pending is None else self.pending.intents
 
     @property
@@ -140,11 +146,15 @@ class Session(Struct, frozen=True):
 
 
 def replay(records: Sequence[Record]) -> Session:
-    """The state after all these records. Raises SessionError for records that no run writes in this order."""
+    """The state after all these records.
+
+    Raises SessionError if the first is not a `session` record, if a record is impossible at its position, or if there
+    is no message.
+    """
     if not isinstance(records[0] if records else None, kinds.SessionRecord | None):
         raise SessionError("it does not begin as a session's journal does")
     session = Session()
-    for number, record in counted(records):
+    for number, record in counted(enumerate(records)):
         try:
             session = apply(session, record)
         except NonsenseError as error:
@@ -154,13 +164,14 @@ def replay(records: Sequence[Record]) -> Session:
     return session
 
 
-def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
-    """The records that count, each with its line number.
+def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
+    """Yields the records that have an effect, each with the number of its line, counted from 1.
 
-    A fork works in a directory of its own, so a `moved` record that was copied from the old session does not count.
+    `numbered` holds all records, each with the index of its line, counted from 0. Those `moved` records that a fork
+    copied from the old session are left out, because the fork has a working directory of its own.
     """
     copied = 0
-    for seq, record in enumerate(records):
+    for seq, record in numbered:
         if isinstance(record, kinds.SessionRecord):
             copied = record.copied or 0
         if not isinstance(record, kinds.MovedRecord) or seq > copied:
@@ -168,12 +179,12 @@ def counted(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session, changed so that the next requests have this shape. The shape is kept as the last one of `target`."""
+    """The session with `shape` for the next requests. It also becomes the last known shape of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
 def in_directory(session: Session, cwd: str) -> Session:
-    """The session, moved to the directory `cwd`, which its request heads then name."""
+    """The session with `cwd` as its working directory, also in the system prompt of the request heads."""
 
     def moved(shape: RequestShape) -> RequestShape:
         said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
@@ -200,18 +211,19 @@ _CONTINUES = frozenset(
         kinds.CompactedRecord,
     }
 )
-"""Records that continue the session after an `ended` record."""
+"""Types of records that continue the session after an `ended` record."""
 
 
 def apply(session: Session, record: Record) -> Session:
-    """The session after one more record. Unknown kinds change nothing: a newer ralph may have written them.
+    """The session after one more record.
 
-    Raises NonsenseError for a record that no run writes here.
+    A record of an unknown kind has no effect, because a newer version of ralph may have written it. Raises
+    NonsenseError if a record is impossible at this position.
     """
     if type(record) in _CONTINUES:
         keeps_report = isinstance(
             record, kinds.IntentRecord | kinds.ResultRecord
-        )  # of other calls in its answer
+        )  # they belong to the answer that contains the report
         report = session.report if keeps_report else None
         if session.ended is not None or report is not session.report:
             session = replace(session, ended=None, report=report)
@@ -242,7 +254,9 @@ def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:
 
 
 def _ask(session: Session, target: str, model: str, endpoint: str | None, head: RequestHead) -> Session:
-    """Changes to another target, or to another head of the same one."""
+    """The session after a switch to `target`, with `head` as the head of its requests. `target` may be the current
+    target, whose head has changed.
+    """
     shape = RequestShape(model, "", (), endpoint=endpoint, recorded_head=head)
     return replace(asking(session, target, shape), target=target)
 
@@ -273,30 +287,31 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
     opening = _opening_of(record, old)
     if task := _users_own(opening):
         tasks = (*tasks, task)
-    if opening:  # it begins a turn of its own
+    if opening:  # the message begins a new turn
         session = replace(session, queued=(), turn_state=TurnState())
     return replace(session, tasks=tasks)
 
 
 def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The user's own words in a task's opening message, without ralph's notices."""
+    """The user's own text in a task's first message, without ralph's notices."""
     return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
 def _tasks_after(
     tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
 ) -> list[tuple[Block, ...]]:
-    """The tasks after a message was replaced, without the images that the new message leaves out."""
+    """The user's prompts after a message was replaced. Images that only the old message contained are removed."""
     gone = [block for block in old if block.get("type") == "image" and block not in new]
     kept = (tuple(block for block in task if block not in gone) for task in tasks)
     return [task for task in kept if task]
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a message that begin a task. `old`: the content of the message that this message replaces.
+    """The blocks of a user message that begin a task, or an empty tuple.
 
-    Records of formats before 3 do not mark those blocks. In such a record they are the new blocks, except tool results
-    and the request to continue a cut answer.
+    `old` is the content of the message that this message replaces, or empty. Records of formats 1 and 2 do not say
+    which blocks begin a task. For them, it is the blocks that are not in `old`, except tool results and the request
+    to continue a cut-off answer.
     """
     content = record.content
     if record.task is not None:
@@ -319,7 +334,7 @@ def _take_event(session: Session, record: kinds.EventRecord) -> Session:
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Whether the attempt certainly got no answer from the server, not even a status."""
+    """Whether the record of an attempt contains no sign of an answer by the server, not even a status code."""
     return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
@@ -355,7 +370,7 @@ def _start_afresh(session: Session, record: kinds.CompactedRecord) -> Session:
         is_afresh=True,
         summary=record.summary,
         meter=session.meter.afresh(),
-        turn_state=replace(session.turn_state, said=""),  # the model does not know what it had begun to say
+        turn_state=replace(session.turn_state, said=""),  # the new context lacks the answer that was cut off
     )
 
 
@@ -409,7 +424,7 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """The session without a pending answer. The effect of that answer on the turn is kept in `turn_state`."""
+    """The session without a pending answer. `turn_state` is the state after that answer."""
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 

@@ -1,4 +1,4 @@
-"""A target: one model at one endpoint, with its keys, limits and prices. Values only.
+"""The type of a target: one model at one endpoint, with its keys, limits and prices.
 
 `retry/targets.py` decides which target gets a request.
 """
@@ -24,43 +24,47 @@ THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
 
 class Target(Struct, frozen=True):
     name: str
-    """The name in settings, events and messages to people."""
+    """The name in settings, events and messages to the user."""
     model: str
-    """The model's id; aliases are resolved."""
+    """The id of the model. Aliases are already resolved."""
     base_url: str
-    """The address without a closing `/` or `/v1`."""
+    """The base URL, without `/`, `/v1` or `/v1/messages` at its end."""
     credentials: tuple[Credential, ...] = ()
-    """The keys, in the order in which they are tried; empty: requests carry none."""
+    """The keys in the order in which they are tried. If there are none, requests contain no key."""
     headers: Headers = NO_HEADERS
-    """Headers of every request, besides the credential."""
+    """Additional headers of every request."""
     max_tokens: int | None = None
-    """The longest answer in tokens; None: the default, or the model's maximum if that is less."""
+    """The longest answer in tokens. None means the default, or the model's maximum if that is lower."""
     effort: str | None = None
     context_window: int | None = None
-    """The window in tokens that the user has set; None: the window that the model is known to have."""
+    """The context window in tokens as set by the user. None means the known window of the model."""
     thinking: str | None = None
-    """One of THINKING_CHOICES. "none": the field is left out. None: the type that the model is known to need."""
+    """One of THINKING_CHOICES. "none" leaves the field out of requests. None means the type that the model is known
+    to need, or no field."""
     price: Price | None = None
-    """The price that the user has set; None: the model's known price."""
+    """The price as set by the user. None means the known price of the model."""
     description: ModelDescription | None = None
-    """The server's description of the model; None: there is none, or it was not requested yet."""
+    """The server's description of the model. None if the server gave none, or was not asked yet."""
     is_described: bool = False
-    """The description has been requested, with or without success."""
+    """True if the server was asked for the description, with or without success."""
 
     @property
     def key_count(self) -> int:
-        """The number of keys to try; 1 if the target has no key, because one request without a key is tried."""
+        """The number of keys that can be tried. It is 1 if the target has none, for a request without a key."""
         return max(1, len(self.credentials))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must never be shown: the keys, and headers that look like keys."""
+        """The texts that must never be shown: the keys, and the values of headers that look like credentials."""
         keys = (credential.secret for credential in self.credentials)
         return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers.plain))))
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The model's known facts: the user's settings first, then the server's description; None: nothing is known."""
+        """The known facts about the model, or None if nothing is known.
+
+        Settings of the user override the server's description, which overrides ralph's built-in facts.
+        """
         known = facts_of(self.model)
         if self.description is not None:
             known = described(known, self.description)
@@ -74,7 +78,7 @@ class Target(Struct, frozen=True):
         return facts
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
-        """The fixed part of requests to this target."""
+        """The settings of requests to this target, with the system prompt `system` and the tools `tools`."""
         from ralph.conversation.messages import RequestShape  # noqa: PLC0415 - settings are read without it
 
         return RequestShape(

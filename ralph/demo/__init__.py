@@ -1,4 +1,4 @@
-"""`ralph demo`: ralph's main job with a scripted model. Everything else is real."""
+"""`ralph demo` shows ralph at work. Only the model and the faults of its API are scripted; the rest is real."""
 
 from ralph.demo.demo import run_demo
 

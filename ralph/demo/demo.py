@@ -1,7 +1,8 @@
-"""`ralph demo`: a broken project, a loopback server that misbehaves, and the ordinary command that works with both.
+"""Plays `ralph demo`: ralph repairs a broken project while a local server simulates faults of the API.
 
-Ralph has no special path for it: the demo prepares a directory and a server, runs the same command that users run,
-checks whether the tests pass now, and adds up the events.
+The demo prepares a directory and a server, and runs the command that users run. Then it checks whether the project's
+tests pass, and shows a summary of the events. A run has no special code for the demo, except that `RunOptions.speed`
+shortens its waits.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ Task: {task}
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# The demo takes 10 s at most; on a machine where it hangs this limit ends it.
+# The time limit of the demo's run, in seconds. The run takes 10 s at most, unless something hangs.
 LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """Raised by a signal that comes while no ralph command is running that would handle it."""
+    """A signal arrived while no ralph command was running that could handle it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -58,10 +59,10 @@ class _Stopped(BaseException):
 
 
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
-    """Play the demo. Returns the command's exit code, or 1 if the command succeeds but the tests do not pass
-    afterwards.
+    """Plays the demo, which takes 4 to 10 s.
 
-    `scenario`: one of `SCENARIOS`. `say` prints a text on standard output. Takes 4 to 10 s.
+    Returns the exit code of the command. If the command succeeds but the project's tests do not pass, returns 1.
+    `scenario` is one of `SCENARIOS`. `say` prints a text on standard output.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
@@ -75,10 +76,10 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A temporary directory. It is removed at the end, even after a signal: until then a signal raises `_Stopped`.
+    """A context manager that creates a temporary directory and removes it at the end, even after a signal.
 
-    `keeps`: the name of an entry whose path the user is told at the end; nothing is removed then. None: the whole
-    directory is removed.
+    Until then, a signal raises `_Stopped`. If `keeps` is the name of an entry in the directory, nothing is removed,
+    and the user is told the path of that entry.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:
@@ -92,7 +93,7 @@ def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
             signal.signal(number, stop)
         yield room
     finally:
-        for number in heard:  # it takes a moment only
+        for number in heard:  # signals are ignored during the cleanup, which takes only a moment
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
         if keeps is not None:

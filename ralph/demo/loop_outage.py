@@ -1,6 +1,7 @@
-"""The API of `--scenario loop`: it is down for a while, timed by the outages in the loop's own record.
+"""The server of `ralph demo --scenario loop`, which is down for a while. The loop's own record decides when.
 
-A client that finds a closed port is invisible to the server, so the loop's record counts those attempts.
+The server cannot count attempts to connect while its port is closed. Instead, the number of failed runs is read from
+the loop's record.
 """
 
 from __future__ import annotations
@@ -20,22 +21,28 @@ if TYPE_CHECKING:
     from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
-"""The iteration in which the API becomes overloaded, and the number of answers in that iteration before it does."""
+"""The start of the outage. The first number is the iteration. The second is the number of answers in that iteration
+after which the API is overloaded."""
 _GONE_AFTER = 1
-"""The number of iteration processes that end with exit code 75 before the server goes down."""
+"""The number of runs with exit code 75 in an iteration after which the server goes down."""
 _BACK_AFTER = 2
 
-# An iteration takes ten times as long to start: no request comes in between.
+# The seconds between two looks at the loop's record. A run takes ten times as long to start, so none comes in
+# between.
 _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """The demo's server. It is up from entry to exit, except during the outage. Read its counts after the exit."""
+    """A context manager that runs the demo's server. The server is up until the context ends, except during the
+    outage.
+
+    Its attributes `ended_runs`, `waited_s` and `request_count` are complete when the context has ended.
+    """
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
-        """Seconds of completed waits, as the loop has recorded them."""
+        """The seconds of completed waits, as the loop has recorded them."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []
@@ -77,10 +84,10 @@ class LoopOutage:
     def _current(self) -> CurrentIteration | None:
         try:
             return self._store.newest().load().current
-        except RecordError:  # there is none yet
+        except RecordError:  # there is no record yet
             return None
 
     def _come_back(self) -> None:
-        """Listen again. If another program has taken the port, a later call tries again."""
+        """Listens again. If another program has taken the port, a later call tries again."""
         with suppress(OSError):
             self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

@@ -1,6 +1,7 @@
-"""`--scenario loop`: a project with three faults, an API that goes down, and the ordinary `ralph loop` on that project.
+"""Plays `ralph demo --scenario loop`: `ralph loop` repairs a project with three faults, and the API is down for a
+while.
 
-The loop's command runs in this process, as for users; it knows the server only from a settings file.
+The loop runs in this process. It knows the server only from a settings file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 PROJECT = "duration"
 _PROMPT = "PROMPT_build.md"
 _MOST_ITERATIONS = 5
-# An iteration takes 1 s; where one hangs, the loop should still come to its end.
+# An iteration takes 1 s. If one hangs, the loop must still end.
 _LONGEST_S = 60.0
 
 _OUTAGE_WAITS_S = (1.0, 2.0)
@@ -106,7 +107,10 @@ class _Play(Struct, frozen=True):
 
 
 def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
-    """Play the loop. Returns its exit code, or 1 if it succeeds but the tests do not pass afterwards. Takes 7 s."""
+    """Plays the demo of `ralph loop`, which takes 7 s.
+
+    Returns the exit code of the loop. If the loop succeeds but the project's tests do not pass, returns 1.
+    """
     play = _Play(room, speed, has_git())
     environment = make_environment(room)
     make_project("loop_project", play.project, environment)
@@ -132,9 +136,9 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Prints the facts and returns whether the tests pass.
+    """Prints the facts about the loop, and returns whether the project's tests pass.
 
-    Prints nothing and returns False if the loop did not begin, or if a user stopped it.
+    If the loop did not begin or a user stopped it, prints nothing and returns False.
     """
     try:
         state = store.newest().load()
@@ -182,7 +186,10 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a TOML list, without exponents. A wait of 0 would mean no wait, so the shortest is 0.000001."""
+    """The waits as a list in TOML, without exponents.
+
+    A wait of less than 0.000001 s is written as 0.000001, because 0 would mean that the loop does not wait.
+    """
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

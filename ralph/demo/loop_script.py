@@ -1,8 +1,8 @@
-"""The scripted model of `--scenario loop`: in each iteration it repairs the test named by the check's output in its
-prompt.
+"""The scripted model of `ralph demo --scenario loop`. In each iteration it repairs the code for one failing test. The
+prompt contains the output of the check, which names the test.
 
-It knows only the request, because each iteration is a new conversation. If a tool fails, or the prompt names no known
-test, it reports that.
+The script knows only the request, because each iteration is a new conversation. If a tool fails, or if the prompt
+names no known test, the answer says so.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
 
 
 class Repair(Struct, frozen=True):
-    """The model's actions for one failing test."""
+    """The scripted actions of the model for one failing test."""
 
     diagnosis: str
     old: str
     new: str
     commit: str | None
-    """The message of its commit; None: the change stays uncommitted."""
+    """The message of the commit, or None if the change is not committed."""
 
 
 REPAIRS = {
@@ -59,13 +59,12 @@ REPAIRS = {
 
 
 class LoopScript(Struct, frozen=True):
-    """The script, called for each request. The request itself shows its iteration and turn."""
+    """The script, which is called for each request. It recognises the iteration and the turn from the request."""
 
     has_git: bool
     outage: tuple[int, int] | None = None
-    """The iteration, and the number of answers in it, after which every request gets an overload error; None: there is
-    no outage.
-    """
+    """The iteration, and the number of answers in it, after which every request gets an overload error. None if there
+    is no outage."""
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])

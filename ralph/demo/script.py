@@ -1,6 +1,6 @@
-"""The demo's scripted model: its text at each turn, and the faults of the API.
+"""The scripted model of the demo: its text and its tool calls in each turn, and the faults of the API.
 
-It reads the real results of the tools: if the tests do not pass, it reports that.
+The script reads the real results of the tools. If the tests do not pass, the last answer says so.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ _FIX = {
 
 RATE_LIMITED = Fault(status=429, headers={"retry-after": "1"})
 OVERLOADED = Fault(status=529)
-# message_start, then text, then the Edit call: event 9 lies inside its arguments.
+# The events are message_start, then text, then the Edit call. Event 9 lies inside the arguments of that call.
 CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
 class DemoScript(Struct, frozen=True):
-    """The script, called for each request with its number at this server. The request itself shows its turn."""
+    """The script, which is called for each request, with the number of that request.
+
+    The messages in the request decide which turn is the answer. The number decides whether there is a fault.
+    """
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The faults of the API, by the request's number from 0. A fault replaces the answer, or interrupts it."""
+    """The faults of the API, by the number of the request, counted from 0. A fault replaces the answer or interrupts
+    it."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])
@@ -113,7 +117,7 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reports_that_tests_pass(result: dict[str, Any]) -> bool:
-    """True if the result of running the tests reports that they pass."""
+    """Whether the result of running the tests says that they pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

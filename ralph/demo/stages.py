@@ -1,6 +1,6 @@
-"""The demo's scenarios: each one's servers, the run's settings, and the introduction.
+"""The scenarios of the demo. Each has servers, settings for the run, and an introduction.
 
-A stage breaks only things outside the run. The run knows its servers only from settings.
+A scenario causes faults only outside the run. The run knows its servers only from settings.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ MODEL = "claude-sonnet-5-5"
 
 
 class Stage(Struct, frozen=True):
-    """A scenario whose servers are up."""
+    """A scenario whose servers have been started."""
 
     about: str
     """A text that says which parts are scripted and which are real."""
     servers: list[MockApi]
-    """All servers, including those that are down again."""
+    """All servers, including servers that have been stopped again."""
     speed: float
-    """The divisor of the retry policy's waits."""
+    """The number by which the waits between retries are divided."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Settings by name, given to ralph as flags."""
+    """Settings by name. Ralph gets them as flags."""
     config_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the run's environment."""
+    """Variables that are added to the environment of the run."""
     stands_for_a_night: bool = False
-    """Whether the summary shows how long the waits would be without `speed`."""
+    """True if the summary shows how long the waits would be without `speed`."""
     watchers: tuple[Events, ...] = ()
-    """Sinks for every event of the run."""
+    """Objects that receive every event of the run."""
 
     @property
     def request_count(self) -> int:
@@ -105,7 +105,7 @@ _LONGER_THAN_THE_COOLDOWN = 1.2
 
 @contextmanager
 def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
-    # A 529 that names no time cools its target down for the first wait of the policy.
+    # After a status 529 without a `retry-after` header, the target gets no requests for the first wait of the policy.
     cooldown_s = STANDARD_SCHEDULE_S[0] / speed
     slow_s = cooldown_s * _LONGER_THAN_THE_COOLDOWN
     for_main = DemoScript(has_git, {1: OVERLOADED})
@@ -128,7 +128,7 @@ def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
 # --- outage: one server that is away for a while
 
 NIGHT_SPEED = 60
-"""The factor for a night: one second of the demo stands for a minute."""
+"""The number of seconds in a real night that one second of the demo stands for."""
 _SILENCE_S = 90 / NIGHT_SPEED
 
 _ABOUT_OUTAGE = """\
@@ -147,8 +147,9 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server at one port that goes down and comes back. The run's retries decide when, so this is a sink of its
-    events.
+    """A server that goes down and comes back at the same port.
+
+    The number of the run's retries decides when it goes down and comes back, so it receives the events of the run.
     """
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
@@ -158,8 +159,9 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """React to an event. Called between an error and the wait after it. Raises OSError if another program took the
-        port.
+        """Stops or starts the server at certain retries. It is called after an error, before the wait.
+
+        Raises OSError if another program has taken the port.
         """
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
@@ -202,6 +204,5 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "fallback": _fallback,
     "outage": _outage,
 }
-"""The function that makes the stage of each scenario. Its arguments: a directory for the stage's files, the user's
-`--speed`, and whether git is installed.
-"""
+"""For each scenario, the function that makes its `Stage`. Its arguments are a directory for files, the user's
+`--speed`, and whether git is installed."""

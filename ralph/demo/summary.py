@@ -1,5 +1,6 @@
-"""The totals of the demo's run, counted from its events. It does not check the tests: the caller tells it whether
-they pass.
+"""The summary of the demo's run, counted from its events.
+
+It does not check the project's tests. The caller says whether they pass.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Summary:
 
     def _attempt(self, event: AttemptEnded) -> None:
         before, self._failed = self._failed, event if event.kind else None
-        # A request that is made again without a retry is made with another key.
+        # If an attempt at the same target follows a failed one without a retry between them, it used another key.
         if before is not None and before.target == event.target:
             self._key_changes[event.target] += 1
         if event.kind is None:
@@ -65,7 +66,11 @@ class Summary:
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
     ) -> str:
-        """The summary. `unsped_wait_s`: the seconds of waiting without `speed`; None: they are not shown."""
+        """The summary as text.
+
+        `unsped_wait_s` is the number of seconds that the waits would take without `speed`. If it is None, that number
+        is not shown.
+        """
         tokens = ended.usage.tokens
         longer = f"  ({unsped_wait_s:.0f} in a night)" if unsped_wait_s is not None else ""
         return "\n".join(

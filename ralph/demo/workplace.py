@@ -1,7 +1,6 @@
-"""The workplace of a demo: a newly made project, and an environment without the user's own settings.
+"""Creates the project for a demo, and an environment without the user's own settings.
 
-Only variables that are known to be harmless are kept: the iterations of a loop are processes that inherit their
-environment.
+Only variables that are known to be harmless are kept, because the processes of a loop inherit the environment.
 """
 
 from __future__ import annotations
@@ -20,17 +19,16 @@ from ralph.machine.own_programs import own_program
 
 RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
 
-# Variables that programs need to be found and to start, and to write to a terminal. No key, no endpoint, no
-# proxy, no settings, no file of a CI job; home and temporary directory are the demo's own.
+# Variables that a program needs to be found, to start, and to write to a terminal. They contain no key, endpoint,
+# proxy, settings or file of a CI job. The home and the temporary directory are the demo's own.
 _KEPT = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "VIRTUAL_ENV"}
 )
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""The directory that contains the running ralph package. Iterations import the package from here, even where another
-ralph, or none, is installed.
-"""
+"""The directory that contains the running ralph package. Iterations import the package from here, even if another
+ralph is installed, or none."""
 
 
 def has_git() -> bool:
@@ -40,7 +38,7 @@ def has_git() -> bool:
 @cache
 def _git() -> str | None:
     try:
-        here = Path.cwd()  # where the user is; the demo works elsewhere
+        here = Path.cwd()  # the user's directory, while the demo works elsewhere
     except FileNotFoundError:
         here = None
     return own_program("git", os.environ.get("PATH", os.defpath), here)
@@ -54,8 +52,8 @@ def make_environment(room: Path) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if _is_kept(name)},
         **{name: str(path) for name, path in own.items()},
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH")))),
-        "PYTHONUSERBASE": site.getuserbase(),  # it would be looked for below HOME
-        # Of two versions of a file within one second Python may run the compiled old one.
+        "PYTHONUSERBASE": site.getuserbase(),  # otherwise Python would look for it below the new HOME
+        # If two versions of a file are written within one second, Python may run the compiled old one.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
@@ -65,7 +63,7 @@ def _is_kept(name: str) -> bool:
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
-    """Make the project, as a git repository if git is there. `template`: a directory of this package."""
+    """Creates the project. It is a git repository if git is installed. `template` is a directory of this package."""
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -85,7 +83,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    """Run the project's tests. Returns whether they pass."""
+    """Runs the project's tests. Returns whether they pass."""
     ran = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"],
         cwd=project,
@@ -97,9 +95,9 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
 
 
 def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """The commits after the first as `id subject`, the oldest first. Requires git."""
+    """The commits after the first one as `id subject`, beginning with the oldest. Requires git."""
     git = _git()
-    assert git is not None  # noqa: S101 - the caller looked
+    assert git is not None  # noqa: S101 - the caller has called `has_git`
     log = [git, "log", "--reverse", "--format=%h %s"]
     ran = subprocess.run(log, cwd=project, env=environment, check=True, capture_output=True, text=True)
     return ran.stdout.splitlines()[1:]

@@ -1,3 +1,3 @@
-"""The `ralph loop` command: iterations, rules, state and check. `git/` has the checkout, `process/` runs an iteration
-as a process.
+"""The `ralph loop` command runs the agent again and again, one iteration after the other. `git/` watches and commits
+the checkout. `process/` runs each iteration as a process of its own.
 """

@@ -1,4 +1,4 @@
-"""A loop's state together with its record. A change is saved to disk before the loop acts on it."""
+"""Holds a loop's state and saves it to the loop's record file. `save` returns only when the change is on disk."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ralph.values.events import Notice
 if TYPE_CHECKING:
     from ralph.loop.ports import LoopWorld
     from ralph.loop.state import CurrentIteration, LoopState
+    from ralph.loop.values import IterationResult
 
 
 class LoopBook:
@@ -20,39 +21,50 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time at which the state was last saved, before this process took the loop over."""
+        """The time of the last save by an earlier process, or the start of a new loop. ISO 8601, in UTC."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()
 
     @property
     def current(self) -> CurrentIteration:
-        """The current iteration. Call it only during an iteration."""
-        assert self.state.current is not None  # noqa: S101 - as said
+        """The iteration in progress. Raises AssertionError if no iteration is in progress."""
+        assert self.state.current is not None  # noqa: S101 - callers know that an iteration is in progress
         return self.state.current
 
     def save(self, **changes: object) -> None:
-        """Saves the state. Waits for a short shortage to pass. Raises OSError."""
+        """Changes the given fields of the state and saves the state. While this machine is short of a resource, such
+        as memory, waits and tries again. Raises OSError, Interrupted and OutageLastsError.
+        """
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
         self.state = replace(self.state, **stamp, **changes)
         self.patience.keep_trying(lambda: self._world.record.save(self.state), is_recorded=False)
 
     def save_current(self, **changes: object) -> None:
-        """Saves the record of the current iteration. Raises OSError."""
+        """Changes the given fields of the iteration in progress and saves the state. Raises as `save` does."""
         self.save(current=replace(self.current, **changes))
 
+    def count(self, result: IterationResult) -> None:
+        """Sets the turns and the cost of the iteration in progress. They are saved with the next step."""
+        current = replace(self.current, turns=result.turns, cost_usd=result.cost_usd)
+        self.state = replace(self.state, current=current)
+
     def note(self, text: str) -> None:
-        """Reports the text now, and keeps it for the end of the loop."""
+        """Prints the text now, and adds it to the state so that it is shown again when the loop ends. The next `save`
+        writes it to disk.
+        """
         self._world.events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """Counts the time that an earlier process worked between its last record and its kill."""
+        """Adds to `elapsed_s` the time for which an earlier process worked after its last save, because it was killed
+        before the next one. `worked_until` is when its iteration last wrote to the session's journal.
+        """
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
-        """Seconds that all processes of this loop have taken."""
+        """Seconds for which this process and earlier processes of this loop have run, added up."""
         return self._before_s + self._world.clock.now_s() - self._started_s
 
     def now(self) -> str:

@@ -1,6 +1,5 @@
-"""Runs `ralph loop` from its options to its exit code.
-
-`iterate.py` runs the iterations. `context.py` and `opening.py` make the values and ports that they need.
+"""Runs `ralph loop` from its options to its exit code. `iterate.py` runs the iterations. `context.py` and
+`opening.py` prepare what the iterations need.
 """
 
 from __future__ import annotations
@@ -43,12 +42,14 @@ T = TypeVar("T")
 
 
 def loop_command(options: LoopOptions) -> int:
-    """Runs a loop to its end; returns the process's exit code. Raises UsageError, and nothing else."""
+    """Runs a loop to its end and returns the process's exit code. UsageError is the only exception it raises."""
     return run_loop(options, dict(os.environ))
 
 
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """Runs a loop in this environment; returns the exit code. Raises UsageError, and nothing else."""
+    """Runs a loop to its end with the given environment variables and returns the exit code. UsageError is the only
+    exception it raises.
+    """
     clock = SystemClock()
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
@@ -60,7 +61,10 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
         else:
             context, state = opened
             events = context.events
-            ended = _ended_by(lambda: _work(context, state))
+            try:
+                ended = _ended_by(lambda: _work(context, state))
+            finally:
+                context.close()
         events.emit(ended)
     finally:
         restore_signals()
@@ -68,7 +72,9 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """The value of `work`, or the loop's end if `work` failed. Raises only UsageError."""
+    """Calls `work` and returns its value. If `work` fails, returns the end of the loop that the failure causes.
+    UsageError is the only exception it raises.
+    """
     try:
         return work()
     except (CannotBeginError, RecordError) as error:
@@ -89,7 +95,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
-    """Opens the loop and runs it. When it returns, every event except the last has been emitted."""
+    """Opens the loop, runs all iterations and returns the last event, which the caller must emit."""
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):

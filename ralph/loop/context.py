@@ -1,6 +1,5 @@
-"""Everything that one invocation of `ralph loop` works with, made once: settings, secrets, event sinks.
-
-It starts no process and spends no money. If a part cannot be made, the invocation ends with a one-line error.
+"""Makes the values that one `ralph loop` command works with: settings, secrets and event sinks. Making them starts no
+process and calls no API. If one of them cannot be made, the command ends with a one-line error.
 """
 
 from __future__ import annotations
@@ -18,9 +17,12 @@ from ralph.loop.sinks import LoopNarration, StepSummary
 from ralph.loop.state import LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
-from ralph.machine.processes import protect_this_process
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.processes import environment_for_commands, protect_this_process
+from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
+    from ralph.sandbox.command_box import CommandBox
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
@@ -45,7 +48,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CannotBeginError(Exception):
-    """A one-line error for a loop that cannot begin, with the outcome of the command."""
+    """The loop cannot begin. Holds a one-line message and the outcome of the command."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -57,10 +60,16 @@ class LoopContext(Struct, frozen=True):
     environment: Mapping[str, str]
     settings: Settings
     settings_files: tuple[SettingsFile, ...]
-    """The settings files as they were when the loop began; later changes do not count."""
+    """The settings files as read when the loop began. Later changes to the files have no effect."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """The environment of the check and of git. It has no credentials, like that of the agent's commands."""
+    """The environment variables for the `--until` check and for git. As for the agent's commands, credentials are
+    removed unless the user names their variables in `tools.pass_env`.
+    """
+    supervisor: CommandSupervisor
+    """Starts the check and git."""
+    box: CommandBox | None
+    """The sandbox in which the supervisor runs the check, or None if there is none. Git runs without it."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -70,24 +79,32 @@ class LoopContext(Struct, frozen=True):
     def directory(self) -> Path:
         return Path(self.options.plan.directory)
 
+    def close(self) -> None:
+        """Ends the supervisor and removes the sandbox's temporary files. Must be called when the loop has ended."""
+        self.supervisor.close()
+        if self.box is not None:
+            self.box.close()
+
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
 
     def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
-        """A waiter whose waits end at `run_ends_s`, a time of the clock; None: there is no time limit. It is used
-        before the loop's own time limits apply.
+        """Makes a waiter that raises Interrupted at `run_ends_s`, a time of the monotonic clock. None means no time
+        limit.
         """
         return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)
 
     def warn(self, text: str) -> None:
-        """Reports a warning. `--quiet` does not hide it."""
+        """Prints a warning, even with `--quiet`."""
         self.events.emit(Notice(text, is_vital=True))
 
 
 def event_stream(
     options: LoopOptions, environment: Mapping[str, str], redactor: Redactor, *, is_quiet: bool = False
 ) -> Events:
-    """All sinks of a loop's events."""
+    """Makes the object that receives a loop's events and prints them. In GitHub Actions, the object also adds a table
+    about the ended loop to the summary page of the job.
+    """
     narration = LoopNarration(
         redact=redactor.redact_all,
         has_color="NO_COLOR" not in environment and os.isatty(2),
@@ -98,15 +115,17 @@ def event_stream(
         return narration
     directories = (options.plan.launch_directory, options.plan.directory)
     summary = StepSummary(path, directories, redact=redactor.redact_all, narration=narration)
-    return EventStream(summary, narration)  # the end is the last line
+    return EventStream(
+        summary, narration
+    )  # in this order, a problem with the summary is told before the loop's end
 
 
 def open_context(
     options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """The context, and the state to begin or resume with. The prompt from the command line is not in the state yet.
-
-    `early` receives the events until all credentials are known. Raises CannotBeginError, RecordError.
+    """Makes the context and the state of a new or resumed loop. Changes the working directory to that of the loop.
+    `with_prompt` adds a prompt from the command line to the state later. `early` receives the events that are emitted
+    before all credentials are known. Raises CannotBeginError and RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -118,24 +137,56 @@ def open_context(
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
+    command_environment = child_environment(
+        environment,
+        settings.tools.pass_env,
+        known_secrets(environment, settings.secrets),
+        settings.key_variables,
+    )
+    box = _box(state.plan, settings, environment)
+    supervisor = CommandSupervisor(
+        environment_for_commands(command_environment),
+        most_processes=0,
+        confinement=None if box is None else box.confinement,
+    )
     context = LoopContext(
         options,
         environment,
         settings,
         files,
         redactor,
-        child_environment(
-            environment,
-            settings.tools.pass_env,
-            known_secrets(environment, settings.secrets),
-            settings.key_variables,
-        ),
+        command_environment,
+        supervisor,
+        box,
         store,
         events,
         _make_waiter(inbox, clock, events, settings),
         clock,
     )
     return context, state
+
+
+def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:
+    """The sandbox of the check, or None if the settings ask for none. Raises CannotBeginError if a protection that the
+    user asked for cannot be given, because each iteration would end for the same reason.
+    """
+    directory = Path(plan.directory)
+    roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
+    try:
+        box_plan = plan_box(
+            settings.sandbox, environment, tuple(map(Path, roots)), repository_top(directory) or directory
+        )
+    except CannotConfineError as error:
+        raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+    if box_plan.means is None or plan.until is None:
+        return None
+    from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops have no check
+    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - as above
+
+    configuration = () if plan.config_file is None else (Path(plan.config_file),)
+    named = None if plan.session_directory is None else Path(plan.session_directory)
+    places = BoxPlaces(roots, environment, lambda: gather_paths(roots, environment, configuration, named))
+    return CommandBox(box_plan, places)
 
 
 def _make_waiter(
@@ -148,7 +199,9 @@ def _make_waiter(
 def opening_state(
     options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
 ) -> LoopState:
-    """A new state; with `--continue`, the state in the newest record. Raises CannotBeginError, RecordError."""
+    """The state that the loop starts with: a new one, or the newest recorded state with `--continue`. Raises
+    CannotBeginError and RecordError.
+    """
     now = clock.utc_now().isoformat()
     if not options.continues:
         plan = _with_own_paths(options.plan, environment)
@@ -186,7 +239,9 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
 def _settings_files(
     plan: LoopPlan, environment: Mapping[str, str], events: Events
 ) -> tuple[SettingsFile, ...]:
-    """The settings files, read once: changes that an iteration makes to them have no effect."""
+    """Reads the settings files. If the plan records a file's content, this content is used instead of the file, so
+    that an iteration cannot change the loop's settings. Warns about recorded files that have changed since.
+    """
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
@@ -207,11 +262,11 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """The loop's own settings. This does not look for an API key: the options of an iteration may name it, so the first
-    iteration checks.
+    """Loads the loop's settings. A missing API key is no error here, because the options in `plan.run_arguments` may
+    name one: each iteration checks that by itself. Raises CannotBeginError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
-    flags = {"tools.pass_env": plan.pass_env}
+    flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
     try:
         return load_settings(flags, environment, Path(plan.directory), config_file, files)
     except SettingsFileError as error:
@@ -223,8 +278,8 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """The plan with all paths that ralph, or the shell that started it, writes to. Changes there are not the agent's
-    work.
+    """Adds to the plan's `own_paths` all paths that ralph writes to and all files that receive its output. Changes
+    there do not count as the agent's work.
     """
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)

@@ -1,6 +1,5 @@
-"""Events of a loop, as values. `loop/words.py` turns them into sentences; nothing here prints.
-
-A message that has no event class of its own is a `Notice`. With `is_vital`, `--quiet` does not hide it.
+"""The events of a loop, as values. This module prints nothing: `loop/words.py` turns events into sentences. A message
+without an event class of its own is a `Notice`; `--quiet` does not hide a notice with `is_vital`.
 """
 
 from __future__ import annotations
@@ -18,52 +17,56 @@ if TYPE_CHECKING:
 
 
 class CheckedFirst(LoopEvent, frozen=True):
-    """The check ran before the first iteration."""
+    """A process of the loop ran the `--until` check before its first iteration."""
 
     result: CheckResult
 
 
 class IterationBegan(LoopEvent, frozen=True):
     number: int
-    """Counted from 1, as in all events here."""
+    """The number of the iteration, counted from 1."""
     max_iterations: int | None
-    """The loop's limit; None: there is none."""
+    """The loop's limit on iterations, or None without a limit."""
     session_id: str
     left_usd: float | None
-    """The rest of the loop's budget; None: there is no budget, or another limit is reached first."""
+    """The rest of the loop's budget in US dollars. None if the loop has no budget, or if the settings allow an
+    iteration less than the rest.
+    """
     left_s: float | None
-    """The rest of the loop's time in seconds; None: there is no time limit, or another limit is reached first."""
+    """The rest of the loop's time in seconds. None if the loop has no time limit, or if the settings allow an
+    iteration less than the rest.
+    """
 
 
 class IterationResumed(LoopEvent, frozen=True):
-    """An iteration that an earlier process of this loop began is resumed."""
+    """The loop resumes an iteration that an earlier process of the loop began."""
 
     number: int
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """The iteration starts from the beginning, because its session is missing or the API rejected it."""
+    """Whether the iteration starts from its beginning, because its session is missing or was rejected by the API."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
-    """A wait begins. After it the current iteration, or a step of the loop, is tried again."""
+    """The loop begins to wait. After the wait it tries the current iteration, or the step that failed, again."""
 
     setback: Setback
     setbacks: int
-    """The number of setbacks of this kind in a row."""
+    """How many failures of this kind have happened in a row."""
     wait_s: float
     until: datetime
     is_from_server: bool
-    """The server asked for this wait."""
+    """Whether the server asked for a wait of this length."""
     has_own_schedule: bool
-    """The loop's settings have a schedule other than that of `--retry patient`."""
+    """Whether the retry schedule in the loop's settings differs from that of `--retry patient`."""
     iteration: int | None
-    """The current iteration; None: there is none."""
+    """The number of the current iteration, or None between iterations."""
     session_id: str | None
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration changed the git branch. A branch of None: HEAD is detached."""
+    """An iteration switched the git branch. A branch is None if HEAD is detached."""
 
     iteration: int
     before: str | None
@@ -71,7 +74,7 @@ class BranchChanged(LoopEvent, frozen=True):
 
 
 class GitChanged(LoopEvent, frozen=True):
-    """An iteration changed git settings or hooks of the checkout."""
+    """An iteration changed git settings or git hooks of the checkout."""
 
     iteration: int
     names: tuple[str, ...]
@@ -82,14 +85,16 @@ class Pushed(LoopEvent, frozen=True):
 
 
 class IterationEnded(LoopEvent, frozen=True):
-    """An iteration that counts has ended and is recorded."""
+    """An iteration has ended and is recorded. It counts towards the loop's limit on iterations."""
 
     record: IterationRecord
     max_iterations: int | None
 
 
 class IterationCutOff(LoopEvent, frozen=True):
-    """The loop ended during the current iteration, which does not count."""
+    """An iteration ended in a way that also ends the loop, for example by a signal or because the API rejected the
+    key. This iteration does not count towards the limit.
+    """
 
     number: int
     max_iterations: int | None
@@ -97,7 +102,7 @@ class IterationCutOff(LoopEvent, frozen=True):
     exit_code: int
     turns: int
     cost_usd: float | None
-    """The cost; None: not known."""
+    """The cost in US dollars, or None if it is unknown."""
     took_s: float
 
 
@@ -106,4 +111,4 @@ class LoopEnded(LoopEvent, frozen=True):
 
     end: LoopEnd
     state: LoopState | None = None
-    """The last recorded state; None: the loop did not begin."""
+    """The last state of the loop, or None if the loop could not begin or an unexpected error ended it."""

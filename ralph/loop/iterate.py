@@ -1,7 +1,6 @@
-"""`ralph loop`: the same task again and again, each time in a fresh context and a fresh process, until the loop ends.
-
-It makes no decision itself (`loop/rules.py` does). It trusts no text: exit codes, git and the check decide. Each step
-is recorded before it begins, so that a killed loop can be resumed where it stopped.
+"""Runs `ralph loop`: gives the same task to a new process with a fresh context again and again, until the loop ends.
+`loop/rules.py` decides when the loop ends. It looks at limits, exit codes, changed files, the `--until` check and the
+stop file, never at the model's text. Each step is recorded before it begins, so that a killed loop can be resumed.
 """
 
 from __future__ import annotations
@@ -68,7 +67,9 @@ class OuterLoop:
         self._world.events.emit(Notice(text, is_vital=True))
 
     def run(self) -> LoopEnd:
-        """Runs the loop to its end, and records the end. Raises no exception for the failures that it meets."""
+        """Runs the loop to its end, records the end and returns it. CheckoutError, OSError, OutageLastsError and
+        Interrupted end the loop and are not raised.
+        """
         try:
             end = self._work()
         except Interrupted as stop:
@@ -82,16 +83,15 @@ class OuterLoop:
         return end
 
     def _work(self) -> LoopEnd:
-        self._book.save()  # the first check may take long: `--status` and a kill must find a record
+        self._book.save()  # before the first check, which may take long: `--status` and `--continue` need a record
         end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """The loop's end if data came on standard input too late; None: no data came.
-
-        This is called after the first check, because data may still come while the check runs.
+        """The end of a loop whose standard input received data after ralph had stopped waiting for it. None if no
+        data came. Call this after the first check, because data may also come during the check.
         """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
@@ -107,6 +107,7 @@ class OuterLoop:
             return result
         end = end_by_result(self._book.current.number, result)
         if end is not None:
+            self._book.save()
             self._emit(self._cut_off(result))
             return end
         self._finish(iteration.before, result)
@@ -126,7 +127,7 @@ class OuterLoop:
         )
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
-        """Saves, checks and records the iteration's work."""
+        """Commits and pushes the work of an iteration that has ended, runs the check, and records the iteration."""
         self._book.save_current(phase=Phase.SAVING)
         after = self._world.checkout.snapshot()
         changes = self._world.checkout.changes(before, after)
@@ -165,7 +166,9 @@ class OuterLoop:
         self._emit(IterationEnded(record, self._most))
 
     def _commit(self, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. False: there was nothing to commit, or the commit failed."""
+        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit or if the commit
+        failed.
+        """
         if not self.state.plan.commits:
             return False
         current = self._book.current
@@ -200,10 +203,13 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Decides whether there is any work to do before money is spent. A resumed loop does this too."""
+        """Runs the check before any money is spent, in a new and in a resumed loop. Without a check, a resumed loop
+        looks for the stop file instead. Does neither if an iteration that has ended is still to be counted, because
+        the check follows then. Returns the loop's end if no work is left or the check cannot be run, otherwise None.
+        """
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
-            return None  # its iteration is counted first, then checked
+            return None  # the finished iteration is counted first, and then the check runs
         if plan.until is None:
             was_begun = bool(state.iterations) or state.current is not None
             is_over = was_begun and self._world.stop_file.is_there()
@@ -216,7 +222,7 @@ class OuterLoop:
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
-        """The result of the check; None: there is no check."""
+        """The result of the `--until` check, or None if the loop has no check."""
         if self._world.check is None:
             return None
         if self.state.current is not None:
@@ -240,9 +246,8 @@ class OuterLoop:
             self._warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """Commits and pushes the work of an iteration that was cut off, because nobody may return to this machine.
-
-        Does not push if a person stopped the loop.
+        """Commits and pushes the work of an iteration that was cut off, because the machine may be deleted after the
+        loop, as CI machines are. Does not push if a person stopped the loop.
         """
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
@@ -257,7 +262,7 @@ class OuterLoop:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """The error's text without the number that Python puts before it."""
+    """The error's text. If an OSError names a file, the text has no error number, which Python puts in front."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -1,6 +1,6 @@
-"""One iteration of the outer loop: begins or resumes it, waits after each setback, and returns its result.
-
-It refuses to judge the result: `iterate.py` decides what follows.
+"""Runs one iteration of `ralph loop`: begins or resumes it, waits after each setback and returns its result. A
+setback is an outage of the API, a shortage on this machine or a kill. Does not judge the result: `iterate.py` decides
+what follows.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ class Iteration:
         self._book = book
         self._world = world
         self._prompt: str | None = None
-        """The prompt of a fresh session; None: the session is resumed."""
+        """The prompt of a fresh session, or None if a session is resumed."""
         self.before = Snapshot("")
-        """The checkout as it was when the iteration began."""
+        """The state of the checkout when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """The limits of the iteration's last process."""
+        """The limits of the last process that this iteration started."""
 
     def begin(self) -> None:
-        """Begins an iteration, and records it before its process starts.
-
-        Raises CheckoutError, OSError and `Interrupted`.
+        """Begins an iteration and records it; `run` starts its process. Raises CheckoutError, OSError, Interrupted
+        and OutageLastsError.
         """
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
@@ -56,14 +55,16 @@ class Iteration:
         )
 
     def resume(self) -> None:
-        """Resumes the iteration that an earlier process of this loop began. Raises OSError and `Interrupted`."""
+        """Prepares to resume an iteration that an earlier process of this loop began. First waits for the rest of an
+        interrupted wait. Raises OSError, Interrupted and OutageLastsError.
+        """
         current = self._book.current
         self.before = snapshot_before(current)
         seen = self._world.iterations.seen(current.session_id)
         if seen is not None and seen.written_at is not None:
             self._book.count_unrecorded(seen.written_at)
         if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
-            seen = None  # a repeated refusal would not help
+            seen = None  # the API would reject the resumed session again
         most = self._book.state.plan.limits.max_iterations
         resumed = IterationResumed(current.number, most, current.session_id, is_anew=seen is None)
         self._world.events.emit(resumed)
@@ -78,8 +79,8 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """The rest of an interrupted wait in seconds. It is never longer than when it was interrupted, whatever the
-        wall clock shows.
+        """The remaining seconds of a wait that the end of an earlier process interrupted; not positive if nothing
+        remains. Never more than remained at that process's last save, even if the wall clock was set back since then.
         """
         state = self._book.state
         if state.current is None or state.current.waits_until is None:
@@ -90,11 +91,13 @@ class Iteration:
         return min(was_s, rest_s, self._book.patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Runs the iteration until it ends for a reason other than a setback. Raises OSError and `Interrupted`."""
+        """Runs the iteration until it ends for a reason other than a setback. Returns the loop's end instead if there
+        were too many setbacks. Raises OSError, Interrupted and OutageLastsError.
+        """
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
             result = self._with_earlier(self._unseen_end() or self._world.iterations.run(self._order()))
-            self._book.save_current(turns=result.turns, cost_usd=result.cost_usd)
+            self._book.count(result)
             setback = result.has_to_wait_for
             if setback is None:
                 return result
@@ -107,9 +110,9 @@ class Iteration:
             self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
-        """The decision after one more setback, and the number of setbacks of its kind in a row.
-
-        A kill does not reset the count of outages: a series that mixes both must end too.
+        """Counts one more setback. Returns the next wait, or the decision to give up, and the number of such setbacks
+        in a row. A kill does not reset the number of outages. Otherwise outages and kills in turn could go on for
+        ever.
         """
         current, schedule, left_s = self._book.current, self._world.schedule, self._book.patience.left_s()
         if setback is Setback.KILL:
@@ -123,7 +126,7 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Resumes the session after a wait. Begins again if there is no session yet."""
+        """Prepares to resume the session after a wait. If no session exists yet, the iteration begins anew."""
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -135,7 +138,7 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """The result with the turns and cost of all sessions of the iteration, not only the last one."""
+        """Adds the turns and the cost of the iteration's earlier sessions to the result."""
         current = self._book.current
         cost = None
         if result.cost_usd is not None and current.earlier_cost_usd is not None:
@@ -143,7 +146,9 @@ class Iteration:
         return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
 
     def _composed_prompt(self) -> str:
-        """The prompt with the facts that a fresh context needs. Raises OSError."""
+        """The user's prompt, with facts in front that a fresh context needs. If the stop file is to end the loop,
+        also makes its directory. Raises OSError.
+        """
         if self._book.state.plan.until is None:
             self._world.stop_file.make_room()
         return iteration_prompt(self._book.state, self._world.read_prompt())
@@ -170,10 +175,8 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """The iteration with a new session id. The old id may belong to a journal without a message, which cannot be
-    resumed.
-
-    The turns and the cost of the old session still count.
+    """Gives the iteration a new session id, because a session whose journal has no message cannot be resumed and
+    keeps its id. The turns and the cost of the old session still count.
     """
     return replace(
         current,
@@ -184,8 +187,9 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """The result of a session that finished after the loop was killed; None: there is no result that counts as an
-    iteration.
+    """The result that the current session has written to its journal. The loop uses it if it did not see the session
+    end, because the loop or the session's process was killed. None if the journal has no result, or if the result
+    does not count as an iteration.
     """
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None

@@ -1,6 +1,5 @@
-"""Opens a loop: its prompt, its locked checkout, its record, and the ports that it works with afterwards.
-
-All requirements are checked here, before any money is spent.
+"""Opens a loop: reads its prompt, locks its checkout, begins or loads its record, and makes its ports. All
+requirements are checked here, before any money is spent.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """The state with the prompt that the command line names, and standard input if no data came on it.
-
-    A pipe may take for ever, so the time for reading the prompt is part of the loop's time. Raises CannotBeginError and
-    `Interrupted`.
+    """Adds the prompt that the command line names to the state. Also returns standard input if it is a pipe on which
+    no data has come yet, otherwise None. A pipe may never end, so reading it counts against the loop's time limit.
+    Raises CannotBeginError and Interrupted.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
@@ -68,7 +66,7 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
 
 
 def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
-    """The state with a prompt free of credentials. The prompt is recorded and sent to every iteration."""
+    """Removes credentials from the prompt in the state, because the prompt is recorded and sent to every iteration."""
     if state.plan.prompt is None:
         return state
     prompt = context.redactor.redact(state.plan.prompt)
@@ -77,8 +75,10 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """The checkout, locked against other loops. Raises CheckoutError."""
-    seams = GitSeams(context.command_environment, context.waiter, context.clock)
+    """Yields the checkout and its lock, which keeps other loops out until the `with` block ends. Raises CheckoutError
+    and Interrupted.
+    """
+    seams = GitSeams(context.command_environment, context.supervisor, context.waiter, context.clock)
     own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
     checkout = open_checkout(
         context.directory,
@@ -110,10 +110,9 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
-    """The newest record and its state.
-
-    Both are read again under the lock, because another loop may have changed them. `plan`: the plan of the first
-    reading. Raises CannotBeginError, RecordError, CheckoutError.
+    """Reads the newest record and its state again, now that this process holds the lock. Another loop may have
+    changed them since the first reading, from which `plan` comes. Raises CannotBeginError, RecordError, CheckoutError
+    and Interrupted.
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)
@@ -127,10 +126,9 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Refuses a record that git tracks, because it came with the repository, and a record of git settings that is
-    damaged.
-
-    Restores the recorded git settings: pushes follow the settings from the loop's beginning.
+    """Refuses a record that git tracks, because it came with the repository and not from ralph. If the loop pushes,
+    restores the git settings for pushes that were recorded when the loop began. Raises CannotBeginError, also if the
+    record of these settings is damaged.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
@@ -146,12 +144,10 @@ def _refuse_what_is_not_as_it_was(
 
 
 def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
-    """Begins a record.
-
-    Files that the last loop left must not end this one. If the last loop is unfinished, people get a notice. Raises
-    CannotBeginError, CheckoutError.
+    """Begins the record of a new loop. Removes an old stop file, which would end this loop. Warns if the previous
+    loop in this directory is unfinished. Raises CannotBeginError, CheckoutError and Interrupted.
     """
-    # Reported once: the notices apply to the whole loop.
+    # A resumed loop does not repeat these notices, because they apply to the whole loop.
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):
         context.tell(notice)
     try:
@@ -174,7 +170,7 @@ def _warn_of_unfinished(context: LoopContext) -> None:
     try:
         before = context.store.newest().load()
     except RecordError:
-        return  # there is none, or none that could be resumed
+        return  # no loop here can be resumed
     if before.ended is None or before.current is not None:
         context.warn(
             f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
@@ -191,7 +187,7 @@ def loop_world(
     *,
     silent_input: SilentPipe | None,
 ) -> LoopWorld:
-    """The loop's ports, each with its implementation."""
+    """Makes the implementations of all ports that the loop uses."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
     iterations = RalphIterations(
@@ -233,6 +229,8 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         environment=context.command_environment,
         redact=context.redactor.redact,
         longest_bytes=context.redactor.longest_bytes,
+        supervisor=context.supervisor,
         waiter=context.waiter,
         clock=context.clock,
+        box=context.box,
     )

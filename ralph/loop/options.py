@@ -1,4 +1,4 @@
-"""The options of an outer loop, as values."""
+"""The options of `ralph loop`, as values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from ralph.loop.values import LoopLimits, LoopPlan
 
 
 class RequestedPrompt(Struct, frozen=True):
-    """The prompt that the command line names. If both fields are None, the prompt is on standard input."""
+    """Where the command line says that the prompt is. If both fields are None, the prompt comes from standard input."""
 
     argument: str | None = None
     file: str | None = None
-    """An absolute path, or `-`."""
+    """An absolute path, or `-` for standard input."""
 
 
 class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
-    """The plan of the loop. With `continues`, only its two directories are set; the record has the rest."""
+    """The plan of the loop. With `continues`, it contains only the two directories, and the record contains the rest.
+    """
     continues: bool = False
-    """Resume the loop whose record belongs to the plan's directory."""
+    """Whether to resume the loop that was recorded for the plan's directory."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
-    """With `continues`: limits that replace those of the record."""
+    """With `continues`, limits that replace those in the record."""
     requested_prompt: RequestedPrompt | None = None
-    """The source of the prompt; None: the plan has the prompt."""
+    """Where to find the prompt, or None if the plan contains it."""

@@ -1,6 +1,5 @@
-"""Waits for a while for a missing resource: the API, memory, a process that this machine cannot start now.
-
-It repeats the failed call, and judges no result.
+"""Waits while a resource is missing, such as the API, memory or a free process slot. A call that failed for lack of
+memory, a process, a thread or a file descriptor is then repeated. Does not judge the results of the calls.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ LACKING = "what this machine lacks (a process, a thread, memory, a file descript
 
 
 class OutageLastsError(Exception):
-    """A resource was still missing after the longest wait. The text is a sentence that names the resource."""
+    """A resource is still missing after all the waits that the settings and the loop's time limit allow. The message
+    is a sentence that names the resource.
+    """
 
 
 class Patience:
@@ -47,17 +48,18 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """Ends all waiting: from now on a shortage is raised like any other OSError."""
+        """Makes `keep_trying` stop waiting. From now on it raises a shortage like any other error."""
         self._is_over = True
 
     def left_s(self) -> float:
-        """The rest of the loop's time in seconds."""
+        """The rest of the loop's time in seconds, infinite without a time limit."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
-        """Waits, and reports the wait. `number`: the count of setbacks of that kind in a row. Raises OSError and
-        `Interrupted`.
+        """Emits an event about the wait, then waits. `number` is how many setbacks of this kind have happened in a
+        row. With `is_recorded`, the loop's record shows the wait while it lasts. Raises OSError, Interrupted and
+        OutageLastsError.
         """
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
         self._world.events.emit(self._announced(wait, until, setback, number))
@@ -82,16 +84,15 @@ class Patience:
         )
 
     def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
-        """Sleeps for `seconds`. Raises `Interrupted`."""
+        """Sleeps for `seconds`, or not at all if that is not positive. Raises Interrupted."""
         if seconds > 0:
             awaited = "the API" if setback is Setback.OUTAGE else "this machine"
             self._world.waiter.sleep(seconds, waiting_for=awaited)
 
     def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
-        """Calls `act` until this machine has the resources for it.
-
-        `is_recorded`: the waits are recorded. Raises any error of `act` except a shortage, and OutageLastsError if
-        the shortage lasts.
+        """Calls `act` and returns its value. While this machine is short of a resource for the call, waits and calls
+        it again. `is_recorded` is as in `wait`. Raises any other error of `act`, Interrupted, and OutageLastsError if
+        the shortage does not pass.
         """
         number, slept_s = 0, 0.0
         while True:
@@ -109,8 +110,8 @@ class Patience:
 
 
 class PatientIterations:
-    """`Iterations` that repeat the reading of a session while this machine lacks the resources for it. A loop that
-    guessed instead might begin the session's work again.
+    """An `Iterations` port that calls `seen` again, as `Patience.keep_trying` does, while this machine is short of a
+    resource such as memory. `run` is not repeated.
     """
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
@@ -125,7 +126,9 @@ class PatientIterations:
 
 
 class PatientCheckout:
-    """A `Checkout` that repeats each call for which no process could be started."""
+    """A `Checkout` port that repeats a failed call, as `Patience.keep_trying` does, while this machine is short of a
+    resource such as a process.
+    """
 
     def __init__(self, checkout: Checkout, patience: Patience) -> None:
         self._checkout = checkout
@@ -148,7 +151,9 @@ class PatientCheckout:
 
 
 class PatientCheck:
-    """A `Check` that runs again if it could not be started: a failed start is no verdict."""
+    """A `Check` port that tries to start the check again, as `Patience.keep_trying` does, while this machine is short
+    of a resource. Such a failure says nothing about the agent's work.
+    """
 
     def __init__(self, check: Check, patience: Patience) -> None:
         self._check = check

@@ -1,7 +1,4 @@
-"""The ports of a loop: its interfaces to the outside world.
-
-Tests have fakes of all of them in `tests/fakes/loop.py`.
-"""
+"""The ports of a loop, which are its interfaces to the outside world. Tests use the fakes in `tests/fakes/loop.py`."""
 
 from __future__ import annotations
 
@@ -27,18 +24,17 @@ if TYPE_CHECKING:
 
 
 class CheckoutError(Exception):
-    """An operation that git or the file system refused. One line names the operation and the reason."""
+    """Git or the file system refused an operation. The message is one line that names the operation and the reason."""
 
 
 class Checkout(Protocol):
-    """The directory that the iterations change.
-
-    Every method raises `Interrupted` after the processes that it started are gone. If a process could not be started,
-    it raises a ShortageError or an error that has one as its cause.
+    """The directory that the iterations change. Every method may raise Interrupted, but only after all processes that
+    it started are gone. If this machine is short of a resource such as a process, a method raises ShortageError or an
+    error that a shortage caused (`shortage_of`).
     """
 
     def snapshot(self) -> Snapshot:
-        """The state of the checkout now. Raises CheckoutError."""
+        """The current state of the checkout. Raises CheckoutError."""
         ...
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
@@ -46,37 +42,42 @@ class Checkout(Protocol):
         ...
 
     def commit(self, message: str) -> bool:
-        """Commits all uncommitted work, untracked files included. False: there was none. Raises CheckoutError."""
+        """Commits all uncommitted work, including untracked files. Returns False if there was none. Raises
+        CheckoutError.
+        """
         ...
 
     def push(self) -> int:
-        """Pushes the branch. Returns the number of commits that the remote did not have. Raises CheckoutError."""
+        """Pushes the branch and returns how many commits were new to the remote. Raises CheckoutError."""
         ...
 
     def unpushed(self) -> int | None:
-        """The number of commits that the remote lacks, as far as this checkout knows; None: unknown."""
+        """The number of commits that the remote lacks, as far as this checkout knows, or None if unknown. Raises
+        CheckoutError.
+        """
         ...
 
 
 class Iterations(Protocol):
     def run(self, order: IterationOrder) -> IterationResult:
-        """Starts one `ralph run` process and follows it to its end. None of its processes is left.
-
-        A signal during the run is passed on to the process, and `stopped_by` names it; `Interrupted` is never raised.
-        Raises OSError if no process can be started, except for a shortage, which is a setback.
+        """Runs one `ralph run` process to its end. Then kills every process that it has left, or says in the result's
+        `reason` that one cannot be killed. A signal that arrives meanwhile is passed on to the process and returned
+        in `stopped_by`; Interrupted is never raised. A shortage is returned as a setback. Raises OSError if the
+        process cannot be started for another reason.
         """
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """The session of an iteration that this process did not follow; None: the session never began."""
+        """The state of an iteration's session, as its journal shows it. None if there is no session that can be
+        resumed. Raises OSError.
+        """
         ...
 
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the `--until` command for at most `limit_s`.
-
-        Raises `Interrupted` after the command is gone, and a ShortageError if it could not be started.
+        """Runs the `--until` command for at most `limit_s` seconds. Raises ShortageError if the command could not be
+        started. Raises Interrupted, but only after the command is gone.
         """
         ...
 
@@ -85,34 +86,34 @@ class StopFile(Protocol):
     def is_there(self) -> bool: ...
 
     def make_room(self) -> None:
-        """Makes sure that the file can be created. Raises OSError."""
+        """Makes the directory of the stop file, so that the model can create the file. Raises OSError."""
         ...
 
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:
-        """Saves the state, whole or not at all. Raises OSError."""
+        """Saves the state atomically. Raises OSError."""
         ...
 
 
 class LoopWorld(Struct, frozen=True):
-    """Everything that a loop works with."""
+    """All ports and settings that a loop uses."""
 
     checkout: Checkout
     iterations: Iterations
     check: Check | None
-    """The check of `--until`; None: there is none."""
+    """The `--until` check, or None if the loop has none."""
     stop_file: StopFile
     record: LoopRecord
     events: Events
     waiter: Waiter
     clock: Clock
     read_prompt: Callable[[], str]
-    """Reads the user's present prompt. Raises OSError."""
+    """Reads the user's prompt in its current form. Raises OSError."""
     own_limits: LimitSettings
-    """The limits that the settings give each iteration."""
+    """The limits that the settings give to each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
-    """Returns an error text if data came on standard input after ralph had stopped waiting for it. Nothing more may
-    begin then. None: no data came.
+    """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
+    If it returns a text, no iteration may begin.
     """

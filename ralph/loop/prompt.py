@@ -1,6 +1,5 @@
-"""The text in front of the user's prompt in an iteration: facts that its fresh context cannot know. Pure.
-
-docs/loop-reference.md shows these texts word for word.
+"""Writes the text in front of the user's prompt, which tells an iteration facts that its fresh context lacks. Pure.
+docs/loop-reference.md quotes these texts.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _ANOTHER_APPROACH = (
 )
 
 LONGEST_LAST_WORDS = 1500
-"""The most characters of the last iteration's answer or report that the prompt repeats."""
+"""The most characters of the previous iteration's answer or report that the prompt quotes."""
 _MOST_NAMED = 3
-"""The most changed files that are named; the others are only counted."""
+"""The most changed files to name. If there are more, the rest is only counted."""
 
 
 def iteration_prompt(state: LoopState, prompt: str) -> str:
-    """The user's prompt, below the facts that the next iteration needs."""
+    """The prompt of the next iteration: the facts that it needs, then the user's prompt."""
     parts = [
         _where_it_stands(state),
         *_how_it_ends(state),
@@ -97,6 +96,6 @@ def _nudge(idle: int) -> list[str]:
 
 
 def names_of(files: tuple[str, ...], count: int) -> str:
-    """`a.py, b.py, c.py and 4 more`."""
+    """Names the first files and counts the others, as in `a.py, b.py, c.py and 4 more`."""
     shown = ", ".join(files[:_MOST_NAMED])
     return shown if count <= _MOST_NAMED else f"{shown} and {count - _MOST_NAMED} more"

@@ -1,7 +1,6 @@
-"""Finds a loop's prompt: one argument, one file, or standard input, once.
-
-A file is checked here, and read again for each iteration. A source that can be read only once is kept as text.
-Refuses two sources at a time, so that no piped data is dropped unseen.
+"""Finds a loop's prompt in an argument, a file or standard input. A regular file is read again for each iteration.
+The text of any other source is stored, because a pipe can be read only once. An argument or a file together with data
+on standard input is refused, because otherwise the piped data would be dropped without notice.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _NO_STDIN = -1
 
 class PromptSource(Struct, frozen=True):
     text: str | None
-    """The prompt itself; None: `file` holds it."""
+    """The prompt, or None if `file` contains it."""
     file: str | None
     notices: tuple[str, ...] = ()
-    """Notices for people."""
+    """Notices for the user."""
     silent: SilentPipe | None = None
-    """Standard input, if no data came in time."""
+    """Standard input, if it is a pipe on which no data came in time."""
 
 
 def find_prompt(
@@ -45,9 +44,8 @@ def find_prompt(
     wait: InputWait,
     stdin_fd: int = 0,
 ) -> PromptSource:
-    """Finds the prompt. `directories`: as for `open_named_file`.
-
-    Raises PromptError, and `Interrupted` when a signal came or the time is up.
+    """Finds the prompt. `directories` are as in `open_named_file`. Raises PromptError. Raises Interrupted if a signal
+    arrives or the time is up.
     """
     find = partial(read_prompt, directories=directories, wait=wait)
     if "-" in (argument, file) or (argument is None and file is None):
@@ -74,10 +72,9 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The present prompt. It is the last good prompt if an agent removed the file, emptied it, wrote no text to it
-        or made it a link out of the repository.
-
-        Raises OSError if no earlier prompt is known.
+        """The current prompt, without known credentials. If the file was removed or emptied, is no text or has become
+        a link out of the repository, warns and returns the last good prompt. Without a last good prompt, raises
+        OSError, or returns an empty file's text as it is.
         """
         return self._redact(self._read())
 

@@ -1,6 +1,5 @@
-"""`loop.json` in a loop's folder: its state, for `--continue`, and for `--status` from another terminal.
-
-It refuses to guess: a record that cannot be read whole is an error that names the fault.
+"""Reads and writes `loop.json` in a loop's folder, the record of its state. `--continue` and `--status` read it. A
+record that cannot be read completely is an error that names the fault; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "loop.json"
 PINS_FILE = "git.json"
-"""The text of `GitCheckout.pins_text` when the loop began."""
+"""Contains the result of `GitCheckout.pins_text` from the beginning of the loop."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """A record that cannot be read, in one line. `outcome`: the outcome of a command that needs the record."""
+    """A record cannot be read. The message is one line. `outcome` is that of a command that needs the record."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -37,20 +36,22 @@ class RecordError(Exception):
 
 class FileRecord:
     def __init__(self, folder: Path) -> None:
-        """`folder`: the folder of this loop, which takes the record."""
+        """`folder` is the loop's own folder, which contains the record."""
         self.folder = folder
         self.path = folder / RECORD_FILE
         self._has_saved = False
 
     def save(self, state: LoopState) -> None:
-        """Saves the state, whole or not at all. Raises OSError."""
+        """Saves the state atomically. Raises OSError."""
         if not self._has_saved:
             remove_leftovers(self.folder)
         write_private(self.folder, RECORD_FILE, state_text(state).encode())
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """The saved state. Raises RecordError if a newer ralph wrote it (config), or if it is damaged (io_error)."""
+        """Reads the saved state. Raises RecordError, with outcome `config` if a newer ralph wrote it and `io_error`
+        if it is damaged.
+        """
         try:
             return read_state(self._text())
         except OSError as error:
@@ -64,11 +65,11 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
 
     def save_pins(self, text: str) -> None:
-        """Saves the pins of git. Raises OSError."""
+        """Saves the pinned git settings. Raises OSError."""
         write_private(self.folder, PINS_FILE, text.encode())
 
     def pins(self) -> str | None:
-        """The pinned settings; None: the loop has none. Raises RecordError."""
+        """The pinned git settings as text, or None if none were saved. Raises RecordError."""
         path = self.folder / PINS_FILE
         try:
             return read_regular_file(path, _MOST_BYTES).decode()
@@ -78,7 +79,7 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
 
     def _text(self) -> str:
-        """The record's text. Raises OSError, and ValueError like `read_state`."""
+        """The text of the record. Raises OSError, and ValueError if it is not UTF-8."""
         try:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
@@ -86,10 +87,7 @@ class FileRecord:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Writes a file whole or not at all, for the user alone.
-
-    Makes the folder again if somebody removed it. Raises OSError.
-    """
+    """Writes a file atomically; only the user can read it. Makes the folder if it is missing. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:
@@ -98,15 +96,14 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
             replace_at(held, name, data, None, new_mode=_PRIVATE)
         finally:
             os.close(held)
-    except OSError as error:  # a call relative to a held directory fails without saying where
+    except OSError as error:  # the error of a call with `dir_fd` does not name the directory
         raise OSError(error.errno, error.strerror, str(path)) from error
     return path
 
 
 def new_file(folder: Path, name: str) -> int:
-    """An open descriptor of a new, empty file for the user alone.
-
-    It replaces whatever had that name. Raises OSError.
+    """Creates an empty file that only the user can read and returns its descriptor. An existing file with this name
+    is removed first. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name

@@ -1,6 +1,5 @@
-"""The rules of the outer loop: when it ends, the limits of an iteration, the waits in an outage. Pure.
-
-The rules use exit codes and snapshots; no text decides anything.
+"""The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long to wait in an outage. Pure.
+The rules look at exit codes and snapshots, never at what the model writes.
 """
 
 from __future__ import annotations
@@ -23,17 +22,19 @@ if TYPE_CHECKING:
     from ralph.values.limits import LimitSettings
 
 MOST_IDLE = 3
-"""Iterations in a row without progress. One more follows: it is told to change its approach, and is the last."""
+"""The number of iterations without progress in a row after which the prompt asks for another approach. If the next
+iteration makes no progress either, the loop ends.
+"""
 
 SHORTEST_WAIT_S = 1.0
-"""The shortest wait, even if a server names a shorter one."""
+"""The shortest wait in seconds, even if a server asks for a shorter one."""
 
 MOST_KILLS = 2
-"""The most kills in a row after which the iteration is still resumed; after one more, the loop gives up."""
+"""The most kills in a row after which an iteration is resumed. After one more kill, the loop gives up."""
 
 CHECK_GRACE_S = 10.0
-"""Seconds that a check may take beyond `reserve_s` when the loop's time is over. Without them, finished work might not
-count.
+"""Seconds beyond `reserve_s` that a check may take after the loop's time is over. Without this time, finished work
+might go unnoticed.
 """
 
 ENDS_THE_LOOP = frozenset(
@@ -47,36 +48,40 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Outcomes after which no iteration begins: the next iteration would end the same way, or a person stopped the loop."""
+"""Outcomes of an iteration that end the loop, because the next iteration would end the same way or because a person
+stopped the loop.
+"""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
 
 class Share(Struct, frozen=True):
-    """The limits of one `ralph run` process. None: no limit."""
+    """The limits for one `ralph run` process. A limit of None means no limit."""
 
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """Whether `budget_usd` is all that the loop has left. If so, the loop ends once this budget is spent."""
+    """Whether `budget_usd` is everything that is left of the loop's budget. If so, the loop ends when it is spent.
+    """
     is_rest_of_time: bool
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run with this outcome counts as an iteration. After an outage it does not: its session is resumed."""
+    """Whether a run with this outcome counts as an iteration. A run that ends the loop does not. A run that ended
+    because the API was unavailable does not either, because its session is resumed.
+    """
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep for the check after an iteration: the duration of the last check.
-
-    `share` keeps at most half of the remaining time.
+    """Seconds of the loop's time to keep free for the next check: the duration of the last check, or 0 if there was
+    none. `share` keeps at most half of the remaining time free.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
-    """The loop's end if a limit is reached before an iteration; None: there is room for one more."""
+    """The loop's end if a limit is already reached, or None if another iteration may begin."""
     limits, spent = state.plan.limits, state.spent_usd
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
@@ -89,14 +94,17 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
 
 
 def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
-    """The rest of the loop's limits, but no more than `own`, an iteration's limits by the settings."""
+    """The limits of the next process: the rest of the loop's limits, or `own` where that is lower. `own` are the
+    limits that the settings give to each iteration. If the loop has a time limit, the process gets at least 1 second
+    of it.
+    """
     limits = state.plan.limits
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
     left_s = None
     if limits.max_time_s is not None:
         rest_s = limits.max_time_s - elapsed_s
         left_s = max(rest_s - min(reserve_s(state), rest_s / 2), 1.0)
-    # A resumed session has used some of its own already.
+    # A resumed session has already spent a part of its own budget.
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
     own_usd = None if own.max_budget_usd is None else own.max_budget_usd - used_usd
     return Share(
@@ -113,7 +121,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
-    """The loop's end after this result; None: the next iteration begins."""
+    """The loop's end if the result of iteration `number` ends the loop at once, or None if the iteration counts."""
     if result.stopped_by is not None:
         return LoopEnd(
             Outcome.INTERRUPTED,
@@ -137,11 +145,9 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage, or the reason to give up.
-
-    `number`: the count of outages in a row, this one included. `slept_s`: seconds already waited for these outages.
-    `requested_s`: the wait that the server requests. After the first outage it replaces the scheduled wait; after a
-    later one, only if it is longer.
+    """The wait after an outage, or the reason to give up. `number` counts the outages in a row, this one included.
+    `slept_s` are the seconds already waited for them. `requested_s` is the wait that the server asked for. After the
+    first outage it replaces the scheduled wait. After later ones it does so only if it is longer.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -164,9 +170,8 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after a kill, or the reason to give up. `number`: the count of kills in a row, this one included.
-
-    A wait can help: the program that used up the memory may end soon.
+    """The wait after a kill, or the reason to give up. `number` counts the kills in a row, this one included. Waiting
+    can help: if memory ran out, the program that used it may end soon.
     """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
@@ -181,8 +186,8 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """Seconds that the check may take now: the rest of the loop's time, but at least `reserve_s` and `CHECK_GRACE_S`
-    together. The plan's `check_timeout_s` is the upper limit.
+    """Seconds that the check may take now. This is the rest of the loop's time, or `reserve_s` + `CHECK_GRACE_S` if
+    that is more, but never more than the plan's `check_timeout_s`.
     """
     plan = state.plan
     if plan.limits.max_time_s is None:
@@ -193,10 +198,12 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """The loop's end if its first check passes or cannot be run; None: there is work to do."""
+    """The loop's end if the check before the first iteration shows that no iteration is needed, or None if there is
+    work to do. A check that cannot be run ends a new loop, but not a resumed one.
+    """
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
-        # With a check that cannot run, the loop would pay for every iteration. Later, the work may be the cause.
+        # If the check can never run, the loop would pay for useless iterations. Later, the agent's work may be the cause.
         last_line = next(reversed(result.tail.split("\n")), "").strip()
         said = f": {last_line}" if last_line else ""
         reason = f"the check cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"
@@ -213,14 +220,18 @@ def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """Iterations in a row without progress, this one included. A run that repeated itself made no progress."""
+    """The number of iterations in a row without progress, this one included. An iteration with the outcome NO_PROGRESS
+    counts as one without progress, whatever it changed.
+    """
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """The loop's end after the last recorded iteration. `limit`: the limit in that iteration's result."""
+    """The loop's end after the last recorded iteration, or None if the loop goes on. `granted` are the limits that
+    this iteration had. `limit` names the one that it reached, as in `IterationResult.limit`.
+    """
     last = state.last
-    assert last is not None  # noqa: S101 - it is asked after an iteration
+    assert last is not None  # noqa: S101 - the caller has just recorded an iteration
     if state.plan.until is not None:
         if state.last_check is not None and last.check is not None and state.last_check.passed:
             return LoopEnd(Outcome.COMPLETED, 0, "the check passes")
@@ -237,7 +248,7 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
-    """The state with the limits that came with `--continue`, instead of the old ones."""
+    """The state with the limits that were given with `--continue`. Limits that were not given stay as recorded."""
     old = state.plan.limits
     limits = replace(
         old,

@@ -1,6 +1,5 @@
-"""The sinks of a loop's events: lines on standard error, and a CI system's summary.
-
-Iterations write their own lines.
+"""The sinks of a loop's events: lines on standard error, and a summary for a CI system. Each iteration is a process
+that writes its own lines.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
-"""Events that `--quiet` hides. Ends and problems are shown."""
+"""Events that `--quiet` hides. Events about problems and about the end of an iteration or loop are always shown."""
 
 
 class LoopNarration:
-    """Writes events as lines on standard error, each beginning with `[loop]`. An `Events` sink."""
+    """An `Events` sink that writes one line to standard error for each event. Each line begins with `[loop]`."""
 
     def __init__(self, *, redact: Callable[[str], str], has_color: bool, is_quiet: bool = False) -> None:
         self._lines = ErrorLines("[loop]", redact=redact, has_color=has_color)
@@ -68,16 +67,15 @@ def _color_of(event: Event) -> Color | None:
 
 
 class StepSummary:
-    """Appends a loop's end, as a table, to the file that a CI system shows. An `Events` sink.
-
-    Refuses anything but a regular file, because opening it could block. Refuses a link of the repository that leads
-    out of it, because a model's text must not get into a file of the user's.
+    """An `Events` sink that appends a table about the ended loop to a file that a CI system displays. Refuses
+    anything but a regular file, because opening it could block. Refuses a link inside the repository to a file
+    outside, because a model's text must not get into the user's other files.
     """
 
     def __init__(
         self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
     ) -> None:
-        """`directories`: as for `append_text`. `narration` reports a file that cannot be written."""
+        """`directories` are as in `append_text`. `narration` reports an error if the file cannot be written."""
         self._path = path
         self._directories = directories
         self._redact = redact
@@ -95,7 +93,9 @@ class StepSummary:
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:
-    """Appends text to a file. `directories`: where the loop was started and where it works. Raises OSError."""
+    """Appends text to a file, and makes the file if it is missing. `directories` are the one where the loop was
+    started and the one where it works. Raises OSError, also for files that `StepSummary` refuses.
+    """
     tops = repositories(directories)
     link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
     if link is not None and not is_beneath(os.path.realpath(path), tops):

@@ -1,6 +1,5 @@
-"""Writes the files that a loop begins with, if they do not exist.
-
-Never changes, replaces or follows an existing file, a dangling link included.
+"""Writes the files of a typical loop, such as prompts, if they do not exist. Never changes or replaces an existing
+file, and never follows an existing link, even a dangling one.
 """
 
 from __future__ import annotations
@@ -24,11 +23,13 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Starter(Struct, frozen=True):
     name: str
     kept_because: str | None = None
-    """Why the file was not written; None: it was written."""
+    """Why the file was not written, or None if it was written."""
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:
-    """Writes the files in turn. Raises OSError, which names the file. Files that were written before the error stay."""
+    """Writes the files one after the other, and yields the result of each. Raises OSError with the name of the file.
+    The files written before the error remain.
+    """
     for name in NAMES:
         try:
             kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())
@@ -38,7 +39,7 @@ def write_starters(directory: Path) -> Iterator[Starter]:
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:
-    """Writes a new file. Returns why it was not written; None: it was written."""
+    """Writes a new file. Returns the reason if the file was not written, otherwise None."""
     path = directory / name
     if path.parent != directory:
         if path.parent.is_symlink():  # its target is outside this directory

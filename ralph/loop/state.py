@@ -1,6 +1,5 @@
-"""The state of a loop, as its record holds it: enough to resume after a kill, and to show the loop's progress.
-
-Pure. `loop/record.py` writes and reads it. Every change makes a new state.
+"""The state of a loop, as it is recorded. It is enough to resume the loop after a kill and to show its progress.
+Pure: a change makes a new state, and `loop/record.py` reads and writes it.
 """
 
 from __future__ import annotations
@@ -12,49 +11,49 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, convert, to_builtins
 
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan, Snapshot
-from ralph.values.outcome import Outcome  # noqa: TC001 - the same
+from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
-"""The most names of changed files in a record. Their total number is kept as well."""
+"""The most names of changed files in the record of one iteration. The total number is recorded too."""
 MOST_DIGESTS_KEPT = 1000
-"""The most file digests that one snapshot keeps."""
+"""The most file digests of a snapshot in a record. A snapshot with more is recorded without them."""
 
 
 class Phase(enum.Enum):
     WORKING = "working"
     WAITING = "waiting"
-    """The loop waits for the API."""
+    """The loop waits before it tries again."""
     SAVING = "saving"
-    """The loop commits and pushes."""
+    """The loop commits and pushes the work of an iteration."""
     CHECKING = "checking"
 
 
 class IterationRecord(Struct, frozen=True):
-    """One iteration that counts."""
+    """One iteration that counts towards the loop's limit."""
 
     number: int
-    """The iteration's number, counted from 1."""
+    """The number of the iteration, counted from 1."""
     session_id: str
     outcome: Outcome
     exit_code: int
     turns: int
     cost_usd: float | None
     duration_s: float
-    """The duration, waits for the API and the check included."""
+    """The duration in seconds. It includes waits for the API and the `--until` check."""
     commits: int
-    """The number of commits, that of `--commit` included."""
+    """The number of commits, including the one made by `--commit`."""
     files: tuple[str, ...]
-    """Names of changed files, at most `MOST_FILES_KEPT`."""
+    """Names of the first `MOST_FILES_KEPT` changed files."""
     file_count: int
     made_progress: bool
     check: str | None
-    """The check's result in a word or two; None: there is none, or it was not run."""
+    """The result of the `--until` check in a few words. None if the loop has no check."""
     has_loop_commit: bool = False
-    """Whether `--commit` committed work that the iteration had left uncommitted."""
+    """Whether `--commit` committed work that was uncommitted when the iteration ended."""
     reason: str = ""
     last_words: str = ""
 
@@ -68,74 +67,76 @@ class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
     started_at: str
-    """The time of the beginning: ISO 8601, UTC."""
+    """When the iteration began, in ISO 8601 and UTC."""
     elapsed_s: float
-    """The loop's elapsed time when the iteration began."""
+    """The loop's elapsed time in seconds when the iteration began."""
     head: str
     digest: str
     """The digest of the checkout when the iteration began."""
     files: tuple[FileDigest, ...] | None = None
-    """The files when the iteration began; None: there were too many."""
+    """The digests of the files when the iteration began, or None if there were too many."""
     branch: str | None = None
-    """The branch when the iteration began; None: HEAD was detached, or there is no git."""
+    """The git branch when the iteration began. None if HEAD was detached or the directory is not under git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
-    """Ends by exit 75 in a row."""
+    """How many outages and shortages in a row this iteration has had."""
     slept_s: float = 0.0
-    """Seconds of waiting for these setbacks."""
+    """Seconds that the loop has waited after setbacks of this iteration. A process that resumes the iteration counts
+    from 0 again.
+    """
     kills: int = 0
-    """How many times in a row the iteration was killed, but not by the loop."""
+    """How many times in a row something other than the loop has killed the iteration."""
     waits_until: str | None = None
-    """The end of the current wait, ISO 8601, UTC; None: there is no wait."""
+    """When the current wait ends, in ISO 8601 and UTC. None if the iteration is not waiting."""
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost so far."""
+    """The cost so far in US dollars, or None if unknown."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """The cost of earlier sessions of this iteration that were given up."""
+    """The cost of earlier sessions of this iteration that a new session replaced, or None if unknown."""
     commits: int = 0
-    """The number of commits when the iteration was cut off."""
+    """The number of commits, counted only when the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """Digests of git's settings and hooks when the iteration began, by name; None: there is no git, or there were too
-    many.
+    """The names and digests of git settings and hooks when the iteration began. None if the directory is not under git
+    or there were too many.
     """
 
 
 class LoopState(Struct, frozen=True):
     plan: LoopPlan
     started_at: str
-    """The time of the beginning: ISO 8601, UTC."""
+    """When the loop began, in ISO 8601 and UTC."""
     pid: int
-    """The process that works on the loop, or worked on it last."""
+    """The process that is running the loop, or the last one that ran it."""
     updated_at: str = ""
     elapsed_s: float = 0.0
-    """Seconds that all processes worked on the loop, until `updated_at`."""
+    """Seconds for which processes of this loop had run until `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
-    """Iterations in a row without progress."""
+    """The number of iterations in a row without progress."""
     first_check: CheckResult | None = None
-    """The check before any iteration."""
+    """The result of the check that ran before the first iteration."""
     last_check: CheckResult | None = None
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
     notes: tuple[str, ...] = ()
-    """Notes to repeat at the end, such as a commit that could not be made."""
+    """Messages to show again when the loop ends, such as one about a failed commit."""
     push_problem: str | None = None
-    """Why the last push failed; None: it did not fail."""
+    """Why the last push failed, or None if it succeeded or there was none."""
     unpushed: int = 0
-    """Commits that the remote lacked at the end."""
+    """The number of commits that the remote lacked when the loop ended."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Lines that are repeated at the loop's end and in its status."""
+        """Lines that are shown when the loop ends, and by `--status`."""
         about_push = [self.push_problem] if self.push_problem is not None else []
         about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
         return (*self.notes, *about_push)
 
     @property
     def spent_usd(self) -> float | None:
-        """The cost of all iterations; None: the cost of one is not known."""
+        """The cost of all iterations in US dollars, or None if the cost of one is unknown."""
         costs = [record.cost_usd for record in self.iterations]
         costs += [self.current.cost_usd] if self.current is not None else []
         known = [cost for cost in costs if cost is not None]
@@ -147,13 +148,13 @@ class LoopState(Struct, frozen=True):
 
 
 class NewerStateError(ValueError):
-    """A state that a newer ralph wrote: it is not damaged, but this ralph cannot use it."""
+    """A newer version of ralph wrote the state. It is not damaged, but this version cannot use it."""
 
 
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """A new iteration, with the state of the checkout at its beginning."""
+    """A new iteration. It keeps the state of the checkout in `snapshot`, so that changes can be found later."""
     return CurrentIteration(
         number,
         session_id,
@@ -168,7 +169,7 @@ def begun(
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
-    """The snapshot before an iteration, as far as it was kept."""
+    """The snapshot from the beginning of the iteration. `files` and `guarded` are None if they were not recorded."""
     files, guarded = _by_path(current.files), _by_path(current.guarded)
     return Snapshot(current.digest, current.head, files, current.branch, guarded)
 
@@ -184,20 +185,19 @@ def _by_path(kept: tuple[FileDigest, ...] | None) -> dict[str, str] | None:
 
 
 def state_text(state: LoopState) -> str:
-    """The state as one indented JSON object, for people to read."""
+    """The state as an indented JSON object that people can read."""
     return json.dumps(state_fields(state), indent=2) + "\n"
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """The state as JSON fields."""
+    """The state as a dictionary of JSON values."""
     fields: dict[str, Any] = to_builtins(state)
     return fields
 
 
 def read_state(text: str) -> LoopState:
-    """The state in a record's text.
-
-    Raises NewerStateError, and ValueError, whose text is a sentence without a subject: "is damaged: ...".
+    """Parses the text of a record. Raises NewerStateError, ValueError, or RecursionError if the text is nested too
+    deep. The message of the first two lacks a subject, as in "is damaged: ...", and the caller adds one.
     """
     try:
         fields = json.loads(text)

@@ -1,4 +1,4 @@
-"""`ralph loop --status`: shows the state of a directory's loop, from another terminal. It changes nothing."""
+"""Implements `ralph loop --status`, which shows the state of a directory's loop, running or not. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def loop_status(directory: Path, *, is_json: bool = False) -> int:
-    """Prints the status; returns the exit code. Raises UsageError if there is no loop."""
+    """Prints the status and returns the exit code. Raises UsageError if the directory has no recorded loop."""
     store = LoopStore.to_read(os.environ, directory)
     try:
         record = store.newest()
@@ -35,7 +35,7 @@ def loop_status(directory: Path, *, is_json: bool = False) -> int:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
-    # A checkout may hold several directories. One loop at a time works in one of them.
+    # The lock is for the checkout, which may contain several directories, and a loop works in one of them.
     is_running = holder_of(directory, store.place) == state.pid
     redactor = Redactor(known_secrets(os.environ))
     if is_json:

@@ -1,8 +1,7 @@
-"""The stop file `.ralph/stop`: the model creates it to say that no work is left. Its content does not matter.
-
-A loop keeps no other file in the checkout. Agents remove `.ralph/` (`git clean -fdx`) and could replace it. A missing
-directory is made again. Anything else in its place, a link included, is refused, so that nothing is written or
-removed elsewhere.
+"""The stop file `.ralph/stop`, which the model creates when no work is left. Its content does not matter. `.ralph/`
+contains only this file and a `.gitignore` file, because agents may change or delete the directory (`git clean -fdx`).
+A missing directory is made again before the next iteration. If `.ralph` is a link or a file, the loop refuses it, so
+that nothing is written or removed elsewhere.
 """
 
 from __future__ import annotations
@@ -25,32 +24,34 @@ _IGNORES_ALL = b"*\n"
 
 
 class StopFileBelow:
-    """The stop file of the loop's directory."""
+    """Implements `StopFile` for the directory of the loop."""
 
     def __init__(self, directory: Path) -> None:
         self._place = directory / OWN_DIRECTORY
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """True for a file of any kind. A dangling link counts too, because somebody made it."""
+        """Whether the stop file exists. A file of any kind counts, even a dangling link, because somebody made it."""
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:
-        """Makes the directory for the file, in such a way that git ignores it. Raises OSError."""
+        """Makes the directory of the stop file, and makes git ignore it. Raises OSError."""
         with suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
         with _held(self._place) as held, _named(self._place / _IGNORE_FILE):
             _let_git_ignore(held)
 
     def remove(self) -> None:
-        """Removes the file of an earlier loop, which must not end this one. Follows no link. Raises OSError."""
+        """Removes the stop file of an earlier loop, which would otherwise end this loop. Follows no link. Raises
+        OSError.
+        """
         with suppress(FileNotFoundError), _held(self._place) as held:
             os.unlink(self.path.name, dir_fd=held)
 
 
 @contextmanager
 def _held(place: Path) -> Iterator[int]:
-    """The directory, opened for `dir_fd`. Raises OSError."""
+    """Opens the directory and yields a descriptor for `dir_fd`. Raises OSError."""
     try:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -66,7 +67,7 @@ def _held(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the path to any OSError raised within: the error of a call relative to a directory's descriptor lacks it."""
+    """Adds the path to an OSError raised in the `with` block. Errors of calls with `dir_fd` lack the full path."""
     try:
         yield
     except OSError as error:
@@ -74,10 +75,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _let_git_ignore(held: int) -> None:
-    """Makes git ignore the directory, by an ignore file in it.
-
-    A regular file that is not empty is left alone, because people may have changed it. A full disk or a kill may have
-    left an empty file, so that file is written again.
+    """Writes a .gitignore file into the directory `held`, so that git ignores the directory. A .gitignore file with
+    content stays, because people may have edited it. An empty one is replaced, because it may be left from a full
+    disk or a kill.
     """
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)

@@ -1,8 +1,7 @@
-"""Keeps a loop's record, its prompt and the check's log: one folder for each directory, with one folder in it for each
-loop.
-
-The folders are in the user's state directory, beside the sessions and never in the checkout: `--continue` uses no
-file that a repository brings along or an agent writes. A new loop does not change the folders of earlier loops.
+"""Finds the folder with a loop's record, prompt and check log. Each directory in which loops work has a folder, and
+this folder contains one folder for each of its loops. All are in the user's state directory, beside the sessions, and
+not in the checkout. So `--continue` uses no file that came with a repository or that an agent wrote. A new loop does
+not change the folders of earlier loops, but removes the oldest if there are too many.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 MOST_KEPT = 20
-"""The most loop folders that are kept for one directory, the newest ones. A check's log may have 50 MB."""
+"""The most loop folders to keep for one directory; older ones are removed. One check log may take 50 MB."""
 
 
 class LoopStore:
-    """The loops of one directory."""
+    """The recorded loops of one directory."""
 
     def __init__(self, sessions: SessionStore, directory: Path) -> None:
         self.roots = sessions.beside(LOOPS)
-        """The folders with the loops of all directories. New loops go into the first."""
+        """Folders that contain the loops of all directories. New loops are stored in the first one."""
         self.notice = None
-        """A notice for people that says why the usual place is not used; None: the usual place is used."""
+        """Why the usual place is not used, as a notice for the user. None if the usual place is used."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -41,23 +40,26 @@ class LoopStore:
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """The store of a user, made if necessary. Raises JournalError if no place is writable."""
+        """Finds the user's store and makes its folder if it is missing. Raises JournalError if no place is writable."""
         store = cls(SessionStore.for_user(environment), directory)
         make_private(store.place)
         return store
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
-        """The store for reading; makes no directory."""
+        """Finds the user's store for reading. Makes no folder."""
         return cls(SessionStore.to_read(environment), directory)
 
     @property
     def place(self) -> Path:
-        """The folder of this directory, with one for each loop in it."""
+        """The folder for the loops of this store's directory. It contains one folder for each loop."""
         return self._places[0]
 
     def begin(self) -> FileRecord:
-        """Makes a record in a folder of its own. The caller holds the checkout's lock. Raises OSError."""
+        """Makes the folder of a new loop, and returns its record, which is not on disk before its first save. Removes
+        folders beyond `MOST_KEPT`, the oldest first. The caller must hold the checkout's lock. Raises OSError and
+        JournalError.
+        """
         make_private(self.place)
         numbers = list(_numbers(self.place))
         folder = self.place / f"{max(numbers, default=0) + 1:04d}"
@@ -67,7 +69,7 @@ class LoopStore:
         return FileRecord(folder)
 
     def newest(self) -> FileRecord:
-        """The record of the newest loop. Raises RecordError if there is none."""
+        """The record that was written last. Raises RecordError if there is none."""
         found = [record for place in self._places for record in _newest_in(place)]
         if found:
             return max(found, key=lambda record: written_at(record.path))
@@ -81,9 +83,8 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """The record with the highest number in this folder, if there is any; times do not matter.
-
-    A loop that was killed before its first record has no record, and is skipped.
+    """Yields the record of the loop with the highest number in the folder `place`, if there is one. Skips loops that
+    were killed before they saved a record.
     """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")

@@ -1,7 +1,5 @@
-"""Runs the `--until` command: a shell command in a session of its own, with a time limit. None of its processes is
-left.
-
-The exit code alone is the verdict: the output is never interpreted.
+"""Runs the `--until` command in a shell with a time limit. Afterwards all its processes are stopped. If one cannot be
+stopped, the result says so. Only the exit code decides whether the check passed; the output is never interpreted.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from ralph.loop.values import CheckResult
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import StreamRedaction
 from ralph.machine.own_programs import own_program
-from ralph.machine.processes import SupervisedCommand, environment_for_commands
+from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Clock, Waiter
 
 _GRACE_S = 5.0
@@ -34,17 +34,16 @@ _STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 LOG_FILE = "check.log"
 MOST_LOG_BYTES = 50_000_000
 TAIL_BYTES = 4096
-"""The most bytes of the check's output that the next prompt has room for."""
+"""The most bytes of the check's output that go into the next prompt."""
 # Colours and progress bars are removed before the end is cut to its size.
 _RAW_TAIL_BYTES = 16 * TAIL_BYTES
 _GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept]\n"
 
 
 class CheckLog:
-    """Keeps the check's output without known credentials: in a file up to a size limit, and its end in memory.
-
-    It never stops the check: if the file fails, the check still runs and gives its verdict. One thread writes to it;
-    another reads from it after `close()`.
+    """Removes known credentials from the check's output, writes it to a file up to a size limit, and keeps its end in
+    memory. If writing the file fails, the check runs on. One thread writes to the log. Another thread may read from
+    it, but only after `close()`.
     """
 
     def __init__(
@@ -55,8 +54,8 @@ class CheckLog:
         longest_bytes: int,
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`folder`: the loop's folder, which takes the log. `longest_bytes`: the length of the longest credential that
-        `redact` knows.
+        """`folder` is the loop's folder, where the log file is made. `longest_bytes` is the length of the longest
+        credential that `redact` knows.
         """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
@@ -76,14 +75,13 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """At most `TAIL_BYTES` of the end, `note` included.
-
-        It starts at the beginning of a line, unless lines are too long.
+        """The last `TAIL_BYTES` bytes of the output, or fewer, with `note` at the end. Begins with a complete line
+        unless the lines are very long.
         """
         data = bytes(self._end)
         if self._has_lost_its_beginning:
             data = data[data.find(b"\n", 0, len(data) // 2) + 1 :]
-        # Again: without the escape sequences, a credential that one interrupted is now in one piece.
+        # Redacts again: without the escape sequences, a credential that one of them interrupted is in one piece.
         text = self._redact(readable_text(data)[0]).strip("\n") + note
         raw = text.encode()
         if len(raw) <= TAIL_BYTES:
@@ -96,7 +94,7 @@ class CheckLog:
     def _keep(self, data: bytes) -> None:
         self._write(data)
         self._end += data
-        if len(self._end) > 2 * _RAW_TAIL_BYTES:  # seldom, because each cut moves half of it
+        if len(self._end) > 2 * _RAW_TAIL_BYTES:  # done seldom, because each cut moves half of the bytes
             del self._end[:-_RAW_TAIL_BYTES]
             self._has_lost_its_beginning = True
 
@@ -134,29 +132,43 @@ class UntilCheck:
         environment: Mapping[str, str],
         redact: Callable[[str], str],
         longest_bytes: int,
+        supervisor: CommandSupervisor,
         waiter: Waiter,
         clock: Clock,
         grace_s: float = _GRACE_S,
+        box: CommandBox | None = None,
     ) -> None:
-        """`folder`: the loop's own, for the log. `environment`: without credentials. `longest_bytes`: the
-        length of the longest credential that `redact` knows.
+        """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
+        `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
+        `supervisor` runs the check, or None if there is none.
         """
         self._command = command
         self._directory = directory
         self._folder = folder
-        self._environment = environment_for_commands(environment)
+        self._environment = environment
+        self._box = box
         self._redact = redact
         self._longest_bytes = longest_bytes
+        self._supervisor = supervisor
         self._waiter = waiter
         self._clock = clock
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the check. Raises `Interrupted` after the command is gone, and ShortageError, which is no verdict."""
+        """Runs the check for at most `limit_s` seconds. Raises ShortageError, or an OSError that a shortage caused,
+        if this machine is short of a resource to run it. Raises Interrupted, but only after the command is gone.
+        """
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
+        undone = ""
         try:
-            ending = self._followed(log, limit_s)
+            if self._box is not None:
+                self._box.look()
+            try:
+                ending = self._followed(log, limit_s)
+            finally:
+                if self._box is not None:
+                    undone = self._box.undo_changes(str(self._directory))
         except OSError as error:
             log.close()
             if shortage_of(error) is not None:
@@ -169,7 +181,8 @@ class UntilCheck:
             raise ShortageError("thread") from error
         if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
             raise ShortageError("process")
-        tail = log.tail("" if ending.is_all_gone else _STILL_RUNS)
+        note = "" if ending.is_all_gone else _STILL_RUNS
+        tail = log.tail(f"{note}\n{undone}" if undone else note)
         problem = _problem(ending, limit_s)
         code = ending.status if problem is None else None
         return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
@@ -181,11 +194,12 @@ class UntilCheck:
 
     def _followed(self, log: CheckLog, limit_s: float) -> CommandEnding:
         work = repository_top(self._directory) or self._directory
+        environment = self._environment if self._box is None else self._box.variables(self._environment)
         shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
-        process = SupervisedCommand(
+        process = self._supervisor.start(
             [shell, "-c", self._command],
             cwd=self._directory,
-            environment=self._environment,
+            environment=environment_for_commands(environment),
             grace_s=self._grace_s,
         )
         running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock, grace_s=self._grace_s)
@@ -198,5 +212,7 @@ def _problem(ending: CommandEnding, limit_s: float) -> str | None:
             return f"timed out after {limit_s:g} s"
         case Ended.WITHOUT_SUPERVISOR:
             return "failed: it killed the process that supervises it, and all it had started was stopped"
+        case Ended.NEVER_STARTED:
+            return "could not be started: the process that starts commands was killed"
         case _:
             return None

@@ -1,4 +1,4 @@
-"""Values of the outer loop: its plan, and the results of an iteration, a check and a look at the checkout."""
+"""Values of `ralph loop`: its plan, snapshots of the checkout, and the results of iterations and checks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
-"""The meaning of a shell's exit codes (POSIX, "Exit Status for Commands")."""
+"""Exit codes of a shell that could not run a command (POSIX, "Exit Status for Commands")."""
 OWN_DIRECTORY = ".ralph"
-"""The stop file's directory, below the loop's directory. Changes in it are never progress."""
+"""The directory of the stop file, relative to the loop's directory. Changes in it never count as progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
-"""The file that the model creates when no work is left."""
+"""The file that the model creates when no work is left, relative to the loop's directory."""
 
 
 class LoopLimits(Struct, frozen=True):
-    """Limits over all iterations; None: no limit."""
+    """Limits for all iterations together. None means no limit."""
 
     max_iterations: int | None = None
     max_budget_usd: float | None = None
@@ -32,67 +32,73 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """The loop, as the command line described it. It is recorded, so that `--continue` needs no options."""
+    """The loop as the command line describes it. The plan is recorded, so that `--continue` needs no options."""
 
     directory: str
-    """The directory of the work. Absolute."""
+    """The directory where the agent works, as an absolute path."""
     launch_directory: str
-    """The directory in which relative paths among `run_arguments` start. Absolute."""
+    """The directory where the loop was started, as an absolute path. Relative paths in `run_arguments` are relative
+    to it.
+    """
     prompt: str | None = None
-    """The task itself; None: `prompt_file` holds it."""
+    """The text of the task, or None if `prompt_file` contains it."""
     prompt_file: str | None = None
-    """The prompt's file, an absolute path, read again for each iteration; None: `prompt` is the task."""
+    """The absolute path of the file with the task, which is read again for each iteration. None if `prompt` is the
+    task.
+    """
     run_arguments: tuple[str, ...] = ()
-    """Options of `ralph run`, passed on as they were typed."""
+    """Options for `ralph run`, exactly as the user typed them on the command line of `ralph loop`."""
     session_directory: str | None = None
-    """The directory of sessions that `run_arguments` name, absolute; None: the user's state directory."""
+    """The session directory in `run_arguments`, absolute. None means the user's state directory."""
     config_file: str | None = None
-    """The settings file that `run_arguments` name, absolute; None: they name no settings file."""
+    """The settings file in `run_arguments`, absolute, or None if they contain none."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, with their content before the first iteration. The loop uses
-    that content to its end. None: not recorded yet.
+    """Settings files that an iteration could write to, with their content from before the first iteration. The loop
+    uses this content until it ends. None if they are not recorded yet.
     """
     metrics_file: str | None = None
-    """The metrics file that `run_arguments` name, absolute; None: they name no metrics file."""
+    """The metrics file in `run_arguments`, absolute, or None if they contain none."""
     added_directories: tuple[str, ...] = ()
-    """Directories besides `directory` in which `run_arguments` let the agent write. Absolute."""
+    """Directories other than `directory` where `run_arguments` allow the agent to write. Absolute paths."""
     pass_env: tuple[str, ...] = ()
-    """Variables that `run_arguments` let tools see: the check and git see them too."""
+    """Environment variables that `run_arguments` pass to the agent's commands. The check and git get them too."""
+    sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """The sandbox settings that flags in `run_arguments` set, by name. The check runs in that sandbox too."""
     is_quiet: bool = False
     """Whether `run_arguments` contain `--quiet`."""
     until: str | None = None
-    """The shell command that exits 0 once the work is done; None: there is no check."""
+    """The shell command of `--until`, which exits with 0 when the work is done. None if there is no such check."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     at_least_once: bool = False
     commits: bool = False
     pushes: bool = False
     plan_file: str = DEFAULT_PLAN_FILE
-    """The plan file's path from `directory`."""
+    """The path of the agent's plan file, relative to `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Paths, besides `OWN_DIRECTORY`, that processes of this loop or the shells that started them have written.
-
-    Absolute.
+    """Absolute paths, besides `OWN_DIRECTORY`, that ralph itself writes to, including files that receive its output.
     """
 
 
 class Snapshot(Struct, frozen=True):
-    """The state of a checkout at one moment. Equal digests mean that there was no progress between them."""
+    """The state of a checkout at one moment. If two snapshots have equal digests, there was no progress between them."""
 
     digest: str
-    """The digest of everything that counts as progress: git HEAD, index, working tree and the plan file;
-    outside git the files.
+    """One digest of everything whose change counts as progress. In a git checkout, that is HEAD, the branch, the index,
+    the working tree and the plan file. Elsewhere, it is all files of the directory. ralph's own files do not count.
     """
     head: str = ""
-    """The commit's id; empty: there is none yet, or no git."""
+    """The id of the current commit. Empty before the first commit, and without git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
-    """Digests by path. In git, of files that are untracked or differ from HEAD or the index; outside git, of every
-    file. None: not kept.
+    """Digests of files by path, or None if there were too many. Under git, these are the untracked files and those
+    that differ from HEAD or the index. Without git, these are all files.
     """
     branch: str | None = None
-    """The current git branch; None: HEAD is detached, or there is no git."""
+    """The current git branch. None if HEAD is detached, and without git."""
     guarded: Mapping[str, str] | None = None
-    """Digests by name of the repository's own settings and hooks, which git follows or runs. None: not kept."""
+    """The digests of the repository's settings and hooks that could make git run a program or send data, by their
+    names. None without git, or if there were too many.
+    """
 
 
 class Changes(Struct, frozen=True):
@@ -100,22 +106,22 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Files that were changed, added or removed, committed or not, sorted. Only committed files, if a snapshot kept no
-    digests of files.
+    """Sorted names of files that were changed, added or removed, whether committed or not. If a snapshot has no
+    digests of files, these are only the committed files.
     """
     guarded: tuple[str, ...] = ()
-    """Names of settings and hooks that were added, removed or changed, sorted."""
+    """Sorted names of git settings and hooks that were added, removed or changed."""
 
 
 class CheckResult(Struct, frozen=True):
     """The result of one run of the `--until` command."""
 
     exit_code: int | None
-    """The exit code of the check; None: it was stopped at its time limit, or could not be started."""
+    """The exit code of the check. None if it was stopped at its time limit or could not be started."""
     tail: str = ""
-    """The end of its output, at most 4 KB, as readable text without known credentials."""
+    """The end of the output, at most 4 KB, as readable text without known credentials."""
     problem: str | None = None
-    """Why there is no exit code, for people and the model: "timed out after 1800 s"."""
+    """Why there is no exit code, as a text like "timed out after 1800 s". None if there is one."""
     duration_s: float = 0.0
 
     @property
@@ -124,12 +130,12 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """The shell's reason, by its exit code, for not running the command; None: the command ran."""
+        """Why the shell could not run the command, according to the exit code. None if the command ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
     def words(self) -> str:
-        """`passed`, `failed (exit 2)`, or the problem."""
+        """The result as text: `passed`, `failed (exit 2)` or the problem."""
         if self.problem is not None:
             return self.problem
         if self.why_not_run is not None:
@@ -138,78 +144,81 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """The reason that an iteration, or a step of the loop, waits and is tried again. A setback is not counted as an
-    iteration.
+    """A temporary failure. The loop waits, then tries the iteration, or the failed step, again. A failed try is not
+    counted as an iteration.
     """
 
     OUTAGE = enum.auto()
-    """The iteration ended with exit 75."""
+    """The API was unavailable, so the iteration ended with exit code 75."""
     SHORTAGE = enum.auto()
-    """The machine had no process, thread, memory or open file left for it."""
+    """This machine ran out of processes, threads, memory or file descriptors."""
     KILL = enum.auto()
-    """The iteration was killed, but not by the loop: by the system for its memory, or by a person."""
+    """The iteration was killed by something other than the loop, for example by the system because memory ran out.
+    """
 
 
 class IterationOrder(Struct, frozen=True):
-    """One `ralph run` process to start."""
+    """The description of one `ralph run` process to start."""
 
     session_id: str
     prompt: str | None
-    """The whole prompt; None: the session with `session_id` is resumed."""
+    """The complete prompt, or None to resume the session `session_id`."""
     budget_usd: float | None = None
-    """The most dollars that the process may spend; None: the loop sets no limit."""
+    """The most US dollars that the process may spend, or None without a limit."""
     time_s: float | None = None
-    """The most seconds that the process may take; None: the loop sets no limit."""
+    """The most seconds that the process may take, or None without a limit."""
     waiting_for: str = "the iteration"
 
 
 class IterationResult(Struct, frozen=True):
-    """How one `ralph run` process ended."""
+    """The result of one `ralph run` process."""
 
     exit_code: int
-    """0-255; 128 + n when signal n killed it."""
+    """The exit code, 0-255. It is 128 + n if signal n killed the process."""
     outcome: Outcome
     turns: int = 0
-    """Turns of the whole session, earlier processes included."""
+    """The number of turns in the whole session, including those of earlier processes."""
     cost_usd: float | None = 0.0
-    """Cost of the whole session; None: not known."""
+    """The cost of the whole session in US dollars, or None if unknown."""
     last_words: str = ""
-    """Its last answer or report; empty: there is none."""
+    """The last answer or report of the model, or "" if there is none."""
     reason: str = ""
-    """Why it ended, in a sentence; empty: no reason is known."""
+    """A sentence that says why the process ended, or "" if unknown."""
     limit: str | None = None
-    """The limit behind LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
+    """The limit that was reached if the outcome is LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None
-    """The signal that the loop received, and passed on, during the run."""
+    """The signal that the loop received during the run and passed on, or None."""
     setback: Setback | None = None
-    """The setback that ended it, if the exit code does not show it."""
+    """The setback that ended the process, if its exit code does not show one."""
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """The setback that the loop must wait for; None: the run ended by itself, or a person stopped it."""
+        """The setback after which the loop must wait. None if the run ended for another reason or a person stopped
+        it.
+        """
         if self.stopped_by is not None:
             return None
         return self.setback or (Setback.OUTAGE if self.outcome is Outcome.API_UNAVAILABLE else None)
 
 
 class SessionSeen(Struct, frozen=True):
-    """An iteration as its session's journal shows it."""
+    """The state of an iteration's session, read from its journal."""
 
     turns: int
     cost_usd: float | None
-    """The cost, as far as the journal has it; None: unknown."""
+    """The cost in US dollars recorded in the journal, or None if unknown."""
     ended: IterationResult | None = None
-    """The result of its last run; None: that run was killed, or is still running."""
+    """The result of the session's last run. None if that run was killed or is still running."""
     written_at: datetime | None = None
-    """The time of the last write, aware; None: unknown."""
+    """The time of the last write to the journal, with time zone. None if unknown."""
 
 
 class LoopEnd(Struct, frozen=True):
-    """Why the loop is over."""
+    """The end of a loop, with the reason for it."""
 
     outcome: Outcome
     exit_code: int
     reason: str
-    """A sentence for people, without a full stop."""
+    """A sentence for the user, without a full stop."""

@@ -1,5 +1,5 @@
-"""Turns a loop into text: a line for each event, the lines of `--status`, a table for CI. Pure, except for the local
-time zone.
+"""Turns a loop's events and state into text: a line for each event, the lines of `--status`, and a table for CI
+systems. Pure, except that times are shown in the local time zone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SETBACKS = {
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
-"""The beginning of the name that a heartbeat gives to the awaited iteration."""
+"""The first word of `waiting_for` in a heartbeat while the loop waits for an iteration."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
@@ -56,7 +56,7 @@ _DOING = {
 
 
 def time_text(seconds: float) -> str:
-    """`4.2s`, `42s`, `3m12s`, `2h05m`."""
+    """A duration as text, such as `4.2s`, `42s`, `3m12s` or `2h05m`."""
     if seconds < TENTHS_BELOW_S:
         return f"{seconds:.1f}s"
     whole = round(seconds)
@@ -68,7 +68,7 @@ def time_text(seconds: float) -> str:
 
 
 def money_text(cost_usd: float | None) -> str:
-    """The sum in dollars. Between 0 and 1 dollar it has four decimal places. A cost that is not known is `$?`."""
+    """The cost in dollars as text. Amounts between 0 and 1 dollar have four decimal places. An unknown cost is `$?`."""
     if cost_usd is None:
         return "$?"
     return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"
@@ -79,7 +79,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def line_of(event: Event) -> str | None:
-    """The line for people about an event; None: the event has no line."""
+    """The line that shows an event to the user, or None if the event is not shown."""
     match event:
         case Notice(text=text):
             return text
@@ -141,7 +141,7 @@ def _waiting_line(event: LoopWaits) -> str:
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
-    """One line about an iteration: number, outcome, turns, cost, commits, changes, check, time."""
+    """A line with an iteration's number, outcome, turns, cost, commits, changed files, check and duration."""
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),
@@ -156,7 +156,9 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
 
 
 def _git_line(iteration: int, names: tuple[str, ...]) -> str:
-    """The line about changed git settings and hooks: the user's next git command may run them."""
+    """The line about changed git settings and hooks. It is a warning, because the user's next git command may run
+    them.
+    """
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
         f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
@@ -173,7 +175,7 @@ def changed(record: IterationRecord) -> str:
 
 
 def ending_line(state: LoopState | None, end: LoopEnd) -> str:
-    """The last line of a loop. `state`: None if the loop did not begin."""
+    """The last line of a loop. `state` is None if the loop did not begin."""
     came_to = "" if state is None else f"; {totals(state)}"
     return f"{end.outcome.value}{_code(end.exit_code)}: {end.reason}{came_to}"
 
@@ -190,7 +192,9 @@ def totals(state: LoopState) -> str:
 
 
 def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """The lines of `ralph loop --status`. `folder`: the loop's own. `is_running`: the loop's process holds the lock."""
+    """The lines of `ralph loop --status`. `folder` is the loop's own folder. `is_running` is true if the loop's
+    process holds the lock.
+    """
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
@@ -237,14 +241,16 @@ _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """How to continue a loop with this end; None: the work is done, or the loop would end the same way again."""
+    """A line with the command that continues a loop with this end. None if the work is done, or if the loop would end
+    the same way again.
+    """
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
     return f"go on with: {continue_command(state)}{_HIGHER.get(end.outcome, '')}"
 
 
 def continue_command(state: LoopState) -> str:
-    """The command that continues the loop, for the directory in which the loop was started."""
+    """The command that continues the loop. It must be typed in the directory where the loop was started."""
     plan = state.plan
     where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
     return f"ralph loop --continue{where}"
@@ -259,7 +265,9 @@ _MOST_ROWS = 1000
 
 
 def step_summary(state: LoopState | None, end: LoopEnd) -> str:
-    """The table for `$GITHUB_STEP_SUMMARY`, in Markdown. `state`: None if the loop did not begin."""
+    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with one table row for each iteration. `state` is None if the
+    loop did not begin.
+    """
     lines = [f"### ralph loop: {end.outcome.value}", ""]
     if state is None:
         return "\n".join([*lines, _cell(end.reason), ""])
@@ -298,7 +306,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO time in local time; any other text stays as it is."""
+    """An ISO 8601 time as local time. Text that is no valid time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
@@ -318,6 +326,6 @@ def _code(exit_code: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """A table cell with the text of a model or a program. The text cannot end the cell, the row or the table."""
+    """Makes text from a model or a program safe for a Markdown table cell. The result cannot end the cell or the row."""
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

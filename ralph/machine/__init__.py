@@ -1,1 +1,1 @@
-"""Access to the machine: clocks, waits, processes, programs, and the replacement of files."""
+"""Gives access to the machine: clocks, waiting, processes, programs, and the atomic replacement of files."""

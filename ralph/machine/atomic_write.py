@@ -1,7 +1,7 @@
-"""Replaces a file's content. At every instant either the whole old file or the whole new file is there.
-
-Mode, owner (where allowed) and extended attributes of an existing file are kept. The new file is first written under a
-temporary name and locked. A temporary file without a lock was left by a process that died.
+"""Replaces a file's content atomically: at every moment the path leads to the complete old or the complete new file.
+The new file keeps the old one's mode and extended attributes, and its owner if the system allows that. It is written
+under a temporary name first, and locked meanwhile. A temporary file without a lock is left over from a process that
+died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags that open a directory as the place of its files. Linux asks for no permission to list it."""
+"""Flags to open a directory for use as `dir_fd`. On Linux this needs no permission to read the directory."""
 
 _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 
@@ -25,11 +25,10 @@ _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Write `data` as the file `name` in a directory that is held open, even if the directory's path has changed.
-    `name` must not be a link.
-
-    `before`: the status of the existing file; None: the file does not exist yet. `new_mode`: the mode of a new file,
-    reduced by the umask. Raises OSError; the old file is then intact, and no temporary file is left.
+    """Writes `data` as the file `name` in a directory. The directory is given as an open descriptor, so it does not
+    matter if its path has changed. A link called `name` is replaced and not followed. `before` is the status of the
+    existing file whose attributes the new file gets. If it is None, the new file gets the mode `new_mode`, which the
+    umask reduces. Raises OSError; then the old file is unchanged and no temporary file is left.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -53,7 +52,7 @@ def replace_at(
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files whose writers were killed. Files of a running writer are locked and stay."""
+    """Removes temporary files whose writers were killed. Temporary files of running writers are locked and stay."""
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if _TEMPORARY.fullmatch(name):
@@ -71,7 +70,9 @@ def _remove_if_left(path: Path) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """Make a new name survive a power cut. Errors are ignored, because the file already exists."""
+    """Syncs a directory to disk, so that a new file name in it survives a power failure. Ignores errors, because the
+    file itself is already written.
+    """
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
     with suppress(OSError):
         descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -88,8 +89,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Copy owner, mode and extended attributes before the file has content that others could read. The owner comes
-    first: changing it clears mode bits.
+    """Copies owner, mode and extended attributes to the new file before it has any content that others could read.
+    The owner is copied first, because changing it clears mode bits.
     """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
@@ -101,7 +102,7 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
 
 
 def _copy_extended_attributes(source: str, descriptor: int) -> None:
-    """Copy extended attributes. `source` is a path below /proc, because these calls do not support `dir_fd`."""
+    """Copies extended attributes. `source` is a path below /proc, because these system calls do not support `dir_fd`."""
     try:
         names = os.listxattr(source, follow_symlinks=False)
     except OSError:  # a file system without any
@@ -109,5 +110,5 @@ def _copy_extended_attributes(source: str, descriptor: int) -> None:
     for name in names:
         try:
             os.setxattr(descriptor, name, os.getxattr(source, name, follow_symlinks=False))
-        except OSError:  # the system's own, which it sets by itself
+        except OSError:  # an attribute of the system's own, which only the system can set
             continue

@@ -1,4 +1,4 @@
-"""The real clocks. Durations are measured with a clock that counts suspended time, if the system has one (Linux)."""
+"""The real clocks. On Linux, the clock for durations also counts the time for which the machine is suspended."""
 
 from __future__ import annotations
 

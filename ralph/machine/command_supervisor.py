@@ -1,7 +1,6 @@
-"""Ralph's side of the supervisor (`supervisor.py`): starts it, sends it commands to start, and notices its end.
-
-Only `wait_for_end` waits for a command's end, and needs a thread of its own. A request may block until the supervisor
-takes it.
+"""Controls the supervisor process (`supervisor.py`) from ralph: starts it, has it start commands, and notices if it
+has ended. `wait_for_end` blocks until a command ends, so it needs a thread of its own. Starting a command may block
+until the supervisor has read the request.
 """
 
 from __future__ import annotations
@@ -18,21 +17,26 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.machine import launcher
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
 from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
+from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import NEVER_STARTED
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
-# The names that `supervisor.py` knows the modules by; it is no module of ralph's process.
+# Constants of `supervisor.py`, which is a script and not imported into this process.
 _CONTROL = 3
 _HEAD_BYTES = 4
+# Linux MAX_ARG_STRLEN without the final NUL, for arguments and for variables.
+_LONGEST_WORD_BYTES = 131_072 - 1
 _IN_GROUP = b"g"
 # The other end's descriptor is kept at this number until it becomes CONTROL: it must not clash with 0 to 3.
 _OUT_OF_THE_WAY = 10
@@ -48,8 +52,21 @@ _LIMITS = sorted(
 )
 
 
+class Confinement(Struct, frozen=True):
+    """The sandbox of one command. Its process restricts itself by it before it runs the program (`restriction.py`)."""
+
+    ruleset: int
+    """The descriptor of a Landlock ruleset, or `restriction.NO_RULESET`."""
+    program: bytes
+    """The packed instructions of a seccomp filter, or `restriction.NO_FILTER`."""
+    most_file_bytes: int = 0
+    """The size that no file which the command writes may exceed. 0 means no limit."""
+
+
 class CommandSupervisor:
-    """The supervisor of one run, started with the first command, and again after it was killed."""
+    """The supervisor of one run or loop. It starts with the first command. If it is killed, the next command starts a
+    new one.
+    """
 
     def __init__(
         self,
@@ -57,48 +74,62 @@ class CommandSupervisor:
         *,
         most_processes: int | None = None,
         is_below_loop: bool = False,
+        confinement: Callable[[], Confinement] | None = None,
     ) -> None:
-        """`environment`: the supervisor's environment; it holds no credentials. `most_processes`: the limit for all
-        commands together, if this machine can set a limit; None: the default. `is_below_loop`: the parent of this
-        process is a ralph too.
+        """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
+        processes of all commands together, if this machine can set such a limit; None means the default, and 0 means
+        no limit. `is_below_loop` says that the parent of this process is a `ralph loop`. `confinement` is called before
+        each command and returns the command's sandbox; it may raise OSError. None means that commands have none.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
         self._is_below_loop = is_below_loop
+        self._confinement = confinement
         self._limit: ProcessLimit | None = None
-        self._why_unlimited: str | None = None
+        self._why_unlimited: str | None = None if self._most_processes else "none was asked for"
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
-        """Starts the supervisor while the arguments of a call are still arriving.
-
-        Call it on the main thread. Raises OSError if the supervisor cannot start; `start` will then raise it too.
+        """Starts the supervisor in advance, while the model is still writing the arguments of a call. Must be called
+        on the main thread. Raises OSError if the supervisor cannot start.
         """
         self._running()
 
     def start(
-        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], grace_s: float
-    ) -> ForkedCommand:
-        """Starts a command. Call it on the main thread. `grace_s`: the time from SIGTERM to SIGKILL.
-
-        Raises OSError if the command cannot start; a ShortageError if the machine lacks a resource.
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+        input_from: int | None = None,
+        errors_to: int | None = None,
+        is_confined: bool = True,
+    ) -> SupervisedCommand:
+        """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
+        SIGKILL. The descriptor `input_from` becomes its standard input; None means empty input. The descriptor
+        `errors_to` becomes its standard error; None joins the errors to the output. `is_confined` says that the command
+        runs in the sandbox of this supervisor, if it has one. Raises ShortageError if the
+        machine is short of a resource, ValueError for an argument that no command line can hold, and OSError if the
+        command cannot start for another reason.
         """
+        streams = {0: input_from, 2: errors_to}
+        given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
         try:
+            confinement = self._confinement() if self._confinement is not None and is_confined else None
             try:
-                return self._asked(command, cwd, environment, grace_s)
+                return self._asked(command, cwd, environment, grace_s, given, confinement=confinement)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
                 # arrived.
                 self._end()
-                return self._asked(command, cwd, environment, grace_s)
+                return self._asked(command, cwd, environment, grace_s, given, confinement=confinement)
         except OSError as error:
             raise shortage_of(error) or error from None
 
     def why_unlimited(self) -> str | None:
-        """Why commands have no limit on processes; None: they have one. Starts the supervisor, and waits for its
-        answer.
-
-        Raises OSError if the supervisor cannot start.
+        """Why there is no limit on the processes of commands, or None if there is one. Starts the supervisor and
+        waits until it is ready. Raises OSError if it cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -106,7 +137,7 @@ class CommandSupervisor:
         return self._why_unlimited
 
     def kill(self) -> None:
-        """Kill the supervisor; the next command gets a new one."""
+        """Kills the supervisor. The next command starts a new one."""
         self._end()
 
     @property
@@ -114,7 +145,7 @@ class CommandSupervisor:
         return None if self._serving is None else self._serving.pid
 
     def close(self) -> None:
-        """Ends the supervisor and removes the limit. Call it after the last command has ended."""
+        """Ends the supervisor and removes the limit on processes. Must be called after the last command has ended."""
         if self._serving is not None:
             self._serving.dismiss()
         self._end()
@@ -123,8 +154,15 @@ class CommandSupervisor:
             limit.close()
 
     def _asked(
-        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], grace_s: float
-    ) -> ForkedCommand:
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        grace_s: float,
+        streams: Mapping[int, int],
+        *,
+        confinement: Confinement | None,
+    ) -> SupervisedCommand:
         directory = os.open(cwd, _DIRECTORY)
         try:
             serving = self._running()
@@ -133,7 +171,8 @@ class CommandSupervisor:
             with channel:
                 output, theirs = os.pipe()  # second: a socket without an owner closes itself
                 try:
-                    serving.ask([theirs, directory, channel.fileno()], command, environment, grace_s)
+                    descriptors = [theirs, directory, channel.fileno()]
+                    serving.ask(descriptors, command, environment, grace_s, streams, confinement=confinement)
                 except BaseException:
                     os.close(output)
                     ours.close()
@@ -142,7 +181,7 @@ class CommandSupervisor:
                     os.close(theirs)
         finally:
             os.close(directory)
-        return ForkedCommand(self, ours, output, others)
+        return SupervisedCommand(self, ours, output, others)
 
     def _running(self) -> _Serving:
         if self._serving is not None and not self._serving.is_running():
@@ -165,10 +204,12 @@ class CommandSupervisor:
 
 
 class _Serving:
-    """One process of the supervisor."""
+    """One running supervisor process."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
-        """Starts the process. Raises OSError; a ShortageError if the machine lacks a resource."""
+        """Starts the process. Raises ShortageError if the machine is short of a resource, and OSError if the process
+        cannot start for another reason.
+        """
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
@@ -188,24 +229,40 @@ class _Serving:
         command: Sequence[str],
         environment: Mapping[str, str],
         grace_s: float,
+        streams: Mapping[int, int],
+        *,
+        confinement: Confinement | None,
     ) -> None:
-        """Sends the request for one command. If it raises OSError, no command was started."""
+        """Asks the supervisor to start one command. `streams` maps the number of a standard stream of the command to
+        the descriptor that becomes it. If this raises OSError, no command was started.
+        """
+        sent_last = []
+        if confinement is not None and confinement.ruleset != NO_RULESET:
+            sent_last.append(confinement.ruleset)
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(
                 f"{number}:{soft}:{hard}"
                 for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
             ).encode(),
+            _packed(confinement),
+            " ".join(map(str, streams)).encode(),
             str(len(command)).encode(),
             *map(os.fsencode, command),
             *(os.fsencode(f"{name}={value}") for name, value in environment.items()),
         ]
+        if any(b"\0" in field for field in fields):
+            raise ValueError("embedded null byte")
+        if any(len(field) > _LONGEST_WORD_BYTES for field in fields):
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         payload = b"\0".join(fields)
-        socket.send_fds(self._control, [len(payload).to_bytes(_HEAD_BYTES, "big")], descriptors)
-        self._control.sendall(payload)
+        request = len(payload).to_bytes(_HEAD_BYTES, "big") + payload
+        # At once, because a head by itself would wake the launcher, which then had to wait for the rest.
+        sent = socket.send_fds(self._control, [request], [*descriptors, *streams.values(), *sent_last])
+        self._control.sendall(request[sent:])
 
     def is_in_group(self) -> bool:
-        """Whether commands run in a control group. Waits until the supervisor has begun."""
+        """Whether the supervisor could enter the control group. Waits until the supervisor is ready."""
         if self._is_in_group is None:
             self._control.settimeout(_READY_WITHIN_S)
             with suppress(OSError):
@@ -214,27 +271,33 @@ class _Serving:
         return bool(self._is_in_group)
 
     def is_running(self) -> bool:
-        """Whether the supervisor takes requests. Returns False also if SIGSTOP has stopped it."""
+        """Whether the supervisor can accept requests. False if it has ended, and also if SIGSTOP has stopped it."""
         pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
         self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
         return pid == 0
 
     def dismiss(self) -> None:
-        """Lets the supervisor end as soon as all processes that it started are gone."""
+        """Closes the connection, which makes the supervisor end, and waits briefly until it is gone."""
         self._control.close()
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """Kills the supervisor. It has nothing to clean up, and the commands that it started end with it."""
+        """Kills the supervisor and waits briefly until it and its launcher are gone. The commands that it started end
+        too.
+        """
         self._control.close()
+        launchers = launcher.children_of(self.pid)
         if not self._is_reaped:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
             self._is_reaped = _is_over(self.pid)
+        # This process has adopted them: unless they are reaped, each would count as a process of the commands.
+        for pid in launchers:
+            _is_over(pid)
 
 
-class ForkedCommand:
-    """A running command whose launcher the supervisor has forked."""
+class SupervisedCommand:
+    """A running command, which the supervisor's launcher runs."""
 
     def __init__(
         self, supervisor: CommandSupervisor, channel: socket.socket, output: int, others: set[int]
@@ -243,20 +306,21 @@ class ForkedCommand:
         self._supervisor_pid = supervisor.pid
         self._channel = channel
         self._others = others
-        """Children of this process that do not belong to this command, the supervisor among them."""
+        """Children of this process that do not belong to this command, including the supervisor."""
         self._has_ended = Event()
         self._is_finished = False
-        """The launcher has reported that no process of the command is left."""
+        """Whether the launcher has reported that no process of the command is left."""
         self.output_descriptor = output
 
     def wait_for_end(self) -> int:
-        """Blocks until the launcher is gone. Returns the command's exit status. A negative status means that the
-        launcher sent none, so that the effects of the command are unknown.
+        """Blocks until the launcher has sent a status or is gone, and returns the command's exit status. A negative
+        status means that the launcher sent none. Then it is unknown what the command did.
         """
         said = b""
-        # An error is a connection's end too.
+        # An error also means that the connection has ended.
         with suppress(OSError):
-            while part := self._channel.recv(16):
+            # A launcher sends its status when nothing of the command is left. Its own end takes a little longer.
+            while not _is_whole(said) and (part := self._channel.recv(16)):
                 said += part
         word = said[-2:-1]
         self._is_finished = word == launcher.STATUS
@@ -266,20 +330,20 @@ class ForkedCommand:
         return -signal.SIGKILL if said else NEVER_STARTED
 
     def ask_to_stop(self) -> None:
-        """Send the whole tree SIGTERM, and SIGKILL after the grace."""
+        """Asks the launcher to send SIGTERM to all processes of the command, and SIGKILL after `grace_s`."""
         with suppress(OSError):  # its launcher is gone
             self._channel.send(launcher.STOP)
 
     def kill_what_is_left(self) -> bool:
-        """Kill the command's processes that this process has adopted. Unless the launcher has finished, also kill the
-        supervisor and everything below it.
-
-        Returns True if nothing was left. A process that is just being started can escape one call, so repeat the call
-        until it returns True.
+        """Kills processes of the command that this process has adopted. If the launcher has not finished, also kills
+        the supervisor and all processes below it. Returns True if nothing was left. A process that is just starting
+        can escape, so call this again until it returns True.
         """
+        if self._is_finished:
+            return True
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = not self._has_ended.is_set()
-        if not self._is_finished and self._supervisor.pid == self._supervisor_pid:
+        if self._supervisor.pid == self._supervisor_pid:
             # Without /proc no children are found, but a launcher ends when the supervisor does.
             if is_running and launcher.children_of(os.getpid()):
                 launcher.kill_below(os.getpid(), self._others - {self._supervisor_pid})
@@ -292,17 +356,27 @@ class ForkedCommand:
         return not children and not is_running
 
     def close(self) -> None:
-        """Closes the output. Call it only after its reader has stopped."""
+        """Closes the output. Must be called after the thread that reads the output has stopped."""
         os.close(self.output_descriptor)
         if self._has_ended.is_set():
             self._channel.close()
 
 
-def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
-    """Starts the supervisor's process and returns its pid.
+def _packed(confinement: Confinement | None) -> bytes:
+    """The sandbox as `supervisor.py` reads it. Empty without a sandbox."""
+    if confinement is None:
+        return b""
+    has_ruleset = int(confinement.ruleset != NO_RULESET)
+    return f"{confinement.most_file_bytes} {has_ruleset} {confinement.program.hex()}".encode()
 
-    Does not use `subprocess`, whose import costs 8 ms. The supervisor does the rest of its set-up itself.
-    """
+
+def _is_whole(said: bytes) -> bool:
+    """Whether a launcher has sent its status, which is the byte behind STATUS or STATUS_OF_UNFINISHED."""
+    return said.removeprefix(launcher.STARTING)[1:] != b""
+
+
+def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
+    """Starts the supervisor process and returns its pid. Does not use `subprocess`, because importing it takes 8 ms."""
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
         line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance]
@@ -314,7 +388,7 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
         ]
         try:
             return os.posix_spawn(line[0], line, environment, file_actions=actions, setsid=True)
-        except NotImplementedError:  # a Python that was built against an old glibc; it does so itself
+        except NotImplementedError:  # with an old glibc; the supervisor then makes the session itself
             return os.posix_spawn(line[0], line, environment, file_actions=actions)
     finally:
         os.close(control)
@@ -331,7 +405,7 @@ def _is_over(pid: int) -> bool:
 
 
 def _waited(pid: int, options: int) -> tuple[int, int]:
-    """Calls `os.waitpid`. If the child was already reaped elsewhere, returns its pid with status 0."""
+    """Calls `os.waitpid`. Returns the pid with status 0 if the child was already reaped elsewhere."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:
@@ -339,7 +413,7 @@ def _waited(pid: int, options: int) -> tuple[int, int]:
 
 
 def _umask() -> int:
-    """The umask of this process, as it is now."""
+    """The current umask of this process."""
     with suppress(OSError, ValueError), open("/proc/self/status", "rb") as status:  # noqa: PTH123 - for speed
         for line in status:
             if line.startswith(b"Umask:"):

@@ -1,6 +1,5 @@
-"""The inbox of the main thread, for signals and for items from other threads. It waits only for the next item.
-
-Worker threads put items into mailboxes without waiting for the main thread. A signal handler only records its signal.
+"""The queue through which the main thread receives signals and items from other threads. Worker threads put items
+into mailboxes without waiting for the main thread. A signal handler only records its signal.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ if TYPE_CHECKING:
 
     from ralph.values.ports import Clock
 
-# A main thread that has not looked for so long is in no wait of ours: in a call that may never return.
+# If the main thread has not taken a signal for this long, it is in a call that may never return.
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""Seconds in which a loop counts equal signals as one. A signal that is sent to all its processes arrives several
-times.
+"""Seconds in which a loop counts repeated signals of one number as one signal. A signal to a process group may arrive
+several times.
 """
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InboxMailbox:
-    """A mailbox whose items travel through the shared inbox and are sorted by the main thread."""
+    """A mailbox for one receiver. An item first enters the inbox, from which the main thread moves it to `items`."""
 
     def __init__(self, inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None]) -> None:
         self._inbox = inbox
@@ -46,19 +45,21 @@ class InboxMailbox:
 
 class Inbox:
     def __init__(self, clock: Clock, *, one_signal_for_s: float = 0.0) -> None:
-        """`one_signal_for_s`: seconds after a signal in which an equal signal is ignored as a duplicate."""
+        """For `one_signal_for_s` seconds after a signal, another signal with the same number is ignored as a
+        duplicate.
+        """
         self._clock = clock
         self._one_signal_for_s = one_signal_for_s
         self._last_signal = (0, 0.0)
         self._queue: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[tuple[int, float]] = deque()
-        """Numbers of signals, each with its time of arrival."""
+        """Numbers of recorded signals, each with the time when it arrived."""
 
     def mailbox(self) -> InboxMailbox:
         return InboxMailbox(self._queue)
 
     def note_signal(self, signal_number: int) -> None:
-        """Records a signal. Safe in a signal handler: SimpleQueue.put is reentrant."""
+        """Records a signal. May be called in a signal handler, because `SimpleQueue.put` is reentrant."""
         now_s = self._clock.now_s()
         last_number, last_s = self._last_signal
         if signal_number == last_number and now_s - last_s < self._one_signal_for_s:
@@ -68,23 +69,23 @@ class Inbox:
         self._queue.put(None)
 
     def take_signal(self) -> int | None:
-        """The number of the next signal, once; None: there is none."""
+        """Removes the oldest recorded signal and returns its number, or None if there is none."""
         return self._signals.popleft()[0] if self._signals else None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a signal has been waiting for a second, so that the main thread is stuck."""
+        """Whether a recorded signal has not been taken for a second, so that the main thread must be stuck."""
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves the items that have arrived to their mailboxes. Later items are left, so that a flood of items cannot
-        block this call.
+        """Moves all items that have arrived so far to their mailboxes. Items that arrive meanwhile are left for the
+        next call, so that many items cannot block this one.
         """
         for _ in range(self._queue.qsize()):
             self.sort_next(timeout_s=0)
 
     def sort_next(self, timeout_s: float) -> None:
-        """Moves one item to its mailbox, if one comes within `timeout_s`."""
+        """Moves one item to its mailbox, if an item arrives within `timeout_s` seconds."""
         try:
             delivery = self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -94,11 +95,11 @@ class Inbox:
 
 
 def catch_stop_signals(inbox: Inbox) -> Callable[[], None]:
-    """Route SIGINT, SIGTERM and SIGHUP to the inbox. Returns a function that restores the old handlers.
-
-    A signal that the parent ignores (`nohup`) stays ignored. If a signal finds the main thread stuck, it ends the
-    process as it would without a handler: a second Ctrl-C must not wait for a call that never returns. A running
-    command ends with its parent. A record that was being written is at most a torn line, which the next run repairs.
+    """Installs handlers that record SIGINT, SIGTERM and SIGHUP in the inbox. Returns a function that restores the old
+    handlers. A signal that the parent ignores (`nohup`) stays ignored. If the main thread is stuck when a signal
+    arrives, the signal ends the process as if it had no handler. So a second Ctrl-C does not wait for a call that
+    never returns. Running commands end with their parent. A journal record that was being written may be incomplete,
+    and the next run repairs it.
     """
 
     def note(signal_number: int, _frame: FrameType | None) -> None:

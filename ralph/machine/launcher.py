@@ -1,42 +1,52 @@
 # pathlib and contextlib would double the start-up that every command pays.
-# ruff: noqa: PTH112, PTH123, PTH208, SIM105
-"""Supervises one command so that nothing it starts outlives it. Knows nothing else of ralph.
+# ruff: noqa: PTH112, PTH118, PTH123, PTH208, SIM105
+"""Runs one command and makes sure that no process that it starts outlives it. Imports nothing of ralph.
 
-It runs in two ways, with one set of rules. A run's supervisor (`supervisor.py`) forks it for each command of the model.
-For everything else it is a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`) that
-imports little: its start-up is part of every such command. It exits with the command's status, 128 + n for signal n.
+The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another.
+The launcher is also a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), which is
+the way to try its rules without a supervisor. It exits with the command's status, or 128 + n if signal n killed
+the command.
 
-Its rules:
+The rules:
 
-1. Signals are waited for, never handled. They are blocked before anything is started, and one loop takes them when it
-   is ready (`sigtimedwait`). A signal that comes at a bad moment stays pending until then, and none can interrupt a
-   step. Before they are blocked, SIGTERM just ends the launcher: nothing has been started yet.
-2. A signal is a reason to look, not a message. One may stand for many (SIGCHLD), and the kernel repeats the parent's
-   death signal for each of its threads, at first while the parent still seems to be there. So each turn of the loop
-   reaps ended children and checks who the parent is. It remembers one thing only: that a stop was requested.
-3. The steps before the start come in this order: block the signals; adopt the command's future orphans; have the
-   kernel send SIGTERM when the parent dies; check that the parent is still there. The check finds a parent that died
-   before, and a later death leaves SIGTERM pending: there is no gap. Only then is the command started, unless a stop
-   was requested.
-4. The command notices nothing: no signal is blocked in it, and signals that the interpreter ignores have their
-   default. Signals that were ignored when ralph was started (`nohup`) stay ignored. Its core dumps have the limit
-   that ralph was started with.
-5. A tree is ended in three steps: SIGTERM, patience, and killing until nothing is left. If the parent is gone, patience
-   is short: long enough for git to remove its lock, which would stop every later git. A tree with more processes than
-   anybody needs gets none: it would only grow. Killing begins with stopping everything (SIGSTOP): a stopped process
-   starts nothing, so a tree that starts processes faster than it can be walked stands still before it dies.
-6. On a machine without free processes the start is tried again for a second. Then the command was not started, and
-   its output reports that.
-7. Where the kernel does not send these signals (macOS), the loop polls every few milliseconds. Orphans are not adopted
-   there, and only the command's process group can be reached.
-8. A launcher forked by a supervisor also has a channel: a socket whose other end only ralph holds. A byte on it
-   requests a stop, and its end means that ralph is gone. The kernel reports both by SIGIO, which is one more reason to
-   look. The launcher sends a message on it before the command is started, and the status when nothing is left: no
-   status, no knowledge. If the supervisor dies, it ends the command as in rule 5, and sends nothing.
+1. Signals are waited for (`sigtimedwait`) and have no handlers. They are blocked before anything is started,
+   so a signal stays pending until the main loop takes it and cannot interrupt a step. Before they are
+   blocked, SIGTERM ends the launcher, because nothing has been started yet.
+2. A signal only causes the main loop to check what has changed. One SIGCHLD may stand for several ended
+   children. The kernel sends the parent-death signal once for each thread of the parent, the first time while the
+   parent still seems to exist. So each turn of the main loop reaps ended children and checks who the parent
+   is. The only signal that it remembers is a request to stop.
+3. The steps before the start have a fixed order: block the signals; become the parent of the command's future
+   orphans; ask the kernel for SIGCONT when the parent dies; check that the parent still exists. The check
+   finds a parent that died earlier, and a later death leaves a pending SIGCONT. The command is started only
+   then, and only if no stop was requested. It is SIGCONT because a command may have stopped its launcher (SIGSTOP),
+   which would take no other signal.
+4. The command does not inherit these settings. No signal is blocked in it, and signals that the Python interpreter
+   ignores have their default action. Signals that were ignored when ralph was started (`nohup`) stay ignored.
+   The limit on core dumps is the one that ralph was started with.
+5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until none is left. If
+   the parent is gone, the wait is short, but long enough for git to remove its lock file, which would block
+   later git calls. If there are too many processes, there is no wait, because they would only grow in number.
+   Before the SIGKILL, all of them get a SIGSTOP. A stopped process starts no other, so processes that
+   multiply quickly cannot escape.
+6. If the machine has no free process, the start is tried again for a second. If it still fails, the command's
+   output says that the command was not started.
+7. If the kernel cannot send these signals (macOS), the main loop polls every few milliseconds. On such
+   systems orphans are not adopted, and only the process group of the command can be signalled.
+8. A launcher that a supervisor forked has a channel for each command, which is a socket to ralph. A byte from
+   ralph is a request to stop, and the end of the channel means that ralph is gone. The kernel reports both by
+   SIGIO. The launcher sends one message before it starts the command, and the status when no process is left.
+   If no status arrives, ralph does not know what the command did. If the supervisor dies, the launcher ends
+   the command as in rule 5 and sends no status.
+9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program runs.
+   A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the program.
+   The launcher itself is never restricted: it must be able to signal whatever the command starts. If a restriction
+   fails, the program does not run, and the command's output says why.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -45,7 +55,8 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -53,16 +64,20 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
 _FOR_EVER_S = float("inf")
-# Seconds between two looks where signals do not report everything.
+# Seconds between two polls if signals do not report everything.
 _LOOK_EVERY_S = 0.005
 
-# A burst of other processes is over in a moment.
+# A short peak of other processes is over soon.
 _FORK_PAUSES_S = (0.05,) * 20
-# EX_TEMPFAIL; not one of the statuses by which a shell reports a missing command.
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM)
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
+# EX_TEMPFAIL. A shell uses other statuses to report a missing command.
 TRY_AGAIN = 75
+# As env(1) and `restriction.py` say that they could not run the program.
+NOT_CONFINED = 125
 NOT_STARTED = "the command was not started: "
 
-# The messages of the launcher over its channel. Ralph sends one byte, whichever.
+# Messages on the channel. The launcher sends the first three, and ralph sends STOP.
 STARTING = b"+"
 STATUS = b"="
 STATUS_OF_UNFINISHED = b"!"
@@ -93,7 +108,9 @@ _prctl_address = 0
 
 
 def prctl(option: int, value: int) -> bool:
-    """Call prctl. Linux only; False elsewhere, or when the kernel refuses."""
+    """Sets an option of this process (man page prctl, section 2). Returns False if the kernel refuses, and on
+    systems other than Linux.
+    """
     global _prctl_address  # noqa: PLW0603 - found once, so that a fork of a supervisor need not look
     if not sys.platform.startswith("linux"):
         return False
@@ -107,7 +124,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, zombies included; empty without /proc."""
+    """The pids of the direct children of a process, including zombies. Empty without /proc."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -139,7 +156,9 @@ def _children_by_scan(pid: int) -> list[int]:
 
 
 def tree_below(roots: list[int], most: int | None = None) -> list[int]:
-    """The roots and all their descendants, parents first; not much more of them than `most`."""
+    """The roots and all their descendants, parents before children. The search stops soon after it has found
+    more than `most` of them.
+    """
     tree = dict.fromkeys(roots)
     generation = roots
     while generation and (most is None or len(tree) <= most):
@@ -149,20 +168,20 @@ def tree_below(roots: list[int], most: int | None = None) -> list[int]:
 
 
 def kill_below(root: int, spared: Iterable[int] = ()) -> None:
-    """Stop everything below a process until nothing of it moves, and then kill it. Linux. `spared`: children of the
-    root that are left alone, with everything below them. A process that is just being started can escape and lose its
-    parent; a second call finds it.
+    """Stops and then kills all processes below `root`. Linux only. `spared` are children of the root that are
+    left alone, together with their descendants. A process that is just starting may escape, and a second call
+    finds it.
     """
     until_s = time.monotonic() + _STOP_WITHIN_S
     # Repeat until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
     while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
         pass
-    # In time or not: a stopped process would never end.
+    # Even if the time is over, because a stopped process would never end.
     send_signal(_Tree(root, spared).all_below(), signal.SIGKILL)
 
 
 def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
-    """Stop everything below the root. Returns True if anything was still moving."""
+    """Stops all processes below the root. Returns True if any of them was still running."""
     tree = _Tree(root, spared)
     has_moved = False
     while tree.stops_what_moves() and time.monotonic() < until_s:
@@ -172,11 +191,10 @@ def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
 
 
 class _Tree:
-    """Stops the processes below a root. It looks at all processes of the machine, the youngest first.
-
-    Walking the tree from the root would take a lock of the kernel for each child. In a storm of forks that lock is
-    busy, and each process has started another and ended before the walk reaches it. A process whose pid is known is
-    stopped within microseconds.
+    """Stops the processes below a root. To find them, it looks at all processes of the machine, the newest
+    first. It does not walk down from the root, because the kernel takes a lock for each child. While many
+    processes are forking, this lock is busy, and each process could start another and end before the walk
+    reaches it. A process whose pid is known can be stopped within microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
@@ -185,7 +203,7 @@ class _Tree:
         self._told: set[int] = set()
 
     def stops_what_moves(self) -> bool:
-        """Stop the processes below the root that still move. Returns True if there were any."""
+        """Stops the processes below the root that are still running. Returns True if there were any."""
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -213,12 +231,12 @@ class _Tree:
 
 
 def _processes() -> list[int]:
-    """All pids, the youngest first, as long as the numbers have not wrapped around."""
+    """The pids of all processes, the newest first. The order is wrong only after pids have wrapped around."""
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """The parent and the state of a process. They are 0 and X if the process is gone."""
+    """The pid of the parent and the state of a process. They are 0 and X if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
@@ -242,27 +260,39 @@ class Launcher:
     def __init__(
         self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
     ) -> None:
-        """`channel`: a non-blocking socket to ralph, for stop requests and for the status. None: a signal requests a
-        stop, and the exit code of this process is the status.
+        """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without it, a
+        signal is the request to stop, and the exit code of this process is the status.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
         self._core_limit = core_limit
         self._channel = channel
         self._stop_signals = _stop_signals()
-        self._awaited = {*self._stop_signals, signal.SIGCHLD, *([signal.SIGIO] if channel else [])}
+        self._awaited = {
+            *self._stop_signals,
+            signal.SIGCHLD,
+            signal.SIGCONT,
+            *([signal.SIGIO] if channel else []),
+        }
         self._is_told_everything = False
         self._command_pid = 0
         self._status: int | None = None
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
         self.is_all_gone = True
-        """False when something that the command started could not be killed."""
+        """Whether all processes of the command are gone. False if one could not be killed."""
 
-    def run(self, command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None = None) -> int:
-        """Runs the command.
-
-        Returns its status once nothing of it is left. `environment`: the command's; None: this process's.
+    def run(
+        self,
+        command: list[bytes] | list[str],
+        environment: Mapping[bytes, bytes] | None = None,
+        restrict: Callable[[], None] | None = None,
+    ) -> int:
+        """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after
+        signal n). If some processes cannot be killed, it gives up and `is_all_gone` is False. If the command
+        was not started, the result is TRY_AGAIN or 128 + SIGTERM. `environment` holds the environment
+        variables of the command; None means those of this process. `restrict` is called in the command's own process
+        before its program runs, and raises OSError if the program must not run.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
@@ -271,9 +301,11 @@ class Launcher:
         if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
             self.say(STARTING)
             try:
-                self._command_pid = _start(command, environment, self._core_limit)
+                self._command_pid = _start(command, environment, self._core_limit, restrict)
             except OSError as error:
-                return not_started(error)
+                return not_started(error) if error.errno in _SHORTAGES else _not_run(command, error)
+            finally:
+                let_go_of_streams()
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM
@@ -282,17 +314,17 @@ class Launcher:
 
     def _tie_to_parent(self) -> None:
         is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and is_adopter
+        self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGCONT) and is_adopter
 
         if self._channel is not None:
             self._is_told_everything &= _tells_by_signal(self._channel)
 
     def is_orphaned(self) -> bool:
-        """Whether ralph is gone, so that the status has no reader."""
+        """Whether ralph or the supervisor is gone, so that nobody needs the command any more."""
         return self._is_ralph_gone or os.getppid() != self._parent_pid
 
     def say(self, words: bytes) -> None:
-        """Sends `words` over the channel, if there is a channel and ralph still reads it."""
+        """Sends a message to ralph, if there is a channel and ralph still reads it."""
         if self._channel is not None:
             try:
                 self._channel.send(words)
@@ -312,7 +344,7 @@ class Launcher:
         self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
-        """The launcher's loop. Each turn collects children that have ended, does the step that is due, and waits for a
+        """The main loop. Each turn reaps ended children, does the next step if it is due, and waits for a
         signal or for the next step.
         """
         plan: _Plan = ()
@@ -335,10 +367,9 @@ class Launcher:
             self._wait(due_s - now_s)
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for ending the tree. A plan is made when the command has ended or a stop was requested. If the
-        parent is gone, the plan for orphans replaces it.
-
-        An empty plan lets the command run.
+        """The plan for ending the processes. An empty plan lets the command run. There is a plan as soon as
+        the command has ended or a stop was requested. If the parent is gone, the plan for orphans replaces
+        any other.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -356,7 +387,9 @@ class Launcher:
             self._is_asked_to_stop = True
 
     def _reap(self) -> bool:
-        """Reaps ended children, adopted ones included, and keeps the command's status. False: no child is left."""
+        """Reaps ended children, including adopted ones, and stores the command's status. Returns False if no
+        child is left.
+        """
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -368,8 +401,8 @@ class Launcher:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
-        """Whether the command's process group is alive. This is the only check on a system where orphans are not
-        adopted.
+        """Whether the command's process group still has processes. Where orphans are not adopted, this is the
+        only way to find them.
         """
         try:
             os.killpg(self._command_pid, 0)
@@ -378,7 +411,9 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Signals the whole tree. Returns False if it has too many processes to signal and wait for each of them."""
+        """Sends a signal to all processes of the command. Returns False if there are too many of them to wait
+        until they end.
+        """
         if not _has_process_tree():
             self._signal_group(number)
         elif number == signal.SIGKILL:
@@ -401,7 +436,7 @@ def _has_process_tree() -> bool:
 
 
 def _stop_signals() -> set[int]:
-    """The stop signals, without those that ralph was started to ignore."""
+    """The signals that request a stop, without those that were ignored when ralph was started."""
     asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
     return {signal.SIGTERM, *asked}
 
@@ -411,17 +446,19 @@ def _is_ignored(number: int) -> bool:
 
 
 def expect_the_defaults() -> None:
-    """Give signals the behaviour that a program expects, for the command to inherit."""
+    """Gives signals their default actions, which the command inherits."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    if not _is_ignored(signal.SIGINT):  # or the interpreter's handler would run in the child
+    if not _is_ignored(signal.SIGINT):  # otherwise the interpreter's handler would run in the child
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Have the kernel send SIGIO when data arrives over the channel or the channel ends. Returns False if it cannot."""
+    """Asks the kernel to send SIGIO when data arrives on the channel or the channel ends. Returns False if
+    the system cannot do that.
+    """
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
     try:
@@ -441,8 +478,8 @@ def _next_signal(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
-    """Poll for a signal. Returns None early, so that the caller looks at the rest: on macOS no wait for signals
-    has a timeout.
+    """Polls for a signal once. May return None before `limit_s` is over, and the caller then polls again.
+    Needed on macOS, where waiting for signals has no timeout.
     """
     time.sleep(min(limit_s, _LOOK_EVERY_S))
     for number in signal.sigpending() & awaited:
@@ -451,64 +488,130 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _start(
-    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int
+    command: list[bytes] | list[str],
+    environment: Mapping[bytes, bytes] | None,
+    core_limit: int,
+    restrict: Callable[[], None] | None,
 ) -> int:
-    """Start the command in a session of its own. Returns its pid. Raises OSError when there is no process left for it."""
-    # Not posix_spawn: a Python that was built against an old glibc has no new session there.
+    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the
+    machine has no free process, or no such program.
+    """
+    if core_limit:
+        _allow_core_dumps(core_limit)
+    if restrict is None:
+        try:
+            # A fork would copy this process's memory, which takes a millisecond (rule 9).
+            return _patiently(lambda: _spawned(command, environment))
+        except NotImplementedError:  # a Python that was built for an old glibc
+            pass
     pid = forked()
     if pid == 0:
-        _become(command, environment, core_limit)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (1, 2):  # or a reader of the output would wait for us
-        os.dup2(nowhere, descriptor)
+        _become(command, environment, restrict)
     return pid
 
 
+def let_go_of_streams() -> None:
+    """Replaces the standard streams of this process by the null device. Otherwise a reader of the command's output
+    would wait for the launcher too.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _spawned(command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None) -> int:
+    given: Any = os.environ if environment is None else environment
+    name = os.fsencode(command[0])
+    places = [name]
+    if b"/" not in name:
+        places = [os.path.join(os.fsencode(directory), name) for directory in os.get_exec_path(given)]
+    failures = []
+    for place in places:
+        try:
+            # The caller has decided which shell it is. No signal stays blocked, because the program that started ralph
+            # may have blocked some.
+            return os.posix_spawn(place, command, given, setsid=True, setsigmask=())
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise
+            failures.append(error)
+    raise next((error for error in failures if error.errno not in _NOT_THERE), failures[0])
+
+
 def forked() -> int:
-    """Calls `os.fork`, repeatedly for up to a second if the machine is short of processes. Raises OSError."""
+    """Calls `os.fork`. If the machine has no free process, tries again for up to a second. Raises OSError if
+    that fails.
+    """
+    return _patiently(os.fork)
+
+
+def _patiently(start: Callable[[], int]) -> int:
     for pause_s in _FORK_PAUSES_S:
         try:
-            return os.fork()
-        except OSError:
+            return start()
+        except OSError as error:
+            if error.errno not in _SHORTAGES:
+                raise
             time.sleep(pause_s)
-    return os.fork()
+    return start()
+
+
+def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
+    """Reports in the command's output why its program could not be run. Returns the status that a shell gives then."""
+    os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
+    return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def not_started(error: OSError, output: int = 2) -> int:
-    """Report in the command's output that it was not started. Returns the exit status for that."""
+    """Writes to the command's output that the command was not started. Returns the exit status for this case."""
     reason = f"this machine has no process left ({error.strerror})"
     os.write(output, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
     return TRY_AGAIN
 
 
 def _become(
-    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int
+    command: list[bytes] | list[str],
+    environment: Mapping[bytes, bytes] | None,
+    restrict: Callable[[], None] | None,
 ) -> None:
     status = 127
     try:
         os.setsid()
-        if core_limit:
-            _allow_core_dumps(core_limit)
-        # Unblock all signals: whoever started ralph may have blocked others. Those sent meanwhile take effect
-        # here.
+        # Those sent meanwhile take effect here.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        # The caller has decided which shell it is.
+        if restrict is not None and not _is_restricted(restrict):
+            os._exit(NOT_CONFINED)
         if environment is None:
-            os.execvp(command[0], command)  # noqa: S606 - see above
+            os.execvp(command[0], command)  # noqa: S606 - the caller has decided which shell it is
         else:
-            os.execvpe(command[0], command, environment)  # noqa: S606 - see above
+            os.execvpe(command[0], command, environment)  # noqa: S606 - the same
     except OSError as error:
-        os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
-        status = 127 if isinstance(error, FileNotFoundError) else 126
+        status = _not_run(command, error)
     finally:
         os._exit(status)
 
 
+def _is_restricted(restrict: Callable[[], None]) -> bool:
+    """Restricts this process. If that fails, says why in the command's output and returns False."""
+    try:
+        restrict()
+    except OSError as error:
+        reason = f"its sandbox could not be set up ({error.filename}: {error.strerror})"
+        os.write(2, f"{NOT_STARTED}{reason}\n".encode())
+        return False
+    return True
+
+
 def _allow_core_dumps(core_limit: int) -> None:
+    """Sets the limit for the command. A limit that cannot be set stays as it is."""
     import resource  # noqa: PLC0415 - most commands had no such limit
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))
+    except (OSError, ValueError):
+        pass
 
 
 def main(arguments: list[str]) -> int:

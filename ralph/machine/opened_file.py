@@ -1,6 +1,5 @@
-"""Finds out the real location of an open file, whether the kernel generates it, and whether it is a regular file.
-
-A name proves none of these: an agent could have put anything there.
+"""Finds out facts about an open file: its real path, whether it is a regular file, and whether the kernel generates
+its content. The name under which it was opened proves none of these, because an agent could have put a link there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KERNEL_PLACES = ("/proc", "/sys")
-"""The kernel's own directories. A process's environment and memory there hold credentials."""
+"""The directories of kernel file systems. A process's environment and memory can be read there, so these contain
+credentials.
+"""
 
 _DELETED = " (deleted)"
 _MOST_PATH_BYTES = 1024  # MAXPATHLEN of macOS, which F_GETPATH fills
@@ -24,8 +25,8 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """The current absolute path of an open file, without links. None: unknown. `named`: the path that was used to open
-    the file.
+    """The current absolute path of an open file, without links, or None if it is unknown. `named` is the path that
+    was used to open the file.
     """
     path = _reported_by_kernel(descriptor)
     if path is not None:
@@ -40,18 +41,18 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel generates this file. `path`: a path without links. `status`: the status of the open file; it
-    identifies a file of the kernel's that is mounted outside the usual places.
+    """Whether the kernel generates the content of this file. `path` must contain no links. `status` is the status of
+    the open file. It reveals a file of a kernel file system that is mounted in an unusual place.
     """
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
-    # Such files lie on no disk; nearly all others are known by this without a further look.
+    # Such files use no disk blocks. For nearly all other files, this test is enough.
     return status is not None and not status.st_blocks and status.st_dev in _kernel_devices()
 
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    """The devices of all mounts of the kernel's file systems. A usual place counts only if it is a mount."""
+    """The device numbers of all mounted kernel file systems."""
     usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
     return frozenset(usual | _mounted_devices())
 
@@ -88,8 +89,8 @@ def _reported_by_kernel(descriptor: int) -> str | None:
 
 
 def read_regular_file(path: Path | str, most_bytes: int) -> bytes:
-    """The content of a regular file. Does not wait for a pipe. Raises OSError if the file cannot be read, is not a
-    regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
+    """The content of a regular file. Never blocks on a named pipe. Raises OSError if the file cannot be read, is not
+    a regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,12 +1,11 @@
-"""Keeps the beginning and the end of an output of any size. A long output is also kept as a whole, in a file.
-Credentials are redacted before anything is kept, even if one arrives in two pieces.
+"""Keeps the beginning and the end of a command's output in memory, whatever its size. Long output is also written
+completely to a file. Credentials are redacted before output is stored, even if one arrives in two pieces.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.terminal_text import readable_text
@@ -15,53 +14,13 @@ from ralph.values.error_text import os_error_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-# A long-lived run keeps this many long outputs; older files go.
-_KEPT_FILES = 10
-
-
-class SpillDirectory:
-    """The directory in which this run keeps long outputs as a whole, so that the model can read parts of them. It has
-    mode 0700, is made when it is first needed, and is removed by `remove()`.
-    """
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._files: deque[Path] = deque()
-
-    @property
-    def path(self) -> Path | None:
-        """The directory; None: no output has been kept yet."""
-        return self._path
-
-    def new_file(self) -> tuple[int, Path]:
-        """A new file: an open descriptor and its path. Raises OSError."""
-        if self._path is None or not self._path.is_dir():  # a command may have cleared the place
-            import tempfile  # noqa: PLC0415 - most runs never need it
-
-            self._path = Path(tempfile.mkdtemp(prefix="ralph-"))
-            self._files.clear()
-        if len(self._files) >= _KEPT_FILES:
-            self._files.popleft().unlink(missing_ok=True)
-        path = self._path / f"output-{os.urandom(4).hex()}.txt"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._files.append(path)
-        return descriptor, path
-
-    def remove(self) -> None:
-        if self._path is not None:
-            import shutil  # noqa: PLC0415
-
-            shutil.rmtree(self._path, ignore_errors=True)
-            self._path = None
-            self._files.clear()
+    from ralph.machine.spill_directory import SpillDirectory
 
 
 class StreamRedaction:
-    """Redacts a stream of chunks. It holds back as many bytes as the beginning of a credential can have.
-
-    It searches held-back bytes again only after as many new bytes have come. So single bytes cost no more than whole
-    chunks.
+    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin. They
+    are searched again only after as many new bytes have arrived, so that single bytes cost no more time than large
+    chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
     """
 
     def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
@@ -89,7 +48,9 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Takes output from one thread. Another thread may read the result after `close()`."""
+    """Stores the output of one command. One thread writes to it. Another thread may read the result, but only after
+    `close()`.
+    """
 
     def __init__(
         self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction
@@ -106,7 +67,7 @@ class OutputCapture:
         self._where_the_whole_is = ""
 
     def feed(self, chunk: bytes) -> bool:
-        """Take a chunk. Returns False once the output exceeds the most that is kept."""
+        """Adds a chunk. Returns False once the whole output has more than `spill_bytes` bytes."""
         self._keep(self._redaction.feed(chunk))
         return self._total_bytes <= self._spill_bytes
 
@@ -117,7 +78,9 @@ class OutputCapture:
             self._descriptor = None
 
     def text(self) -> str:
-        """The head and the tail of the output, with a note between them on the size and the file of the rest."""
+        """The whole output if it has at most `max_bytes` bytes, otherwise its beginning and its end. A note between
+        these two says how many bytes were left out and which file has the whole output.
+        """
         tail = b"".join(self._tail)[-self._half_bytes :]
         if len(self._head) + len(tail) >= self._total_bytes:
             text, invalid = readable_text(bytes(self._head) + tail)
@@ -174,7 +137,7 @@ class OutputCapture:
 
 
 def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
-    """The text, cut again if replacements of invalid bytes have made it longer than the limit."""
+    """The text, cut to `max_bytes` if it has invalid bytes, because their replacements can make it longer."""
     return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
 
 
@@ -185,7 +148,9 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data without its incomplete last line. If that line is long, only an incomplete last character is removed."""
+    """The data up to the last line break. If there is none in the second half, the data without an incomplete
+    character at its end.
+    """
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]

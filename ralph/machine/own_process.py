@@ -1,8 +1,7 @@
-"""Secures this process before it imports anything else: no import from the working directory, no core dump, no memory
-that a child of ralph's could read.
-
-The top of this module may import only modules that the interpreter has already loaded: another one could come from the
-working directory. Code that `PYTHONPATH` runs before ralph's first line (`sitecustomize.py`) cannot be undone here.
+"""Secures this process before it imports anything else. From then on nothing is imported from the working directory,
+core dumps are forbidden, and on Linux other processes cannot read its memory. At its top, this module may import only
+modules that the interpreter has already loaded, because others could come from the working directory. Code that
+`PYTHONPATH` runs before ralph's first line (`sitecustomize.py`) cannot be undone here.
 """
 
 # `pathlib` would have to be imported.
@@ -12,6 +11,7 @@ import os
 import sys
 
 # linux/prctl.h
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 
 _core_limit_at_start = 0
@@ -19,21 +19,23 @@ _is_memory_private = False
 
 
 def core_limit_at_start() -> int:
-    """The soft limit on core dumps, in bytes, that this process was started with; -1: none. Commands get it back."""
+    """The soft limit on the size of core dumps with which this process was started, in bytes; -1 means no limit.
+    Commands get this limit.
+    """
     return _core_limit_at_start
 
 
 def is_memory_private() -> bool:
-    """Whether this process has closed its memory and its environment to other processes of the same user."""
+    """Whether `keep_memory_private` could keep other processes of this user from reading the memory and environment
+    of this process.
+    """
     return _is_memory_private
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Take the working directory off the import path. Returns the entries of `PYTHONPATH` that were removed.
-
-    This concerns the current directory and the directory that the command line names, with everything inside them, and
-    relative entries. A directory of installed packages stays (a virtual environment inside a checkout), unless
-    `PYTHONPATH` names it.
+    """Removes from `sys.path` the current directory, the directories that `--cd` could name, all directories inside
+    these, and relative entries. Returns the removed entries that came from `PYTHONPATH`. A directory of installed
+    packages stays, for example a virtual environment inside a checkout, unless `PYTHONPATH` names it.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
@@ -67,13 +69,15 @@ def _python_path() -> list[str]:
 
 
 def _is_for_installed_modules(entry: str) -> bool:
-    """Whether an entry has the standard library or installed packages (Debian has its own name for these)."""
+    """Whether the directory contains the standard library or installed packages. Debian's name for the latter is
+    `dist-packages`.
+    """
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`. An argument too many does no harm."""
+    """Every argument that could be the value of `--cd`. It does no harm if some of them are not."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
@@ -86,11 +90,10 @@ def _values_of_cd(arguments: list[str]) -> list[str]:
 
 
 def keep_memory_private(core_limit: int | None = None) -> None:
-    """Allow no core dump, neither to a file nor to a pipe. On Linux, other processes can then read neither the memory
-    nor the environment of this process.
-
-    `core_limit`: the limit that commands get, if a ralph that started this process has lowered the limit; None: the
-    limit that this process has now. The hard limit stays, so that commands can get their limit back.
+    """Forbids core dumps. On Linux, other processes then cannot read the memory or the environment of this process.
+    `core_limit` is the limit on core dumps for commands, given by a parent ralph that has lowered its own limit; None
+    means the current limit of this process. The hard limit does not change, so that commands can raise their limit
+    again.
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
@@ -102,13 +105,36 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Make the process non-dumpable. If the kernel pipes core dumps to a program (core_pattern), it ignores the limit
-    on core dumps, but it does not dump such a process.
+    """Makes the process non-dumpable. The limit on core dumps is not enough: the kernel ignores it if it pipes core
+    dumps to a program (core_pattern).
     """
+    return _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Makes the kernel send this process a SIGTERM when its parent dies, and exits if the parent is dead already. Only
+    on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that
+    started this process ends, so that must be the main thread.
+
+    Restores the default actions of signals that the parent may have ignored or blocked.
+    """
+    import signal  # noqa: PLC0415 - not before the import path is clean
+
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if sys.platform == "linux":
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent_pid:  # the parent died before the call above
+        os._exit(128 + signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> bool:
+    """Sets an option of this process (man page prctl, section 2). Returns False if that is impossible."""
     try:
         # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.
-        from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - see above
+        from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - not before the import path is clean
     except ImportError:
         return False  # an interpreter without libffi; `ralph doctor` reports it
     program = dlopen(None, 0)  # type: ignore[arg-type] # None is this program; the stubs know files alone
-    return bool(call_function(dlsym(program, "prctl"), (_PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0)
+    return bool(call_function(dlsym(program, "prctl"), (option, value, 0, 0, 0)) == 0)

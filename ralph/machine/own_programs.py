@@ -1,7 +1,6 @@
-"""The programs that ralph starts for itself: its own interpreters, and programs that it finds on PATH.
-
-It refuses programs in the working directory, which an agent may have put there. Commands of the model are found by
-their shell, on the user's PATH.
+"""Finds the programs that ralph itself starts: Python interpreters and programs on PATH. Programs inside the agent's
+repository are not used, because an agent may have put them there. For the model's commands, the shell searches the
+user's PATH without this rule.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ _ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
 
 
 def own_python(statement: str, *arguments: str) -> list[str]:
-    """The command line of an interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`.
-
-    It is isolated from the working directory, PYTHON* variables and the user's own packages, and imports from where
-    this process imports: the same ralph, the same dependencies.
+    """The command line of a Python interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`. It has
+    the same `sys.path` as this process, so it runs the same ralph with the same dependencies. It ignores the working
+    directory, PYTHON* variables and the user's site-packages.
     """
-    # Its own package comes first and alone: it may lie in a directory that is not to be imported from.
+    # The package is imported first, with only its directory on the path. Other modules there must not be imported.
     statements = (
         f"import sys; sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
         f"sys.path[:] = {sys.path!r}; {statement}"
@@ -28,18 +26,17 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 
 def _kept_options() -> list[str]:
-    """The command-line options that replace this interpreter's PYTHON* variables, which an isolated interpreter
-    ignores.
+    """Command-line options that have the effect of this interpreter's PYTHON* variables. An isolated interpreter
+    ignores the variables themselves.
     """
     dont_write = ["-B"] if sys.dont_write_bytecode else []
     return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
 
 
 def own_program(name: str, search_path: str, work: Path | None) -> str | None:
-    """The absolute path of an executable in one of the directories of `search_path`; None: there is none.
-
-    Empty and relative entries are left out. Directories in `work` are left out too, because a checkout can bring its
-    own programs, and an agent can write there. `work` None: there is no such directory.
+    """The absolute path of an executable in one of the directories of `search_path`, or None if it is not found.
+    Skips empty and relative entries. Also skips directories inside `work`, unless that is None, because a repository
+    or an agent can put programs there.
     """
     for directory in trusted_directories(search_path, work):
         path = Path(directory, name)
@@ -49,7 +46,9 @@ def own_program(name: str, search_path: str, work: Path | None) -> str | None:
 
 
 def trusted_directories(search_path: str, work: Path | None) -> list[str]:
-    """The entries of a PATH in which ralph looks for its own programs."""
+    """The entries of a PATH in which ralph may look for its own programs: the absolute ones that do not lie in
+    `work`. If `work` is None, all absolute ones.
+    """
     absolute = [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
     if work is None:
         return absolute
@@ -57,12 +56,12 @@ def trusted_directories(search_path: str, work: Path | None) -> list[str]:
 
 
 def lies_in(path: str, work: Path) -> bool:
-    """Whether a path lies in the directory `work`, with links resolved. True also if the path is `work` itself."""
+    """Whether a path is `work` or is inside it, after links have been resolved."""
     return _real(path).startswith(_real(str(work)))
 
 
 def _real(directory: str) -> str:
-    """The real path with a slash at its end, for comparison with the paths inside. For the root of the file system, the
-    result matches no path.
+    """The real path with a slash at its end, for comparison with paths inside it. The result for the root directory
+    is `//`, which matches no path.
     """
     return os.path.realpath(directory) + os.sep

@@ -1,6 +1,5 @@
-"""Finds links that came with a repository, by their location: none of them may lead out of it.
-
-Links that the user made outside a repository are fine.
+"""Finds links that may have come with a repository: all links inside it. ralph does not follow such a link out of the
+repository. Links that the user made elsewhere are allowed.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from ralph.machine.repository import repository_top
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_LINKS = 40
-# Everything there is the system's: /dev/stdin is a link, and no repository put it there.
+_MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
+# Links in these directories belong to the system, such as /dev/stdin, and not to a repository.
 _OF_THE_KERNEL = ("/proc", "/sys")
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the repository around each directory, with links followed. For a directory outside of a repository:
-    the directory itself.
+    """The top directory of the repository around each directory, with links resolved. A directory outside of any
+    repository stands for itself.
     """
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link along the path that lies beneath one of `tops`; None: there is none, or the path is too long.
-
-    `path` is absolute. If a link along the path leads elsewhere, the links along its target count too.
+    """The first link along the absolute path `path` that is inside one of `tops`. None if there is none, or if there
+    are too many links. Links along the targets of other links count too.
     """
     here, ahead, links = "/", deque(Path(path).parts[1:]), 0
     while ahead:
@@ -40,9 +38,9 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
         if part == os.pardir:
             here = os.path.dirname(here)  # noqa: PTH120 - strings throughout
             continue
-        place = os.path.join(here, part)  # noqa: PTH118 - as above
+        place = os.path.join(here, part)  # noqa: PTH118 - strings throughout
         try:
-            target = os.readlink(place)  # noqa: PTH115 - as above
+            target = os.readlink(place)  # noqa: PTH115 - strings throughout
         except OSError:  # no link, or not there
             here = place
             continue

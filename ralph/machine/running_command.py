@@ -1,5 +1,5 @@
-"""Follows a supervised command to its end, with a time limit and a limit on its output. A signal to ralph stops the
-command too. Leaves nothing of it running.
+"""Waits for a supervised command to end, and limits its time and its output meanwhile. A signal to ralph stops the
+command too. Afterwards kills every process of the command that is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
-# A process that escaped may hold the output open for ever, so only the command's own end counts.
+# An escaped process may keep the output open for ever, so reading ends soon after the command has ended.
 _OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
 # Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
@@ -30,48 +30,48 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Takes a command's output. One thread feeds it; another thread closes it after the first has stopped."""
+    """Receives a command's output. One thread calls `feed`. Another thread calls `close` after the first has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
-        """Take a chunk. Returns False once the output exceeds the most that is kept: the command is stopped."""
+        """Adds a chunk of output. Returns False if there is more output than allowed, and the command is then
+        stopped.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class CommandProcess(Protocol):
-    """A command that has been started, by either kind of launcher."""
+    """A started command. `ForkedCommand` implements this interface."""
 
     @property
     def output_descriptor(self) -> int:
-        """The descriptor from which standard output is read. Standard error arrives there too, unless it is sent
-        elsewhere.
-        """
+        """The descriptor from which standard output can be read. Standard error usually arrives there too."""
         ...
 
     def wait_for_end(self) -> int:
-        """Block until the command has ended. Returns its exit code; negative: no exit code is known; NEVER_STARTED: the
-        command never started.
+        """Blocks until the command has ended and returns its exit status. NEVER_STARTED means that the command never
+        started; another negative status means that its exit status is unknown.
         """
         ...
 
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
-        """Kill the processes that are left. Returns True if there were none; otherwise call it again."""
+        """Kills the remaining processes. Returns True if there were none; otherwise it must be called again."""
         ...
 
     def close(self) -> None:
-        """Closes the output. Call it only after its reader has stopped."""
+        """Closes the output. Must be called after the thread that reads the output has stopped."""
         ...
 
 
 NEVER_STARTED = -256
-"""The status of a command that was never started, because the supervisor was gone."""
+"""The status of a command that never started because the supervisor was gone."""
 
 
 class NotFollowedError(Exception):
-    """The machine has no thread left: the command was stopped as soon as it had begun."""
+    """The machine had no free thread to watch the command, so the command was stopped at once."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -91,15 +91,15 @@ class Ended(enum.Enum):
 class CommandEnding(Struct, frozen=True):
     how: Ended
     status: int = 0
-    """The exit code, 128 + n for a signal; valid only if the command ended by itself."""
+    """The exit code, or 128 + n if signal n killed the command. Valid only if the command ended by itself."""
     is_all_gone: bool = True
-    """False if something that the command started could not be killed: another user's process, or a process stuck in
-    the kernel.
+    """False if a process that the command started could not be killed. Such a process belongs to another user or is
+    stuck in the kernel.
     """
 
 
 class _News(enum.Enum):
-    """An item in the mailbox that is not an exit code."""
+    """The items in the mailbox that are not an exit code."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -116,7 +116,7 @@ class RunningCommand:
         clock: Clock,
         grace_s: float,
     ) -> None:
-        """`grace_s`: the process's time from SIGTERM to SIGKILL."""
+        """`grace_s` is the time in seconds that the launcher gives processes between SIGTERM and SIGKILL."""
         self._process = process
         self._capture = capture
         self._waiter = waiter
@@ -129,7 +129,9 @@ class RunningCommand:
         self._stop_reading = Event()
 
     def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
-        """Returns, or raises `Interrupted`, once the command and all it started are gone. Raises NotFollowedError."""
+        """Waits for the end of the command, for at most `limit_s` seconds, then stops it. Kills every process of the
+        command that is left, before it returns or raises Interrupted because of a signal. Raises NotFollowedError.
+        """
         try:
             self._start_threads()
             how = self._wait_for_end(limit_s, waiting_for)
@@ -153,7 +155,7 @@ class RunningCommand:
             is_read = True
             start_thread(_await_end, *end, name="command end")
         except ShortageError:
-            # Nobody else would reap it, or report that its output has ended.
+            # Without the threads, nothing else reaps the process or reports the end of its output.
             self._has_output_ended = not is_read
             self._process.kill_what_is_left()
             self._process.wait_for_end()
@@ -172,7 +174,9 @@ class RunningCommand:
         return Ended.BY_ITSELF
 
     def _stop(self) -> None:
-        """Asks the tree to end, and waits for the grace; another signal ends the grace at once."""
+        """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`.
+        Another signal to ralph ends the wait at once.
+        """
         self._process.ask_to_stop()
         deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
         while self._status is None:
@@ -188,7 +192,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """Reads the rest of the pipe, without waiting for other processes that still hold it open."""
+        """Reads the rest of the output. Does not wait for other processes that still hold the pipe open."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)
@@ -204,8 +208,8 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item, and notes it. A signal counts as an item; it is raised only when the command is
-        gone.
+        """Waits for the next item and stores what it says. A signal to ralph counts as an item; `run` raises
+        Interrupted later, when the command is gone.
         """
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
@@ -220,7 +224,7 @@ class RunningCommand:
 
 
 def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
-    """Read the output on a thread of its own, until its end, too much of it, or `stop`."""
+    """Reads the output, on a thread of its own, until it ends, there is too much of it or `stop` is set."""
     poller = select.poll()
     poller.register(descriptor, select.POLLIN | select.POLLHUP)
     try:

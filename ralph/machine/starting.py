@@ -1,6 +1,5 @@
-"""Starts threads and processes. Raises ShortageError if the machine has none left; other failures stay as they are.
-
-Only `patiently` tries again.
+"""Starts threads and processes. Raises ShortageError if the machine is short of a resource for that, such as a free
+thread, and does not change other errors. Only `patiently` tries again.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""Seconds that a starting run waits when the machine is short of something: most bursts of other programs are over by
+"""Seconds for which a run that is starting waits for a free resource. Most short peaks of other programs are over by
 then.
 """
 _TRY_EVERY_S = 0.05
 
 
 def start_thread(target: Callable[..., object], *args: object, name: str) -> threading.Thread:
-    """Start a daemon thread. Raises ShortageError."""
+    """Starts a daemon thread. Raises ShortageError if the machine has no free thread."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # raised for a new thread, it can mean nothing else
+    except RuntimeError:  # for a thread that was not started before, this error has no other cause
         raise ShortageError("thread") from None
     return thread
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """Start a `subprocess.Popen` with these options. Raises ShortageError if the machine lacks a resource, and OSError
-    for any other failure.
+    """Starts a `subprocess.Popen` with these options. Raises ShortageError if the machine is short of a resource, and
+    OSError if it fails for another reason.
     """
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
@@ -50,9 +49,34 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
         raise shortage_of(error) or error from None
 
 
+def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **options: Any) -> Popen[bytes]:
+    """Starts a process as `start_process` does, in a sandbox. `ruleset` and `program` are those of
+    `restriction.restrict`. The process is started by a thread that restricts itself and ends then, because a process
+    inherits the restrictions of the thread that starts it. Raises the errors of `start_process`, and OSError with the
+    failed step as its `filename` if the thread cannot restrict itself.
+    """
+    from ralph.machine import restriction  # noqa: PLC0415 - only a run with processes pays
+
+    restriction.prepare()
+    result: list[Popen[bytes] | Exception] = []
+
+    def start() -> None:
+        try:
+            restriction.restrict(ruleset, program)
+            result.append(start_process(arguments, **options))
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            result.append(error)
+
+    start_thread(start, name="confined start").join()
+    (started,) = result
+    if isinstance(started, Exception):
+        raise started
+    return started
+
+
 def patiently(start: Callable[[], T], waiter: Waiter, clock: Clock, within_s: float = PATIENCE_S) -> T:
-    """Call `start`, again and again while the machine is short of something. Raises the last ShortageError, and
-    `Interrupted`.
+    """Calls `start` and returns its value. If it raises ShortageError, calls it again for up to `within_s` seconds,
+    then raises the last error. Raises Interrupted.
     """
     until_s = clock.now_s() + within_s
     while True:

@@ -1,62 +1,70 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
 # ruff: noqa: PTH120, SIM105
-"""Forks a launcher for each command of one run, which saves the 17 ms of a new interpreter. Does nothing else.
+"""The supervisor process, whose launcher runs the commands of one run or loop, one at a time. Starting an interpreter
+for each command would take 17 ms. It is a script (`python -I -S supervisor.py PARENT_PID GROUP`). Descriptor 3
+is a socket to ralph, and 0, 1 and 2 are the null device. `GROUP` is the control file through which a process
+enters the control group of the run's commands, or empty without such a group. `command_supervisor.py` is
+ralph's part.
 
-It runs by path as a script (`python -I -S supervisor.py PARENT_PID GROUP`), with ralph's socket as descriptor 3 and the
-null device as 0, 1 and 2. `GROUP`: the file that puts a process into the control group of this run's commands; empty:
-there is none. `command_supervisor.py` is the other end.
+The rules:
 
-Its rules:
-
-1. It only forks. The launcher (`launcher.py`) handles a command's end, its time and its tree. It is a child of this
-   process, adopts that command's orphans alone, and has a channel of its own to ralph.
-2. Nothing outlives ralph. The parent-death signal does not survive a fork, so each process sets its own and then
-   checks that its parent is still there. This process gets SIGKILL, which nothing delays; a launcher gets SIGTERM,
-   which makes it end its tree. The end of the socket means the same.
-3. It adopts nothing. Processes that a killed launcher leaves go to ralph.
-4. A request holds everything for a command: its output, its directory and its channel as descriptors; grace, umask,
-   limits, words and environment as bytes. Nothing is kept for the next one. Descriptors are close-on-exec from the
-   first moment. A launcher closes the socket, this process everything else.
-5. It has one thread, imports nothing of ralph, and has no secret in its environment. Everything that a launcher needs
-   is loaded before the first fork, and the collector's objects are frozen, so that a fork copies no memory that nobody
-   writes.
-6. If the machine has no process for the launcher, that call fails, and the command's output reports it.
-7. It joins its control group before it reads the first request, so no command is ever outside.
+1. The supervisor forks one launcher (`launcher.py`) and waits for its end. The launcher reads the requests. It serves
+   one command after another: it adopts the orphans of the command, ends its processes and reports its status over
+   the command's own channel to ralph. It takes the next request only when no process of the last command is left.
+   Otherwise it ends. Then the supervisor ends too, and ralph starts another. A launcher that is stopped (SIGSTOP) is
+   continued.
+2. Nothing outlives ralph. A child does not inherit the parent-death signal of its parent, so each process
+   asks the kernel for its own and then checks that its parent still exists. If ralph dies, the supervisor
+   gets SIGKILL, and so does a launcher that waits for a request. A launcher with a command gets SIGCONT,
+   even if it is stopped, and ends its command. If the socket is closed, both end too.
+3. The supervisor adopts no processes. ralph adopts those of a killed launcher.
+4. A request contains everything for one command, and nothing is kept for the next. Output, directory, channel,
+   the command's other streams and the ruleset of its sandbox, if it has any, are descriptors; the grace period, umask,
+   limits, arguments, environment and the filter of the sandbox are bytes. Descriptors are close-on-exec from the start,
+   and the launcher closes them.
+5. The supervisor has one thread, imports nothing of ralph but the launcher and `restriction.py`, and has no credentials
+   in its environment.
+6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there
+   is still none, only that call fails, and its output says so.
+7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
+   memory and descriptors. A loop's supervisor runs while the agent works, and runs git for the loop afterwards.
+   The commands themselves are dumpable.
+8. The supervisor enters the control group before it reads the first request, so every command is in the
+   group.
 """
 
 from __future__ import annotations
 
 import _socket
-import gc
 import os
 import resource
 import signal
 import sys
-import time
-from _socket import AF_UNIX, CMSG_SPACE, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import AF_UNIX, CMSG_SPACE, MSG_PEEK, SOCK_STREAM, SOL_SOCKET, socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
-    from ralph.machine import launcher
-else:  # by its place alone: there is no path to ralph here
+    from ralph.machine import launcher, restriction
+else:  # imported from the script's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
     import launcher
+    import restriction
 
     sys.path.pop()
 
 CONTROL = 3
-"""The descriptor of the socket."""
+"""The descriptor of the socket to ralph."""
 # The head of a request: the size of what follows, and the descriptors.
 HEAD_BYTES = 4
-_DESCRIPTORS = 3
+_MOST_DESCRIPTORS = 6
 _DESCRIPTOR_BYTES = 4
 # Linux; macOS has no such flag, and nothing of it can be seen here before it is set: there is one thread.
 _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 
-_LOOKS = 50
-_LOOK_EVERY_S = 0.0004
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 # The first and only byte that it sends over the socket.
 IN_GROUP = b"g"
@@ -65,9 +73,17 @@ WITHOUT_GROUP = b"-"
 
 class _Request:
     def __init__(self, payload: bytes, descriptors: list[int]) -> None:
-        self.output, self.directory, channel = descriptors
+        self.output, self.directory, channel, *others = descriptors
+        grace_s, umask, core_limit, limits, box, streams, words, *rest = payload.split(b"\0")
+        self._box = box
+        """Empty for a command without a sandbox. Otherwise the most bytes of a file that it may write (0 means no limit),
+        whether a ruleset was sent, and the filter in hexadecimal digits, with spaces between them.
+        """
+        self._ruleset = others.pop() if box.split(b" ")[1:2] == [b"1"] else restriction.NO_RULESET
         self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
-        grace_s, umask, core_limit, limits, words, *rest = payload.split(b"\0")
+        self.channel.setblocking(False)
+        self.streams = list(zip(others, map(int, streams.split()), strict=True))
+        """Descriptors, and the standard streams of the command that they become."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
@@ -75,55 +91,110 @@ class _Request:
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
 
+    def take_streams(self) -> None:
+        """Makes the command's streams those of this process, which the command inherits."""
+        for descriptor in (1, 2):
+            os.dup2(self.output, descriptor)
+        os.close(self.output)
+        for descriptor, stream in self.streams:
+            os.dup2(descriptor, stream)
+            os.close(descriptor)
+
+    def restrict(self) -> Callable[[], None] | None:
+        """The function that puts the command's process into its sandbox, or None without a sandbox."""
+        if not self._box:
+            return None
+        # Loaded here, so that the fork has it.
+        restriction.prepare()
+        most_file_bytes, _, program = self._box.split(b" ")
+
+        def restrict() -> None:
+            if int(most_file_bytes):
+                _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+                limit = int(most_file_bytes) if most < 0 else min(int(most_file_bytes), most)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            restriction.restrict(self._ruleset, bytes.fromhex(program.decode()))
+
+        return restrict
+
+    def release(self) -> None:
+        """Closes what the ended command leaves open here."""
+        self.channel.close()
+        if self._ruleset != restriction.NO_RULESET:
+            os.close(self._ruleset)
+
     def close(self) -> None:
         os.close(self.output)
         os.close(self.directory)
-        self.channel.close()
+        self.release()
+        for descriptor, _ in self.streams:
+            os.close(descriptor)
 
 
 def main(arguments: list[str]) -> int:
     parent_pid, group = arguments
     _begin_session()
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent_pid):  # the parent died before the kernel was told
+    if os.getppid() != int(parent_pid):  # the parent died before the call above
         return 0
+    launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
     launcher.expect_the_defaults()
-    # A child that ends is forgotten at once: a launcher has sent everything over its channel.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     control = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
     control.send(IN_GROUP if _joins(group) else WITHOUT_GROUP)
-    gc.disable()
-    gc.collect()
-    gc.freeze()
-    try:
-        while (request := _receive(control)) is not None:
-            _serve(request, control)
-    except ConnectionResetError:  # the end of the socket, for somebody who has not read the first byte
-        pass
-    _let_launchers_end()
+    own_pid = os.getpid()
+    pid = _forked(control)
+    if pid == 0:
+        _launch(control, own_pid)
+    if pid is not None:
+        _await_end(pid)
     return 0
 
 
-def _let_launchers_end() -> None:
-    """Give launchers that have already sent everything a moment to end. A launcher that is still there would become a
-    child of ralph, which does not expect it.
+def _forked(control: socket) -> int | None:
+    """Forks. Returns the child's pid, and 0 in the child. If the machine has no free process, waits for a request,
+    tries again, and refuses the request if that fails. Returns None if ralph is gone or has closed the socket.
     """
-    for _ in range(_LOOKS):
+    while True:
         try:
-            os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        time.sleep(_LOOK_EVERY_S)
+            return os.fork()
+        except OSError:
+            pass
+        try:
+            control.recv(1, MSG_PEEK)
+        except ConnectionResetError:
+            return None
+        try:
+            return launcher.forked()
+        except OSError as error:
+            request = _receive(control)
+            if request is None:
+                return None
+            _refuse(request, error)
+
+
+def _refuse(request: _Request, error: OSError) -> None:
+    status = launcher.not_started(error, request.output)
+    try:
+        request.channel.send(launcher.STATUS + bytes([status]))
+    except OSError:
+        pass
+    request.close()
+
+
+def _await_end(pid: int) -> None:
+    """Waits for the end of the launcher. Continues it whenever it is stopped."""
+    while os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _begin_session() -> None:
-    """Begin a session, so that signals of the terminal do not arrive here. Close the descriptors that ralph inherited
-    from other programs.
+    """Starts a new session (setsid(2)), so that no signals of the terminal arrive. Closes descriptors that
+    ralph inherited from its own parent.
     """
     try:
         os.setsid()
-    except PermissionError:  # it was started in one
+    except PermissionError:  # the process has a session of its own already
         pass
     try:
         inherited = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - see above
@@ -139,8 +210,8 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moves this process into the control group. Returns whether that worked. The kernel takes about 15 ms for it. It
-    is done once in a run, while the arguments of the first call are still arriving.
+    """Moves this process into the control group and returns whether that worked. This takes about 15 ms. It
+    is done once in a run, while the model is still writing the arguments of its first command.
     """
     if not group:
         return False
@@ -153,10 +224,13 @@ def _joins(group: str) -> bool:
 
 
 def _receive(control: socket) -> _Request | None:
-    """The next request; None: ralph is gone, or needs no further commands."""
-    size, ancillary, _, _ = control.recvmsg(
-        HEAD_BYTES, CMSG_SPACE(_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
-    )
+    """Reads the next request. Returns None if ralph is gone or has closed the socket."""
+    try:
+        size, ancillary, _, _ = control.recvmsg(
+            HEAD_BYTES, CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
+        )
+    except ConnectionResetError:  # the socket ended before ralph had read the first byte
+        return None
     descriptors = [
         int.from_bytes(data[start : start + _DESCRIPTOR_BYTES], sys.byteorder)
         for level, _, data in ancillary
@@ -173,7 +247,7 @@ def _receive(control: socket) -> _Request | None:
 
 
 def _received(control: socket, size: int) -> bytes:
-    """Reads `size` bytes from the socket. Returns fewer if the socket ends before."""
+    """Reads `size` bytes from the socket, or fewer if the socket ends."""
     parts = []
     while size and (part := control.recv(min(size, 1 << 16))):
         parts.append(part)
@@ -181,58 +255,61 @@ def _received(control: socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _serve(request: _Request, control: socket) -> None:
-    own_pid = os.getpid()
-    try:
-        pid = launcher.forked()
-    except OSError as error:
-        status = launcher.not_started(error, request.output)
-        try:
-            request.channel.send(launcher.STATUS + bytes([status]))
-        except OSError:
-            pass
-    else:
-        if pid == 0:
-            control.close()
-            _launch(request, own_pid)
-    request.close()
-
-
-def _launch(request: _Request, parent_pid: int) -> NoReturn:
-    """Become the launcher of this command, in the child. Never returns."""
-    status = 1
+def _launch(control: socket, parent_pid: int) -> NoReturn:
+    """Turns this forked child into the launcher. Never returns."""
     try:
         os.setsid()
-        for descriptor in (1, 2):
-            os.dup2(request.output, descriptor)
-        os.close(request.output)
-        request.channel.setblocking(False)
-        one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel)
-        status = _prepared(request) or one.run(request.command, request.environment)
-        if not one.is_orphaned():
-            word = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
-            one.say(word + bytes([status]))
+        while (request := _next_request(control, parent_pid)) is not None and _serve(request, parent_pid):
+            pass
     finally:
-        os._exit(status)
+        os._exit(0)
+
+
+def _next_request(control: socket, parent_pid: int) -> _Request | None:
+    """Waits for the next request. Returns None if ralph or the supervisor is gone. Meanwhile, a request to stop ends
+    this process, because no command is running. One that was meant for the last command is dropped.
+    """
+    launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
+    for late in signal.sigpending() & _STOPS:
+        signal.sigwait({late})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    return _receive(control) if os.getppid() == parent_pid else None
+
+
+def _serve(request: _Request, parent_pid: int) -> bool:
+    """Runs the command. Returns False if this process must not serve another one, because a process of the command is
+    left or nobody needs commands any more.
+    """
+    request.take_streams()
+    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel)
+    status = _prepared(request) or one.run(request.command, request.environment, request.restrict())
+    launcher.let_go_of_streams()
+    os.chdir("/")  # which no one wants to unmount
+    may_serve = one.is_all_gone and not one.is_orphaned()
+    if not one.is_orphaned():
+        one.say((launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED) + bytes([status]))
+    request.release()
+    return may_serve
 
 
 def _prepared(request: _Request) -> int:
-    """Set directory, umask and limits of the command. Returns 0; any other status means failure, and the command's
-    output gives the reason.
+    """Sets directory, umask and resource limits for the command. Returns 0, or an exit status if that fails;
+    the command's output then says why.
     """
     try:
         os.fchdir(request.directory)
-        os.close(request.directory)
         os.umask(request.umask)
         _limit(request.limits)
     except OSError as error:
         os.write(2, launcher.NOT_STARTED.encode() + f"{error.strerror}\n".encode())
         return launcher.TRY_AGAIN
+    finally:
+        os.close(request.directory)
     return 0
 
 
 def _limit(limits: bytes) -> None:
-    """Set resource limits to the values that ralph has now. `limits` has the form "number:soft:hard,...". A limit that
+    """Sets the resource limits to ralph's own. `limits` has the form "number:soft:hard,...". A limit that
     cannot be set stays as it is.
     """
     for one in limits.split(b","):

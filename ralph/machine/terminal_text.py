@@ -1,4 +1,4 @@
-"""Makes a program's output readable: removes terminal control sequences, and counts bytes that are not text."""
+"""Makes a program's output readable: removes terminal control sequences, and replaces bytes that are not text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 
 
 def readable_text(data: bytes) -> tuple[str, int]:
-    """The text, and the number of bytes that were not valid UTF-8. A run of such bytes becomes one U+FFFD."""
+    """The readable text of `data`, and the number of bytes that were not valid UTF-8. Consecutive invalid bytes
+    become one U+FFFD.
+    """
     text = data.decode("utf-8", "surrogateescape")
     text = _ESCAPES.sub("", text)
     text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)
@@ -31,5 +33,5 @@ def readable_text(data: bytes) -> tuple[str, int]:
 
 
 def _last_state(line: str) -> str:
-    """The final text of a line that a progress bar rewrites."""
+    """The final text of a line that was overwritten with carriage returns, as progress bars do."""
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")

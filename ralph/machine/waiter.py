@@ -1,5 +1,6 @@
-"""The one place where the main thread waits: for bytes, tools, control lines and signals, through one inbox and with a
-deadline. `Interrupted` is raised here and never by a signal handler, so that no write is torn in the middle.
+"""Waits, on the main thread, for bytes, results of tools, control lines and signals, up to a deadline. All of them
+arrive through one inbox. Interrupted is raised here and never in a signal handler, so that no write is interrupted
+halfway.
 """
 
 from __future__ import annotations
@@ -32,15 +33,14 @@ from ralph.values.ports import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A timed wait of the interpreter counts on a clock that stops in suspend, and it does not see a signal that comes
-# in the very moment before it: look again this often.
+# The interpreter's timed wait uses a clock that stops in suspend, and it misses a signal that arrives
+# just before the wait begins. So no wait is longer than this.
 _LONGEST_SLICE_S = 0.2
 
 
 class Heartbeats:
-    """Emits a heartbeat when nothing was shown for `interval_s` (0: never).
-
-    An `Events` sink: shown events restart the interval.
+    """An `Events` sink that finds out when a heartbeat is due. A heartbeat shows a user who has seen no output for
+    `interval_s` seconds that ralph still works. 0 turns heartbeats off.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas`: the reader sees each piece of an answer as it comes. `shows_lines`: the reader sees each
-        whole line.
+        """`shows_deltas` says that the user sees each piece of an answer as it arrives, and `shows_lines` that the
+        user sees each complete line.
         """
         self._clock = clock
         self._interval_s = interval_s
@@ -60,17 +60,19 @@ class Heartbeats:
         self._shows_lines = shows_lines
         self._last_sign_s = clock.now_s()
         self._last_beat_s = self._last_sign_s
-        self._is_held = False  # text of a retry is shown once its chain is closed
+        self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """Restarts the interval at an event that a reader can see. Pings do not count."""
+        """Restarts the interval if the user can see the event. Pings are not visible."""
         if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
             self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
         if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str) -> Heartbeat | None:
-        """The heartbeat, if one is due; None: none is due. The silence that it reports may span several waits."""
+        """The heartbeat if one is due, otherwise None. It reports the time since the last visible output, which may
+        include several waits.
+        """
         now_s = self._clock.now_s()
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
@@ -99,16 +101,16 @@ class InboxWaiter:
         on_tick: Callable[[str, float], None] | None = None,
         on_look: Callable[[], None] | None = None,
     ) -> None:
-        """`inbox`: the place for signals and items of other threads; None: the waiter makes its own. `events` receives
-        the heartbeats that `heartbeats` finds due. `driver` takes control lines during every wait for something else.
-        `run_ends_s`: the end of the run's time limit, on the clock; None: no limit. `on_first_stop` is called outside
-        any signal handler, before the first `Interrupted` is raised. `on_tick` is called several times a second in a
-        sleep, with the text of the wait and the seconds left (0: it is over). `on_look` is called as often in every
+        """`inbox` receives signals and items from other threads; None makes a new one. `events` receives the
+        heartbeats. `driver` handles control lines during each wait. `run_ends_s` is the time of the clock at which
+        the run's time limit is reached; None means no limit. `on_first_stop` is called before Interrupted is raised
+        for the first time, outside of signal handlers. `on_tick` is called several times a second during `sleep`,
+        with `waiting_for` and the seconds left, and with 0 at the end. `on_look` is called as often during every
         wait.
         """
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False
-        """A signal or the time limit has ended the run."""
+        """Whether a signal or the time limit has stopped the run."""
         self._clock = clock
         self._events = events
         self._heartbeats = heartbeats
@@ -150,7 +152,7 @@ class InboxWaiter:
             self.inbox.sort()
             has_line = bool(lines) and self._driver is not None and self._driver.can_take()
             if has_line and self._driver is not None:
-                # One at a time: neither a flood of lines nor one of other items leaves the other waiting.
+                # One line at a time, so that neither many lines nor many other items block the others.
                 self._driver.handle(lines.popleft(), waiting_for=waiting_for)
                 self.inbox.sort()
             if mailbox.items:
@@ -166,7 +168,9 @@ class InboxWaiter:
         return math.inf if self._run_ends_s is None else self._run_ends_s - self._clock.now_s()
 
     def _give_signs(self, waiting_for: str) -> None:
-        """Emits a due heartbeat, even if an item has arrived: pings and hidden thinking are not shown."""
+        """Emits a heartbeat if one is due, and calls `on_look`. This also happens when an item has arrived, because
+        the item may be a ping or hidden thinking, which the user does not see.
+        """
         if self._heartbeats is not None and self._events is not None:
             beat = self._heartbeats.beat(waiting_for)
             if beat is not None:
@@ -182,7 +186,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Raises `stop`. It first switches off the run's time limit, because only clean-up follows."""
+        """Raises `stop`. Before that, it turns off the time limit, because only cleaning up follows."""
         self._run_ends_s = None
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:
@@ -190,8 +194,8 @@ class InboxWaiter:
         raise stop
 
     def _control_lines_beside(self, awaited: InboxMailbox) -> deque[Any]:
-        """The mailbox of control lines; empty if the caller is waiting for these lines itself."""
+        """The queue of control lines. Empty if the caller is waiting for control lines itself."""
         if self._driver is None or self._driver.mailbox is awaited:
             return deque()
-        assert isinstance(self._driver.mailbox, InboxMailbox)  # noqa: S101 - as in _wait
+        assert isinstance(self._driver.mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         return self._driver.mailbox.items

@@ -1,4 +1,6 @@
-"""A scripted Messages API server on real sockets, for demos, tests and users' own CI. Imports nothing of ralph."""
+"""A scripted Messages API server on real sockets, for demos, tests and the CI of users. It imports nothing from
+ralph's other packages.
+"""
 
 from ralph.mock_api.events import as_events, as_message, encode_event, encode_events
 from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError

@@ -1,4 +1,4 @@
-"""One client's connection: reads its requests and carries out the plans that answer them. Decides nothing."""
+"""The connection of one client: reads requests, and sends answers as planned by the `Responder`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ralph.mock_api.responder import Responder
 
 _CHUNK_BYTES = 65536  # one chunk of a chunked body; clients read about as much at a time
-_LONGEST_WAIT_S = 30 * 86400.0  # "for ever", in a range every poll() takes
+_LONGEST_WAIT_S = 30 * 86400.0  # stands for an endless wait; every poll() accepts this number
 _UNSENT_BYTES_IOCTL = 0x894B  # Linux SIOCOUTQNSD: bytes that have not left yet
 _FLUSH_LIMIT_S = 5.0  # a client that stopped reading must not keep a reset from happening
 
@@ -33,12 +33,13 @@ class Connection:
         self._sock = sock
         self._responder = responder
         self._closing = closing
-        # Every send is one deliberate packet: drips must arrive as drips, and a reset must not overtake data.
+        # Each send must become a packet at once: single bytes must arrive one by one, and a reset must not overtake
+        # data.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = sock.makefile("rb")
 
     def serve(self) -> None:
-        """Answer requests until either side ends the connection. Raises nothing the network can cause."""
+        """Answers requests until the client or the server ends the connection. Network errors are not raised."""
         ending = ConnectionEnding.CLOSE
         try:
             with contextlib.suppress(OSError, PeerGoneError):
@@ -47,7 +48,7 @@ class Connection:
             self._end(ending)
 
     def interrupt(self) -> None:
-        """End the connection from another thread: every blocked read, write and wait returns."""
+        """Ends the connection from another thread. All blocked reads, writes and waits return."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -76,7 +77,7 @@ class Connection:
         ready = plan.head
         for part in plan.parts:
             if isinstance(part, Send) and plan.drip_s is None:
-                # Collected, so that a long answer leaves in few writes.
+                # The bytes are collected, so that a long answer needs few writes.
                 ready += _framed(part.data, chunked=plan.chunked)
                 continue
             self._sock.sendall(ready)
@@ -112,8 +113,8 @@ class Connection:
             self._wait(min(left, pause.ping_interval_s))
 
     def _wait(self, seconds: float | None) -> None:
-        """Let time pass; None: until the connection ends. Raises `PeerGoneError` as soon as either side ends the
-        connection.
+        """Waits for `seconds`, or without end if that is None. Raises `PeerGoneError` as soon as the client or the
+        server ends the connection.
         """
         wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
         if wait_s <= 0:
@@ -126,7 +127,8 @@ class Connection:
             return
         finally:
             self._sock.settimeout(None)
-        # Bytes that are here already belong to the next request. They hide a client that leaves, not a close().
+        # If bytes of the next request have arrived, only `close` of the server ends the wait. A client that leaves is
+        # not noticed then.
         if not ahead or self._closing.wait(end - time.monotonic()):
             raise PeerGoneError
 
@@ -142,7 +144,7 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Wait until all bytes have been sent, because a reset drops bytes that are still queued in this machine."""
+        """Waits until all bytes have been sent, because resetting the connection would drop those still queued here."""
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return
@@ -154,7 +156,9 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Read and drop the rest of the input. If unread input were left, closing the connection would reset it."""
+        """Reads up to 1 MiB of input that has arrived, and drops it. Closing a connection with unread input would
+        reset the connection.
+        """
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

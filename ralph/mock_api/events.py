@@ -1,4 +1,6 @@
-"""A turn in the API's form: the message object, the stream's events and their bytes, whole or broken by a fault. Pure."""
+"""Converts a turn to the API's format: the message object, the stream events, and the bytes of the events. A fault
+may break the events. Pure.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ PING: Event = {"type": "ping"}
 
 
 def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dict[str, Any]:
-    """The whole message, as a request without `stream` gets it. `index`: the number of the answer, from 0. Ids that the
-    turn leaves open are made from it.
+    """The complete message, which answers a request without `stream`. `index` is the number of the answer, from 0.
+    Ids that the turn does not define are made from this number.
     """
     blocks = turn.blocks()
     calls_tool = any(isinstance(block, ToolUse) for block in blocks)
@@ -42,7 +44,7 @@ def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dic
 
 
 def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list[Event]:
-    """The turn as the events of an unbroken stream, in order; see `as_message` for `index`."""
+    """The turn as the events of an intact stream, in order. `index` is as in `as_message`."""
     message = as_message(turn, index=index, model=model)
     end = {
         key: message.pop(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message
@@ -66,8 +68,8 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
 
 
 def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """Encodes one event as a server-sent event. Text is UTF-8. Lone surrogates are written as JSON escapes, as a model
-    sends them.
+    """Encodes one event as a server-sent event in UTF-8. Lone surrogates are written as JSON escapes, as the API
+    does.
     """
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -107,7 +109,7 @@ def _block_events(block: Block, whole: dict[str, Any], position: int, chunk_char
         deltas.append({"type": "signature_delta", "signature": block.signature})
     elif isinstance(block, ToolUse):
         opening["input"] = {}
-        # The API begins with an empty fragment; accumulators that take the first one for a start stumble over it.
+        # The API begins with an empty fragment. A client that expects JSON in the first fragment fails on it.
         fragments = ["", *_split(_input_json(block), chunk_chars)]
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in fragments]
     yield {"type": "content_block_start", "index": position, "content_block": opening}
@@ -147,7 +149,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage in `message_start`: all input tokens, and at most one output token."""
+    """The usage in `message_start`, which has all input tokens but at most one output token."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 
@@ -159,7 +161,7 @@ def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
 
 
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """The events of the broken stream, before the stream is cut off."""
+    """The events of a stream that the fault breaks. The bytes may still be cut off later."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:
@@ -175,7 +177,7 @@ def break_events(events: list[Event], fault: Fault) -> list[Event]:
 
 
 def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
-    """The bytes of each event, with the fault's line ending and its malformed event."""
+    """The bytes of each event, with the line ending of the fault and with its malformed event."""
     encoded = [encode_event(event, fault.line_ending) for event in events]
     position = (fault.malformed_json_at_event or 0) - 1
     if 0 <= position < len(encoded):
@@ -184,8 +186,8 @@ def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
 
 
 def _interleaved(events: list[Event]) -> list[Event]:
-    """The events with interleaved blocks: all blocks start, their deltas take turns, and all blocks stop at the end, in
-    order.
+    """Reorders the events so that all blocks start first, then their deltas alternate, and all blocks stop at the
+    end.
     """
     is_block = [event["type"].startswith("content_block_") for event in events]
     if True not in is_block:

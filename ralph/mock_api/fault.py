@@ -1,4 +1,4 @@
-"""Faults of an answer, as values. Refuses combinations in which a part would silently have no effect."""
+"""Faults of an answer, as values. A combination in which one part would have no effect is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct, field
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be played. Its text is one line that names the key and its place."""
+    """A scenario cannot be played. The message is one line that names the key and its position."""
 
 
 class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
-    """An `error` event inside a stream that began with 200. The stream ends after it."""
+    """An `error` event in a stream whose status was 200. The stream ends after it."""
 
     type: str = "overloaded_error"
     message: str = "Overloaded"
     after_events: int = 0
-    """The number of events of the answer that are sent before the error."""
+    """How many events of the answer are sent before the error."""
 
 
 Framing = Literal["length", "chunked", "close", "reset"]
@@ -28,63 +28,72 @@ Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
 class Fault(Struct, frozen=True):
-    """One fault. The defaults break nothing; events are counted from 1, so `message_start` is event 1."""
+    """A fault of one answer, which may have several parts. The default values break nothing. Events are counted from
+    1, so `message_start` is event 1.
+    """
 
     status: int | None = None
-    """HTTP status of an answer without a turn. If only `body` or `huge_body_bytes` is set, the status is 200."""
+    """The HTTP status of an answer without a turn. If only `body` or `huge_body_bytes` is set, the status is 200."""
     message: str | None = None
-    """The text inside the API's error object. None: the API's own words for that status."""
+    """The text in the API's error object. None means the API's own message for the status."""
     body: Body | None = None
-    """Body of an answer without a turn. Mappings and lists become JSON. None: the API's error object, if the status is
-    400 or more.
+    """The body of an answer without a turn. Mappings and lists are sent as JSON. None means the API's error object if
+    the status is 400 or higher.
     """
     huge_body_bytes: int | None = None
-    """Number of `x` bytes sent after `body`. They are generated while sending, and never all in memory."""
+    """How many bytes `x` to send after `body`. They are never all in memory."""
     garbage: str | bytes | None = None
-    """Text or bytes to send instead of an HTTP answer. The connection closes afterwards."""
+    """Text or bytes to send instead of an HTTP response. The connection is closed afterwards."""
     reset_before_headers: bool = False
-    """Reset the connection instead of sending an answer."""
+    """Whether to reset the connection instead of sending a response."""
     close_before_headers: bool = False
-    """End the connection cleanly instead of sending an answer."""
+    """Whether to close the connection instead of sending a response."""
     at_accept: bool = False
-    """Reset or close a new connection before reading from it. This uses up the step, and no request is recorded."""
+    """Whether to reset or close a new connection before reading from it. This uses up the step, and no request is
+    recorded.
+    """
     partial_headers_bytes: int | None = None
-    """The number of bytes of the status line and headers that are sent before a RST."""
+    """How many bytes of the status line and the headers to send before the connection is reset."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Headers added to the answer's headers. They replace headers of the same name. Numbers are sent as text."""
+    """Headers to add to the response. They replace headers of the same name. Numbers are sent as text."""
     content_type: str | None = None
     framing: Framing | None = None
-    """How the body ends: `length` (Content-Length), `chunked`, `close` (clean end of the connection) or `reset` (RST after
-    the last byte). None: `chunked` for streams, `length` otherwise."""
+    """How the body ends: `length` (Content-Length), `chunked`, `close` (the connection is closed) or `reset` (the
+    connection is reset after the last byte). None means `chunked` for streams and `length` otherwise.
+    """
     json_instead_of_sse: bool = False
-    """Answer with the whole message as JSON although the request asked for a stream."""
+    """Whether to send the complete message as JSON, although the request asked for a stream."""
 
     stall_before_headers_s: float = 0
-    """Seconds of silence before the first byte."""
+    """Seconds to wait before the first byte."""
     stall_after_events: int | None = None
-    """Stall after this number of events. The other events follow after the stall."""
+    """Pause after this many events. The other events follow after the pause."""
     stall_s: float | None = None
-    """Seconds of the stall after events. None: until the client or the server gives up."""
+    """Seconds of the pause that `stall_after_events` causes. None means until the client or the server ends the
+    connection.
+    """
     ping_interval_s: float | None = None
-    """Seconds between `ping` events during the stall. None: silence."""
+    """Seconds between `ping` events during the pause that `stall_after_events` causes. None means no pings."""
     drip_s: float | None = None
-    """Seconds between two bytes of the body, which is then sent one byte at a time."""
+    """Seconds between two bytes of the body, which is then sent byte by byte."""
 
     cut_after_events: int | None = None
-    """End the connection after this number of events. Without `framing`, a chunked body is left unfinished."""
+    """End the connection after this many events. Without `framing`, the body is chunked and lacks its end."""
     cut_after_bytes: int | None = None
-    """End the connection after this number of bytes of the body. Headers and chunk sizes are not counted."""
+    """End the connection after this many bytes of the body. Headers and chunk sizes do not count."""
 
     error_event: ErrorEvent | None = None
     malformed_json_at_event: int | None = None
-    """Send only the first half of the JSON of this event."""
+    """The number of an event of which only the first half of the JSON is sent."""
     interleaved: bool = False
-    """The blocks' deltas take turns, and all `content_block_stop` events come at the very end, as with llama.cpp."""
+    """Whether the deltas of the blocks alternate, and all `content_block_stop` events come at the end, as with
+    llama.cpp.
+    """
     omit_message_stop: bool = False
     omit_message_delta: bool = False
     omit_tool_input: bool = False
-    """No `input` in the `content_block_start` of a tool call, as llama.cpp sends it."""
+    """Whether to omit `input` from the `content_block_start` of a tool call, as llama.cpp does."""
     line_ending: LineEnding = "\n"
 
     def __post_init__(self) -> None:
@@ -102,7 +111,7 @@ class Fault(Struct, frozen=True):
             self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
-        """True if nothing of a turn would be sent."""
+        """Whether nothing of the step's turn would be sent."""
         return (
             self.is_plain_answer()
             or self.garbage is not None
@@ -111,12 +120,12 @@ class Fault(Struct, frozen=True):
         )
 
     def is_plain_answer(self) -> bool:
-        """True if the fault answers with a status and a body of its own."""
+        """Whether the fault sends a response with a status and a body of its own."""
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
     def refuse_parts_of_streams(self) -> None:
-        """Refuses a fault that only an event stream can have. Raises `ScenarioError`: a test with a fault that has no
-        effect would prove nothing.
+        """Raises `ScenarioError` if a part of the fault needs an event stream. A test whose fault has no effect would
+        prove nothing.
         """
         default = Fault()
         for name in _NEEDS_EVENTS:

@@ -1,4 +1,4 @@
-"""Reads one HTTP/1.x request from a socket. Refuses a request whose end cannot be determined, and a body that is too
+"""Reads one HTTP/1.x request from a socket. Refuses a request whose end cannot be determined, and one that is too
 large.
 """
 
@@ -16,7 +16,7 @@ MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that g
 
 
 class BadRequestError(Exception):
-    """The bytes are not a valid request, so that the connection cannot be used for another one."""
+    """The bytes are not a valid request. The connection cannot be used for another one."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,10 +26,10 @@ class BadRequestError(Exception):
 class HttpHead(Struct, frozen=True):
     method: str
     target: str
-    """Path and query as sent."""
+    """The path and the query, as sent."""
     version: str
     headers: dict[str, str]
-    """Header names in lower case. Values of repeated headers are joined by commas."""
+    """The headers, with names in lower case. The values of a repeated header are joined by commas."""
 
     @property
     def keeps_alive(self) -> bool:
@@ -38,7 +38,10 @@ class HttpHead(Struct, frozen=True):
 
 
 def read_head(reader: BinaryIO) -> HttpHead | None:
-    """The next request line and headers; None when the client has sent its last request."""
+    """Reads a request line and headers. Returns None if the client sends no more requests.
+
+    Raises BadRequestError, or ConnectionError if the client goes away in the middle of the headers.
+    """
     lines = _head_lines(reader)
     first = next(lines, None)
     if first is None:
@@ -60,7 +63,7 @@ def read_head(reader: BinaryIO) -> HttpHead | None:
 
 
 def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None]) -> bytes:
-    """The body. `send_continue` is called first if the client waits for "100 Continue"."""
+    """Reads the body. Calls `send_continue` first if the client waits for "100 Continue"."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):
@@ -71,8 +74,8 @@ def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None
 
 
 def _head_lines(reader: BinaryIO) -> Iterator[str]:
-    """The lines of the head, up to the empty line that ends it. Empty lines before the first line are skipped, as RFC
-    9112 section 2.2 asks.
+    """Yields the request line and the header lines. Empty lines before them are skipped, as RFC 9112 section 2.2
+    recommends.
     """
     left = MAX_HEAD_BYTES
     started = False

@@ -1,4 +1,4 @@
-"""The API's rules for `messages`: roles, content, and every tool call with its result. Pure."""
+"""The API's rules for `messages`: roles, content, and a result for every tool call. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PATTERNS = {"id": "^[a-zA-Z0-9_-]+$", "tool_use_id": "^[a-zA-Z0-9_-]+$", "name"
 
 
 def blocks_of(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The content blocks of a message or of a tool result; none when its content is a string."""
+    """The content blocks of a message or a tool result. Empty if the content is a string."""
     content = holder.get("content")
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def message_violations(messages: Any, *, continues_turn: bool) -> Iterator[str]:
-    """The API's error messages for a list of messages, the first fault first."""
+    """The API's error messages for a list of messages, in the order in which the API would find the errors."""
     if not isinstance(messages, list):
         yield "messages: Input should be a valid list"
         return
@@ -111,8 +111,9 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """The errors of system messages. One in the middle must follow a user turn, and come last or before an assistant
-    turn.
+    """Errors about the position of system messages. A system message must follow a user message, or an assistant
+    message that ends with the result of a server tool. No user message may follow it directly. The first message is
+    not checked here, because another rule requires the role `user` for it.
     """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:
@@ -132,9 +133,7 @@ def _call_ids(message: _Message) -> list[str]:
 
 
 def _leading_result_ids(message: _Message) -> set[str]:
-    """The ids of the tool results at the beginning of the message. Results count only if they come before all other
-    content.
-    """
+    """The ids of the tool results at the beginning of a message. Results after other content do not count."""
     ids = set()
     for block in blocks_of(message):
         if block["type"] != "tool_result":

@@ -1,4 +1,4 @@
-"""Plans a step as the exact bytes and pauses of one HTTP answer. Pure: `connection` carries a plan out."""
+"""Plans the bytes and pauses of one HTTP response for a step. Pure: `connection.py` sends what is planned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
-# The API's own 529 is in no registry.
+# Python's table lacks status 529, which only this API uses.
 _PHRASES = {known.value: known.phrase for known in http.HTTPStatus} | {529: "Overloaded"}
 _BY_STATUS = {
     400: ("invalid_request_error", "Invalid request"),
@@ -45,22 +45,22 @@ _BY_STATUS = {
 
 
 class Send(Struct, frozen=True):
-    """Bytes of the body, without the framing."""
+    """Bytes of the body, without chunk sizes."""
 
     data: bytes
 
 
 class Fill(Struct, frozen=True):
-    """A number of bytes `x`."""
+    """A part of the body that consists of `size` bytes `x`."""
 
     size: int
 
 
 class Pause(Struct, frozen=True):
     duration_s: float | None
-    """Seconds of the pause; None: for ever."""
+    """Seconds of the pause, or None for an endless one."""
     ping_interval_s: float | None
-    """Seconds between pings; None: silence."""
+    """Seconds between pings, or None for no pings."""
     ping: bytes = b""
 
 
@@ -78,41 +78,41 @@ class ConnectionEnding(enum.Enum):
 class Plan(Struct, frozen=True):
     ending: ConnectionEnding
     wait_s: float = 0
-    """Seconds before the first byte."""
+    """Seconds to wait before the first byte."""
     head: bytes = b""
-    """The status line and headers with the empty line, or the bytes that replace them."""
+    """The status line and the headers including the empty line, or bytes to send instead of them."""
     parts: tuple[BodyPart, ...] = ()
     chunked: bool = False
-    """Each `Send` goes out as chunks."""
+    """Whether the body is sent with chunked encoding."""
     terminator: bytes = b""
-    """The bytes that end a whole chunked body."""
+    """The bytes that end a complete chunked body."""
     drip_s: float | None = None
-    """Seconds between two bytes of the body. None: the body is sent as fast as the client reads."""
+    """Seconds between two bytes of the body, which is then sent byte by byte. None means that it is not sent so."""
 
 
 class Context(Struct, frozen=True):
-    """The facts about a request, besides its step, on which the answer depends."""
+    """The facts about a request, besides its step, that the response depends on."""
 
     index: int = 0
-    """Number of the answer, from 0."""
+    """The number of the answer, from 0."""
     request_id: str = "req_mock_000000"
     model: str = DEFAULT_MODEL
     stream: bool = True
     keep_alive: bool = True
-    """False: the client wants the connection closed."""
+    """Whether the client allows the connection to be reused."""
     accepts_chunks: bool = True
-    """False if the client uses HTTP/1.0."""
+    """Whether the client understands chunked encoding. False for HTTP/1.0."""
 
 
 class _Body(Struct, frozen=True):
     content_type: str
     parts: tuple[BodyPart, ...]
     cut_at: int | None = None
-    """The number of bytes after which the body is cut; None: the body is sent whole."""
+    """The number of bytes after which the body is cut off, or None if it is complete."""
 
 
 def plan_step(step: Step, context: Context) -> Plan:
-    """Plans the answer of this step to a request with this context."""
+    """Plans the response of this step to a request with this context."""
     fault = step.fault or Fault()
     if fault.replaces_answer():
         return _plan_replacement(fault, context)
@@ -125,12 +125,12 @@ def plan_step(step: Step, context: Context) -> Plan:
 def plan_error(
     status: int, message: str | None, context: Context, *, headers: Mapping[str, str] | None = None
 ) -> Plan:
-    """An answer with the API's error object."""
+    """Plans a response with the API's error object."""
     return plan_step(Step(fault=Fault(status=status, message=message, headers=headers or {})), context)
 
 
 def plan_json(value: Any, context: Context, fault: Fault) -> Plan:
-    """A plain 200 with a JSON value, broken by a fault that needs no events."""
+    """Plans a response with status 200 and a JSON value. The fault must be one that needs no events."""
     if fault.replaces_answer():
         return _plan_replacement(fault, context)
     return _frame(200, _json_body(value), fault, context)
@@ -242,7 +242,9 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts up to the limit in bytes. A pause exactly at the limit is kept: the answer stalls before it is cut."""
+    """The parts up to the limit in bytes. A pause exactly at the limit is kept, so that the answer stalls before it
+    is cut off.
+    """
     kept: list[BodyPart] = []
     left = limit
     for part in parts:
@@ -257,7 +259,7 @@ def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
 
 
 def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
-    """The body of an answer with this status. `message` None: the API's own words for it."""
+    """The body of an error response. `message` replaces the API's own message for the status."""
     fallback = _BY_STATUS[400] if status < 500 else _BY_STATUS[500]
     error_type, default_message = _BY_STATUS.get(status, fallback)
     text = default_message if message is None else message

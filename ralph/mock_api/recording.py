@@ -1,4 +1,6 @@
-"""Records of requests, in memory and as JSON lines. Credentials are replaced before anything is kept."""
+"""Records requests in memory and as JSON lines in a file. Credentials in headers and in the path are replaced before
+anything is stored.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,33 @@ if TYPE_CHECKING:
 
 REDACTED = "[redacted]"
 
-# Broad on purpose: losing a harmless header costs less than keeping a key.
+# The pattern is broad on purpose: losing a harmless header costs less than keeping a key.
 _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session|signature", re.IGNORECASE)
 
 
 class RecordedRequest(Struct, frozen=True):
     index: int
-    """Number of the request, from 0, whatever its path; lookups of models have numbers of their own."""
+    """The number of the request, from 0. Requests for all paths are counted together, except model lookups, which are
+    counted separately.
+    """
     received_at: str
-    """The time when the request's headers were complete, for people: UTC, ISO 8601."""
+    """When the whole request had been received, in ISO 8601 and UTC."""
     monotonic_s: float
-    """The value of `time.monotonic()` when the request's headers were complete. It serves to compute durations."""
+    """The value of `time.monotonic()` when the whole request had been received, for computing durations."""
     method: str
     path: str
-    """The path with the query; values that look like credentials are replaced."""
+    """The path with its query. The values of parameters whose names look like those of credentials are replaced."""
     headers: Mapping[str, str]
-    """Header names in lower case. Values of headers that look like credentials are replaced."""
+    """The headers, with names in lower case. The values of headers whose names look like those of credentials are
+    replaced.
+    """
     body_bytes: int
-    """Size of the body, also when the body itself is no longer kept."""
+    """The size of the body, even if the body itself is not stored."""
     body: bytes | None
-    """The body of the request; None: not kept, see `keep_bodies`."""
+    """The body of the request, or None if it is not stored any more (`keep_bodies`)."""
 
     def json(self) -> Any:
-        """The body, parsed. Raises ValueError when it is no JSON or is not kept."""
+        """The parsed body. Raises ValueError if it is not JSON or not stored."""
         if self.body is None:
             raise ValueError(f"the body of request {self.index} was not kept")
         return json.loads(self.body)
@@ -61,8 +67,8 @@ def redact_path(target: str) -> str:
 
 
 class Recorder:
-    """Keeps requests. The cost of adding one does not grow with the number of those that are kept. Used by many
-    threads.
+    """Stores requests. The time to add a request does not depend on the number of stored requests. Safe to use from
+    several threads.
     """
 
     def __init__(
@@ -72,13 +78,13 @@ class Recorder:
         self._keep_bodies = keep_bodies
         self._count = 0
         self._changed = threading.Condition()
-        # Prompts are nobody else's business.
+        # Only the user may read the file (0o600), because prompts are private.
         mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._file = None if path is None else os.open(path, mode, 0o600)
 
     @property
     def count(self) -> int:
-        """Requests so far, kept or not."""
+        """The number of requests so far, stored or not."""
         return self._count
 
     def requests(self) -> tuple[RecordedRequest, ...]:
@@ -86,7 +92,9 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until `count` requests have come in total. Returns False if the time is over first."""
+        """Waits until `count` requests have arrived since the start. Returns False if that takes longer than
+        `timeout_s` seconds.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 
@@ -100,7 +108,7 @@ class Recorder:
         headers: Mapping[str, str],
         body: bytes,
     ) -> RecordedRequest:
-        """Record a request. Raises OSError when the file cannot be written."""
+        """Records a request. Raises OSError if the file cannot be written."""
         path = redact_path(target)
         kept_headers = redact_headers(headers)
         with self._changed:
@@ -124,13 +132,13 @@ class Recorder:
         self._requests.append(request)
         if self._keep_bodies is None:
             return
-        oldest = -1 - self._keep_bodies  # the one body too many, counted from the newest
+        oldest = -1 - self._keep_bodies  # the index of the first body that is too old to store
         if len(self._requests) >= -oldest:
             self._requests[oldest] = replace(self._requests[oldest], body=None)
 
 
 def _json_line(request: RecordedRequest) -> bytes:
-    """The request as one line of JSON. Its `body` is a JSON value if the body is JSON, otherwise a text."""
+    """The request as one line of JSON. `body` is a JSON value if the body is JSON, otherwise a string."""
     body = request.body or b""
     try:
         value = json.loads(body)

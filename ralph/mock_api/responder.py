@@ -1,4 +1,6 @@
-"""Decides how each request is answered: recorded, refused or given its step. Sends nothing; returns plans."""
+"""Decides how each request is answered: records the request, then refuses it or answers it by the next step of the
+scenario. Returns plans, and sends nothing.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +27,31 @@ _MODELS_PATH = "/v1/models/"
 
 
 class ExhaustedError(Exception):
-    """A request came after the scenario's last step had been used up."""
+    """A request arrived after the scenario's last step was used up."""
 
 
 class Playback:
-    """Keeps the position in the scenario, and gives each accepted request its step, once. Used by many threads."""
+    """The position in the scenario. Gives each accepted request its step. Safe to use from several threads."""
 
     def __init__(self, scenario: Scenario, script: Script | None) -> None:
         self._steps = [as_step(step) for step in scenario.steps]
         self._script = script
         self._position = 0
         self._played = 0
-        """How often the step at this position has been played."""
+        """How many times the step at this position has been played."""
         self._taken = 0
         self._after_pause_turn = False
         self._lock = threading.Lock()
 
     @property
     def after_pause_turn(self) -> bool:
-        """Whether the last step taken ended in `pause_turn`, so that its answer may be sent back unchanged."""
+        """Whether the last step ended with `pause_turn`, so that the client may send its answer back unchanged."""
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
-        """The step for this request and its number from 0. Raises `ExhaustedError`, or whatever the script raises."""
+        """The step for this request, and the number of the step from 0. Raises `ExhaustedError`, and any error of the
+        script.
+        """
         with self._lock:
             index = self._taken
             step = self._current() if self._script is None else as_step(self._script(request, index))
@@ -57,8 +61,8 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """The fault for a new connection, if the next step is such a fault. The step is then used up. None: it is no
-        such fault.
+        """The fault for a new connection, if the next step is a fault with `at_accept`; the step is then used up.
+        Otherwise None.
         """
         with self._lock:
             step = self._current()
@@ -83,7 +87,7 @@ class Responder:
     def __init__(
         self, scenario: Scenario, script: Script | None, recorder: Recorder, lookups: Recorder
     ) -> None:
-        """`lookups` records the requests for descriptions of models. They are not counted as requests of `recorder`."""
+        """`lookups` records the requests for descriptions of models, and `recorder` all other requests."""
         self._scenario = scenario
         self._recorder = recorder
         self._lookups = lookups
@@ -92,18 +96,16 @@ class Responder:
         self._cached: tuple[Step, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """The plan for a new connection from which nothing has been read yet; None: the connection gets no fault, so
-        its request is read.
-        """
+        """The plan for a new connection, from which nothing has been read yet. None if it is served normally."""
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 
     def refuse(self, problem: BadRequestError) -> Plan:
-        """The answer to bytes that are no request."""
+        """The answer to bytes that are not a valid request."""
         return plan_error(problem.status, str(problem), Context(keep_alive=False, accepts_chunks=False))
 
     def answer(self, head: HttpHead, body: bytes) -> Plan:
-        """Record the request and decide about it."""
+        """Records the request and plans its answer."""
         plan = self._answer(head, body)
         return replace(plan, parts=()) if head.method == "HEAD" else plan
 
@@ -187,13 +189,13 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """True if two answers with this step would differ only in the ids of the message and the request."""
+    """Whether all answers with this step are equal, apart from the ids of the message and the request."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The id in `GET /v1/models/{id}`; None: the request asks for something else."""
+    """The model id in `GET /v1/models/{id}`, or None if this is another request."""
     quoted = path.removeprefix(_MODELS_PATH)
     return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
 

@@ -1,4 +1,6 @@
-"""The parts of a scenario: answers as values. Refuses answers that cannot be played. Faults are in `fault.py`."""
+"""The parts of a scenario, as values: answers, steps and models. Answers that cannot be played are refused. Faults
+are in `fault.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
 class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     thinking: str
     signature: str = "bW9jaw=="
-    """An opaque text that is sent once, in a `signature_delta` before the block ends. Local servers send an empty one.
+    """The signature, which is sent in one `signature_delta` at the end of the block. Local servers send an empty one.
     """
 
 
@@ -30,39 +32,39 @@ class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """The id of the call; None: an id is made from the numbers of the answer and the block, so that no two calls share
-    one.
-    """
+    """The id of the call. None makes an id from the numbers of the answer and the block, so that all ids differ."""
     input_json: str | None = None
-    """A text that is streamed verbatim instead of `input`, for arguments that are not JSON."""
+    """Text that is streamed unchanged instead of `input`, for arguments that are not valid JSON."""
 
 
 Block = Text | Thinking | ToolUse | Mapping[str, Any]
-"""A content block. A mapping is a block of any other type; it is sent whole, as it is, in `content_block_start`."""
+"""A content block. A mapping is a block of any other type. It is sent unchanged in `content_block_start`."""
 
 
 class Turn(Struct, frozen=True):
     """One assistant message."""
 
     content: str | Sequence[Block] = ()
-    """The content of the message. A string is one text block, as in the API. Empty: a message without content."""
+    """The content of the message. A string stands for one text block, as in the API. May be empty."""
     stop_reason: str | None = None
-    """The stop reason; an empty text is sent as it is. None: `tool_use` if there is a tool call, else `end_turn`."""
+    """The stop reason, sent unchanged even if it is empty. None means `tool_use` if there is a tool call, otherwise
+    `end_turn`.
+    """
     stop_sequence: str | None = None
     stop_details: Mapping[str, Any] | None = None
-    """The details that the API sends with `stop_reason: "refusal"`. None: they are left out."""
+    """The details that the API sends with `stop_reason: "refusal"`. None omits them."""
     usage: Mapping[str, Any] | None = None
-    """Token counts, sent verbatim. None: 10 input tokens, and a quarter of the characters as output tokens."""
+    """Token counts, sent unchanged. None means 10 input tokens, and one output token for every four characters."""
     model: str | None = None
-    """The model of the answer; None: the model of the request."""
+    """The model in the answer. None means the model of the request."""
     id: str | None = None
-    """The id of the message; None: made from the number of the answer."""
+    """The id of the message. None makes an id from the number of the answer."""
     chunk_chars: int = 16
-    """Characters per delta of text, thinking and tool input. 0: one delta has all characters."""
+    """The number of characters per delta of text, thinking and tool input. 0 means all characters in one delta."""
     pings_before_start: int = 0
-    """`ping` events before `message_start`."""
+    """The number of `ping` events before `message_start`."""
     ping_every: int = 0
-    """A `ping` is sent each time this number of events has been sent. 0: none."""
+    """A `ping` is sent each time this number of events has been sent. 0 means no pings."""
 
     def __post_init__(self) -> None:
         for name in ("chunk_chars", "pings_before_start", "ping_every"):
@@ -77,14 +79,14 @@ class Turn(Struct, frozen=True):
 
 
 STAND_IN = Turn(content="Hello from the mock API.")
-"""The answer that a fault breaks when its step has no turn of its own."""
+"""The answer that a fault breaks if its step has no turn."""
 
 
 class Step(Struct, frozen=True):
-    """The answer to one request: a turn, a fault, or a turn broken by a fault."""
+    """The answer to one request: a turn, a fault, or a turn that a fault breaks."""
 
     turn: Turn | None = None
-    """The answer of this step. None: if the fault breaks an answer, it breaks a short greeting."""
+    """The answer. None means a short greeting, if the fault needs an answer to break."""
     fault: Fault | None = None
     repeat: int | Literal["forever"] = 1
     """How many requests in a row get this step."""
@@ -99,7 +101,7 @@ class Step(Struct, frozen=True):
 
 
 Playable = Step | Turn | Fault
-"""A step, or a bare turn or fault, which is accepted in the place of a step."""
+"""A step, or a turn or fault that stands for a step."""
 
 
 def as_step(playable: Playable) -> Step:
@@ -115,11 +117,11 @@ class Model(Struct, frozen=True):
 
     id: str
     max_input_tokens: int | None = None
-    """The window of the model; None: sent as null."""
+    """The context window of the model. None is sent as null."""
     max_tokens: int | None = None
-    """The longest answer of the model; None: sent as null."""
+    """The longest answer of the model in tokens. None is sent as null."""
     fault: Fault | None = None
-    """The fault that breaks every answer about this model."""
+    """A fault that breaks every answer about this model, or None."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -142,26 +144,25 @@ def _refuse_fault_without_effect(fault: Fault, *, describes: bool) -> None:
 
 
 Script = Callable[["RecordedRequest", int], Playable]
-"""Computes a step from the request and the number of steps already taken (0 for the first)."""
+"""A function that computes a step from the request and the number of steps used so far."""
 
 
 class Scenario(Struct, frozen=True):
-    """The steps for the requests to `/v1/messages`, in order, and how strictly requests are checked."""
+    """The steps that answer requests to `/v1/messages`, in order, and how strictly requests are checked."""
 
     steps: Sequence[Playable] = ()
-    """The steps, in order. Each request that is not refused uses up one step. When none is left, requests are refused
-    with 400.
+    """The steps in order. Each accepted request uses up one. When none is left, requests are refused with status 400.
     """
     description: str = ""
     models: Sequence[Model] = ()
-    """The models that can be looked up. A lookup uses up no step; any other model is a 404."""
+    """The models that can be looked up; any other model is a 404. A lookup uses up no step."""
     validate: bool = True
-    """Refuse requests the API would refuse. A refused request uses up no step."""
+    """Whether to refuse requests that the API would refuse. A refused request uses up no step."""
     require_key: bool = False
-    """Refuse requests without `x-api-key` or `Authorization` with 401."""
+    """Whether to refuse requests without `x-api-key` or `Authorization`, with status 401."""
     parse_requests: bool = True
-    """False, for benchmarks: request bodies are read but not parsed, requests are not validated, and every answer is a
-    stream.
+    """Whether to parse request bodies. If False (for benchmarks), bodies are only read, requests are not validated,
+    and every answer is a stream.
     """
 
     def __post_init__(self) -> None:

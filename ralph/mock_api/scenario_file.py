@@ -1,4 +1,4 @@
-"""Scenario files, TOML or JSON. Refuses unknown keys and wrong types, and names their path."""
+"""Reads scenario files in TOML or JSON. Unknown keys and values of the wrong type are errors that name the path."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class FaultTable(Fault, frozen=True, forbid_unknown_fields=True):
-    """A fault without values of type bytes, which a scenario file cannot hold."""
+    """A fault in a scenario file. It has no values of type bytes, because such a file cannot contain them."""
 
     body: str | dict[str, Any] | list[Any] | None = None
     garbage: str | None = None
 
 
 class StepTable(Turn, frozen=True, forbid_unknown_fields=True):
-    """The keys of a step and of its turn, side by side."""
+    """A step in a scenario file, with the keys of the step and of its turn in one table."""
 
     content: str | tuple[dict[str, Any], ...] = ()
     fault: FaultTable | None = None
@@ -49,11 +49,11 @@ _ALLOWED = {
     "repeat": f'an integer or "{FOREVER}"',
     "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
-"""The allowed values of keys that have only a few. The messages of msgspec about a wrong value do not list them."""
+"""The allowed values of keys that have only a few. Error messages of msgspec do not list them."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
-    """The scenario in a `.json` file, or in a TOML file of any other name. Raises `ScenarioError`."""
+    """Reads a scenario from a `.json` file, or from a TOML file with any other name. Raises `ScenarioError`."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -65,12 +65,12 @@ def load_scenario(path: Path | str) -> Scenario:
 
 
 def example_names() -> list[str]:
-    """The scenarios that come with ralph."""
+    """The names of the scenarios that come with ralph."""
     return sorted(entry.name.removesuffix(".toml") for entry in _examples().iterdir())
 
 
 def load_example(name: str) -> Scenario:
-    """One of `example_names`. Raises `ScenarioError`."""
+    """Reads the scenario with one of the `example_names`. Raises `ScenarioError`."""
     if name not in example_names():
         raise ScenarioError(f"no example scenario {name!r}; there are: {', '.join(example_names())}")
     return parse_scenario((_examples() / f"{name}.toml").read_text(encoding="utf-8"), name=name)
@@ -81,7 +81,7 @@ def _examples() -> Traversable:
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
-    """Parses the text of a scenario. `name` begins the text of every error."""
+    """Parses the text of a scenario. Raises `ScenarioError`, whose message begins with `name`."""
     try:
         return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:
@@ -122,8 +122,8 @@ def _fault(table: FaultTable | None) -> Fault | None:
 
 
 def _decoded(value: object, kind: Any, path: str = "$") -> Any:
-    """Converts the value to the type `kind`. Raises ScenarioError, with one line that names the path and, if there are
-    only a few, the allowed values.
+    """Converts the value to the type `kind`. Raises ScenarioError. The message is one line that names the path and,
+    if there are only a few, the allowed values.
     """
     try:
         return convert(value, kind)

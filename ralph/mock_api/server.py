@@ -1,4 +1,4 @@
-"""The server: listens, gives each connection a thread, and ends them all at once. Knows nothing of HTTP."""
+"""The server, which listens and runs each connection in a thread. Closing it ends all connections at once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _BACKLOG = 128
 
 
 class MockApi:
-    """A scripted Messages API server on 127.0.0.1. Also a context manager: started on entry, closed on exit.
+    """A scripted Messages API server on 127.0.0.1. As a context manager, it starts on entry and closes on exit.
 
-    `scenario` gives the steps and how strict the server is; `script` computes the steps instead.
-    `port` 0: any free one. `record`: a file that gets one JSON object per request, appended.
-    `keep_requests`, `keep_bodies`: how many requests, and bodies of them, stay in memory; None: all.
+    `scenario` contains the steps and says how strict the server is. If there is a `script`, it computes the steps,
+    and the scenario must have none. `port` 0 means any free port. `record` is a file to which one JSON object per
+    request is appended. `keep_requests` and `keep_bodies` limit how many requests and bodies stay in memory; None
+    means all.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class MockApi:
         self._script = script
         self._wanted_port = port
         self._recorder = Recorder(path=record, keep_requests=keep_requests, keep_bodies=keep_bodies)
-        # One more writer of the same file; each line is one append.
+        # Both recorders write to the same file. Their lines do not mix, because each line is one append.
         self._lookups = Recorder(path=record, keep_requests=keep_requests)
         self._responder = Responder(self._scenario, script, self._recorder, self._lookups)
         self._listener: socket.socket | None = None
@@ -57,7 +58,7 @@ class MockApi:
         self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
 
     def start(self) -> Self:
-        """Start listening. Raises OSError when the port is taken, RuntimeError when the machine has no thread left."""
+        """Starts to listen. Raises OSError if the port is in use, and RuntimeError if the machine has no free thread."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Lets a port be used again while connections of the last server linger in TIME_WAIT.
@@ -75,10 +76,10 @@ class MockApi:
         return self
 
     def close(self) -> None:
-        """End every connection at once, stalls included. A closed server cannot be started again."""
+        """Ends all connections at once, even stalled ones. A closed server cannot be started again."""
         self._closing.set()
         if self._listener is not None:
-            # Connecting to ourselves is the portable way out of accept().
+            # A connection to this server itself is the portable way to end a blocked accept().
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
             self._acceptor.join(_JOIN_LIMIT_S)
@@ -103,31 +104,33 @@ class MockApi:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens; 0 before `start()`."""
+        """The port on which the server listens, or 0 before `start()`."""
         return self._port
 
     @property
     def base_url(self) -> str:
-        """The address without a path: clients add `/v1/messages`."""
+        """The URL without a path, to which clients add `/v1/messages`."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def requests(self) -> tuple[RecordedRequest, ...]:
-        """The requests that are still kept, oldest first, as a copy. Lookups of models are not among them."""
+        """A copy of the stored requests, the oldest first. Does not include model lookups."""
         return self._recorder.requests()
 
     @property
     def lookups(self) -> tuple[RecordedRequest, ...]:
-        """The requests `GET /v1/models/{id}` that are still kept, as a copy. They are numbered and counted apart."""
+        """A copy of the stored requests `GET /v1/models/{id}`. They are numbered and counted separately."""
         return self._lookups.requests()
 
     @property
     def request_count(self) -> int:
-        """The number of requests so far, kept or not. Lookups of models are not counted."""
+        """The number of requests so far, stored or not. Does not include model lookups."""
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Wait until `count` requests have come in total. Returns False if the time is over first."""
+        """Waits until `count` requests have arrived since the start. Returns False if that takes longer than
+        `timeout_s` seconds.
+        """
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:
@@ -140,7 +143,7 @@ class MockApi:
             try:
                 sock, _ = listener.accept()
             except OSError:
-                # A client that left before it was accepted, or no file descriptor free for now.
+                # The client left before it was accepted, or no file descriptor is free at the moment.
                 self._closing.wait(0.01)
                 continue
             if self._closing.is_set():
@@ -182,8 +185,9 @@ def run_forever(
     ready: Callable[[MockApi], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve until `stop` is set. An exception such as KeyboardInterrupt also ends the server, and is passed on. `ready`
-    is called once the server listens. Only the newest requests stay in memory; the file `record` gets all of them.
+    """Runs a server until `stop` is set, or without end if `stop` is None. An exception such as KeyboardInterrupt
+    also ends the server and is raised again. `ready` is called when the server listens. Only the newest requests stay
+    in memory. All requests are appended to the file `record`, if it is given.
     """
     with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
         if ready is not None:

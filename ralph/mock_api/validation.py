@@ -1,7 +1,7 @@
-"""Finds requests that the API would refuse with 400, in the API's words. Pure; knows nothing of models or money.
+"""Finds requests that the API would refuse with status 400, and returns the API's message. Pure.
 
-Stricter than the API in one point: neighbouring messages of one role are not merged, because clones do not merge
-them.
+It does not check whether a model exists. The API merges consecutive messages with the same role before it checks
+them. This module does not, because other servers do not merge messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ralph.mock_api.message_rules import blocks_of, message_violations, text_vio
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_REQUEST_BYTES = 32 * 1024 * 1024  # the API's documented limit for this endpoint; over it comes a 413
+# The API's documented limit for this endpoint. A larger request gets status 413.
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
 _MAX_CACHE_MARKERS = 4
 _VERSIONS = ("2026-10-21", "2023-06-01")
 _SAMPLING = frozenset({"temperature", "top_p", "top_k"})
@@ -40,11 +41,11 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class InvalidBodyError(Exception):
-    """The body is no JSON object; the text is the API's message."""
+    """The body is not a JSON object. The message is the API's."""
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The request as an object. Raises `InvalidBodyError`."""
+    """Parses the request body as a JSON object. Raises `InvalidBodyError`."""
     try:
         payload = json.loads(body.decode())
         if _SURROGATE_ESCAPE.search(body):
@@ -59,9 +60,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
 def find_violation(
     payload: Mapping[str, Any], headers: Mapping[str, str], *, continues_turn: bool = False
 ) -> str | None:
-    """The API's message for the first fault; None: the request is valid.
-
-    `continues_turn`: the previous answer ended in `pause_turn`, so the last message may be the assistant's.
+    """The API's message about the first error in the request, or None if the request is valid. `continues_turn` says
+    that the previous answer ended with `pause_turn`, so that the last message may be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
 
@@ -133,7 +133,9 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """The number of cache markers: on blocks, on blocks inside tool results, and at the top level of the request."""
+    """The number of cache markers in the request: on blocks, on blocks inside tool results, and on the request
+    itself.
+    """
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -1,1 +1,1 @@
-"""Output for users and programs: JSON lines on standard output, sentences on standard error, the result."""
+"""Output for users and programs: JSON lines and results on standard output, sentences on standard error."""

@@ -1,4 +1,4 @@
-"""The one stream of events of a run or a loop, and the sinks at its end."""
+"""Passes the events of a run or a loop on to sinks, which are objects that print, count or record events."""
 
 from __future__ import annotations
 

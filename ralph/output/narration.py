@@ -1,8 +1,7 @@
-"""Turns events into lines for people on standard error: the model's text, its tool calls, retries, the
-outcome.
+"""Turns events into lines for people on standard error: the model's text, its tool calls, retries, and the outcome.
 
-The model's text appears line by line while it streams. The text of a retried answer appears only once the
-answer is whole, below the lines about the retries. Colour only on a terminal.
+The model's text is printed line by line while it arrives. If an answer is retried, its text is printed only when the
+answer is complete, below the lines about the retries. Colour is used only on a terminal.
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""Characters. A longer line is printed in parts while it streams, instead of being held until it is whole."""
-# The argument that says most about a call, by tool.
+"""The length of a line, in characters, above which it is printed in parts while it arrives. So ralph need not hold a
+very long line in memory."""
+# For each tool, the argument that says most about a call.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
     "Write": "file_path",
@@ -50,7 +50,7 @@ _WHY_FINAL = {
     "report": "no final report that fits came",
 }
 _WORDS = (ev.StreamReceived, ev.AnswerAccepted)
-"""Events that contain the model's text."""
+"""The events that contain the model's text."""
 _REPORT_SOURCES = {
     "tool_call": "by tool call",
     "text": "found in the text of an answer",
@@ -59,20 +59,21 @@ _REPORT_SOURCES = {
 
 
 class Narration:
-    """Turns events into lines without line breaks, safe to print on a terminal (`screen_text`)."""
+    """Turns events into lines without line breaks. The lines are safe to print on a terminal (`screen_text`)."""
 
     def __init__(self, *, is_quiet: bool, has_color: bool, shows_text: bool = True) -> None:
-        """With `shows_text` false the model's text is left out: standard output shows it as the answer."""
+        """If `shows_text` is False, the model's text is left out because standard output shows it."""
         self._is_quiet = is_quiet
         self._shows_text = shows_text
         self._has_color = has_color
-        self._unfinished: list[str] = []  # fragments of the line that streams, joined once it is whole
+        self._unfinished: list[str] = []  # fragments of the line that arrives; joined when it is complete
         self._unfinished_chars = 0
         self._streamed = False
-        self._names_targets = False  # where there is one only, its name tells nothing
-        self._was_refusal_told = False  # of the call whose result comes next
+        self._names_targets = False  # with a single target, its name is not worth showing
+        self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """Lines of an answer to a retry. They are kept until the answer is whole. None: no retry is under way."""
+        """The lines of an answer to a retry, which are printed when the answer is complete. None if no retry is under
+        way."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.RunStarted):
@@ -100,21 +101,24 @@ class Narration:
         return isinstance(event, _WORDS) and not self._shows_text
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """The error line of a failed attempt. An interrupted attempt has none: the outcome reports it."""
+        """Yields the error line of a failed attempt, and nothing for other attempts.
+
+        An interrupted attempt has no error line, because the outcome reports the interruption.
+        """
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """The text of a line of ralph's own, or of a part of that line. It is coloured only on a terminal."""
+        """Makes the text of one of ralph's own lines safe for a terminal, and colours it if `has_color` was given."""
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
         match event:
             case ev.RunStarted():
-                yield self.color("dim", f"[ralph] {event.model} in {event.cwd}")
+                yield self.color("dim", f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox})")
                 if event.targets:
                     yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
             case ev.ToolStarted():
@@ -164,7 +168,7 @@ class Narration:
                     color, f"[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}"
                 )
             case ev.ContextCompacted():
-                self._streamed = False  # what stands above is the summary, and was taken
+                self._streamed = False  # the streamed text was the summary, which was used
                 how = event.trigger.replace("_", " ") + (", no summary" if event.source == "cut" else "")
                 sizes = f"about {event.pre_tokens:,} tokens became {event.post_tokens:,}"
                 yield self.color("yellow", f"[context] compacted ({how}): {sizes}")
@@ -209,7 +213,7 @@ class Narration:
             self._streamed = True
             *ends_of_lines, rest = str(delta.get("text", "")).split("\n")
             for end in ends_of_lines:
-                # Only a whole line tells: a control sequence may come in several pieces.
+                # Only complete lines are made safe, because a control sequence may arrive in several pieces.
                 yield from self._said("".join(self._unfinished) + end)
                 self._unfinished.clear()
             self._unfinished.append(rest)
@@ -218,7 +222,10 @@ class Narration:
                 yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
-        """The text of an answer that did not stream (a whole message as JSON)."""
+        """Yields the text of an answer that was not streamed, because the server sent it as one JSON message.
+
+        The text of a streamed answer has been printed before.
+        """
         yield from self._rest_of_text()
         if not self._streamed:
             for block in message["content"]:
@@ -227,7 +234,10 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Drops text that was held back, and marks text that was already printed as discarded."""
+        """Drops the text of a discarded answer if it was not yet printed.
+
+        If it was printed, yields a line which says that the text above does not count.
+        """
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -243,7 +253,7 @@ class Narration:
             yield from self._said(rest)
 
     def _said(self, text: str) -> Iterator[str]:
-        """Prints the model's text, which may span several lines, or holds it back."""
+        """Yields the lines of the model's text, or holds them back during a retry."""
         lines = foreign_lines(text)
         if self._held is None:
             yield from lines
@@ -257,15 +267,17 @@ class Narration:
 
 
 def outcome_line(event: ev.RunEnded) -> str:
-    """The last line: the outcome, the exit code unless it is 0, the error, and the turns, time, retries, tokens and
-    cost of the run.
+    """The last line of a run.
+
+    It has the outcome, the exit code unless that is 0, the last error, and the run's turns, time, retries, tokens and
+    cost. The numbers are left out if no request was sent.
     """
     tokens, cost = event.usage.tokens, event.usage.cost_usd
     code = f" (exit {event.exit_code})" if event.exit_code else ""
     why = f": {one_line(event.errors[-1])}" if event.errors else ""
     ending = f"{event.outcome.value}{code}{why}"
     if not event.api_s:
-        return ending  # nothing was sent, so there is nothing to count
+        return ending  # no request was sent, so there are no numbers
     parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
     if event.retries:
         parts.append(f"{event.retries} retries, {_seconds(event.waited_s)}s waited")
@@ -276,23 +288,29 @@ def outcome_line(event: ev.RunEnded) -> str:
 
 
 def one_line(text: str) -> str:
-    """A server's text as one line of limited length, so that it cannot forge a line of ralph's own."""
+    """Text from a server or a program as one line, which is cut after `LONGEST_ERROR` characters.
+
+    Without line breaks, such text cannot imitate one of ralph's own lines.
+    """
     line = " ".join(in_one_line(text).split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for a name. A name from a newer ralph's journal is shown as it is, with spaces."""
+    """The words for a name. A name without words is returned with spaces for underscores.
+
+    Such names come from journals of newer versions of ralph.
+    """
     return words.get(name, name.replace("_", " "))
 
 
 def _seconds(value: float) -> str:
-    """Seconds as text: no decimals if whole, else to the millisecond; never with an exponent."""
+    """Seconds as text. Whole numbers have no decimals, others have up to three. An exponent is never used."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def describe_call(call: ToolCall) -> str:
-    """A call in one line: the tool's name and the most telling argument, shortened."""
+    """A tool call in one line: the name of the tool, and the most important argument, shortened."""
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -301,17 +319,19 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _announced(call: ToolCall) -> str:
-    """The line that announces a call.
+    """The line that announces a tool call.
 
-    A final report's summary is left out: it is printed when the report is accepted.
+    The summary of a final report is left out, because it is printed when the report is accepted.
     """
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
 
 
 def _gist(event: ev.ToolFinished) -> str:
-    """The most telling line of a tool's error. For Bash it is the last line, which has the exit code; for other
-    tools it is the first line.
+    """The most informative line of a tool's error.
+
+    For Bash this is the last line, which has the exit code, followed by the line above it. For a final report it is
+    the list of problems. For other tools it is the first line.
     """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:
@@ -319,6 +339,6 @@ def _gist(event: ev.ToolFinished) -> str:
         return one_line("; ".join(problems or lines[:1]))
     if event.call.name != "Bash":
         return lines[0][:LONGEST_SUMMARY]
-    # The exit code stands last, and above it what the command had to say about it.
+    # The last line is the exit code, and the line above is the command's own message.
     said = f": {lines[-2].strip()}" if len(lines) > 1 else ""
     return f"{lines[-1]}{said}"[:LONGEST_SUMMARY]

@@ -1,7 +1,8 @@
-"""Writes the files that the user named (`--result-file`, `--metrics-file`), whole or not at all.
+"""Writes the files that the user named with `--result-file` or `--metrics-file`. A regular file is replaced as a
+whole or not at all.
 
-A link of that name is replaced, never followed: in a working directory an agent could have put it there.
-Refuses a path that leaves the repository through one of the repository's own links.
+If the path is a symbolic link, the link itself is replaced and not followed, because an agent could have created it.
+A path is refused if it leaves a repository through a link inside that repository.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# /dev/stdout and /dev/fd/3 are links of the system's: they mean what they lead to.
+# /dev/stdout and /dev/fd/3 are links that the system makes. The user means their target.
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
-    """Why the file could not be written, checked before anything is sent; None: it can be written.
+    """The reason why the file cannot be written, or None if it can. Ralph checks this before it sends any request.
 
-    `path`: absolute. `directories`: where ralph was called and where it works; links in them may not lead
-    outside them.
+    `path` is absolute. `directories` are the directory where ralph was called and the working directory. A link
+    inside the repositories of these directories must not lead out of the repository.
     """
     if os.path.isdir(path):  # noqa: PTH112 - strings throughout
         return f"{path} is a directory"
     if _is_of_the_system(path):
         return None
-    above = os.path.dirname(path)  # noqa: PTH120 - as above
-    if not os.path.isdir(above):  # noqa: PTH112 - as above
+    above = os.path.dirname(path)  # noqa: PTH120 - strings throughout
+    if not os.path.isdir(above):  # noqa: PTH112 - strings throughout
         return f"the directory {os.path.realpath(above)} does not exist"
     problem = _problem_of_directory(above, os.path.realpath(above), directories)
     if problem is not None:
         return problem
-    if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - as above
+    if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - strings throughout
         return None
     return (
         None if os.access(above, os.W_OK) else f"the directory {os.path.realpath(above)} cannot be written to"
@@ -45,8 +46,9 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
 
 
 def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] = ()) -> None:
-    """Writes the file. A regular file or a link is replaced atomically; a pipe or a device is written to. Raises
-    OSError.
+    """Writes the file. Raises OSError. `path` and `directories` are as in `result_file_problem`.
+
+    A regular file or a link is replaced atomically. To a pipe or a device, the data is written directly.
     """
     if _is_of_the_system(path):
         path = os.path.realpath(path) if _leads_to_file(path) else path
@@ -67,9 +69,10 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """The problem of the directory `above` the file; None: there is none. `real`: its path with all links resolved.
+    """The problem with the directory `above` the file, or None if there is no problem.
 
-    An agent may have turned the directory into a link since the run began, and may turn it back.
+    A path through a link out of a repository is a problem, because an agent may have made the link during the run.
+    `real` is the path of the directory with all links resolved.
     """
     if real == above:
         return None
@@ -90,7 +93,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 def _leads_to_file(path: str) -> bool:
-    """Whether the path is a descriptor that leads to a regular file, such as /dev/stdout after `> out.txt`."""
+    """Whether the path is a descriptor of a regular file, such as /dev/stdout after `> out.txt`."""
     return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
 
 
@@ -103,8 +106,9 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """The mode, owner and other facts of the regular file that will be replaced. Mode and owner are kept. None:
-    there is no regular file.
+    """The status of the regular file that will be replaced, or None if there is no regular file.
+
+    The new file gets the same mode and owner.
     """
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -114,11 +118,11 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """Writes into a special file, without waiting for the reader of a pipe.
+    """Writes to a special file, without waiting for the reader of a pipe.
 
-    Replacing /dev/null by a regular file would break the whole machine.
+    A device such as /dev/null must not be replaced by a regular file, because that would break the machine.
     """
-    link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was none a moment ago
+    link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was not a link a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
     try:
         os.write(descriptor, data)

@@ -1,8 +1,8 @@
-"""The `result` object: the same fields for `json`, `stream-json` and `--result-file`. Pure.
+"""Makes the `result` object, which has the same fields in `json`, in `stream-json` and in `--result-file`. Pure.
 
-Names and fields are those that readers of headless agent CLIs know (specs/output.md). Only ralph has the fields
-`terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`, `guard`,
-`session_num_turns` and `session_cost_usd`.
+The fields have the names that readers of other headless agents know (specs/output.md). These fields exist only in
+ralph: `terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`,
+`guard`, `session_num_turns`, `session_cost_usd`, `sandbox` and `sandbox_protections`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
         "retries": ended.retries,
         "waited_s": ended.waited_s,
     }
+    if ended.sandbox is not None:
+        result["sandbox"] = ended.sandbox
+        result["sandbox_protections"] = dict(ended.protections)
     answer = ended.result if ended.result is not None else api_error_text(ended)
     if answer is not None:
         result["result"] = answer
@@ -66,7 +69,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """`max_turns` or `max_budget_usd`, for readers of a result; None: the result's subtype names no limit."""
+    """The limit that a result's subtype names: `max_turns` or `max_budget_usd`. None if it names no limit."""
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 
@@ -85,12 +88,15 @@ def _subtype(ended: RunEnded) -> str:
 
 
 def _rounded(cost_usd: float | None) -> float | None:
-    """The cost to a millionth of a dollar: sums of floats have rounding errors."""
+    """The cost rounded to a millionth of a dollar, because sums of floats have rounding errors."""
     return None if cost_usd is None else round(cost_usd, 6)
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """Usage in the form of the API. ralph uses no server tools, so their counts are 0."""
+    """The token usage in the form of the API.
+
+    The counts of server tools (tools that the API runs) are 0, because ralph uses none.
+    """
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,
@@ -105,7 +111,7 @@ def usage_object(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def api_error_text(ended: RunEnded) -> str | None:
-    """The text that replaces the answer when an API failure ended the run; None: something else ended it."""
+    """The text that replaces the answer if a failure of the API ended the run. None if something else ended it."""
     return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 

@@ -1,7 +1,8 @@
-"""Cuts secrets out of an object before it is written: string by string, so that it stays valid JSON.
+"""Removes secrets from an object before it is written. Each string is redacted by itself, so that the object remains
+valid JSON.
 
-File content from Read, Edit and Write is left as it is, or a later edit would not match. The output of the
-other tools is redacted before it gets here.
+The file contents in the calls and results of Read, Edit and Write are not changed, because a later edit would not
+match otherwise. The output of the other tools has been redacted before.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ if TYPE_CHECKING:
 
 _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 
-# ralph's own words and numbers, which programs go by.
+# Keys whose values are ralph's own and are read by programs.
 _OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
 
-# Below these nothing is ralph's own, whatever a key is called.
+# No value below these keys is ralph's own, whatever the key is called.
 _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with `redact` applied to its strings. Texts of ralph's own and content of files stay as
-    they are.
+    """A copy of a JSON value in which `redact` is applied to the strings.
+
+    The values of `_OWN_KEYS`, the arguments of the file tools and the contents of tool results are not changed.
     """
     if isinstance(value, str):
         return redact(value)
@@ -42,7 +44,7 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a foreign JSON value with `redact` applied to every string, except the keys of objects."""
+    """A copy of a JSON value in which `redact` is applied to every string. The keys of objects are not changed."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list | tuple):

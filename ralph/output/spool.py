@@ -1,8 +1,9 @@
-"""Writes to a file descriptor without making the run wait for its reader.
+"""Writes to a file descriptor without making the run wait for the reader.
 
-A thread writes; unread data is kept up to a limit. A reader that has gone (EPIPE) or never existed (closed
-descriptor) is no error: the run continues. If the machine has no thread left, the data waits for one, and at
-the end the main thread writes it: a missing thread must not cost the result.
+A thread writes the data. Data that the reader has not yet taken is kept up to a limit. It is no error if the reader
+has closed its end (EPIPE) or if the descriptor is closed; the run continues. If the machine has no thread left, the
+data is kept until there is one. At the end the main thread writes what is left, so that a missing thread does not
+cost the result.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
-# The other side of a pipe, socket or terminal left, or there never was one: it does not want to know.
+# The reader of a pipe, socket or terminal has closed it, or there never was a reader.
 _READER_IS_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO})
 
-# A night's events are a few megabytes; a reader further behind than this has stopped reading.
+# The events of a night are a few megabytes. A reader that is further behind has stopped reading.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 
 # A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX asks for 512).
@@ -35,10 +36,7 @@ _A_READER = "a reader of the output"
 
 
 def is_one_stream(one_fd: int, other_fd: int) -> bool:
-    """Whether both descriptors lead to the same pipe, socket or file, as after `2>&1`.
-
-    False for a terminal.
-    """
+    """Whether both descriptors are the same pipe, socket or file, as after `2>&1`. It is False for a terminal."""
     try:
         one, other = os.fstat(one_fd), os.fstat(other_fd)
     except OSError:
@@ -55,18 +53,19 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """The error that lost data although the reader had not gone (a full disk, a broken device); None: there was
-        no such error."""
+        """The error that lost data, such as a full disk or a broken device. None if there was no such error. A reader
+        that has closed its end is not such an error."""
         self.dropped_writes = 0
-        """Writes that were dropped because the reader was too far behind."""
+        """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False
         self._rest = memoryview(b"")
-        """The unwritten rest of a write that the main thread has started."""
+        """The part of a write that the main thread has begun and not yet finished."""
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queues one write. With `must_arrive`, as for the result, the data is kept even beyond the limit of unread
-        bytes.
+        """Queues data to be written. Drops the data if it exceeds the limit of unread bytes.
+
+        If `must_arrive` is True, the data is kept in any case. The result is written in this way.
         """
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
@@ -88,7 +87,7 @@ class Spool:
             return self._unread_bytes
 
     def drain(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Waits until everything is written, at most until `until_s`. Raises `Interrupted`."""
+        """Waits until everything is written, or until the time `until_s` of `clock`. Raises `Interrupted`."""
         drained = waiter.mailbox()
         self._queue.put(drained)
         if not self._has_thread:
@@ -117,7 +116,7 @@ class Spool:
             self._unread_bytes -= len(item)
 
     def _write_here(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Writes the queue from the main thread, in pieces small enough never to block.
+        """Writes the queue from the main thread until `until_s`, in pieces that are small enough not to block.
 
         Raises `Interrupted`.
         """
@@ -155,9 +154,9 @@ class Spool:
                 self.failure = error
 
     def _has_left(self, error: OSError) -> bool:
-        """Whether the error means that the reader has gone.
+        """Whether the error means that the reader has closed its end.
 
-        EIO means so only for a terminal: a failing disk reports it too.
+        EIO means this only for a terminal, because a failing disk reports EIO too.
         """
         if error.errno == errno.EIO:
             return stat.S_ISCHR(os.fstat(self._fd).st_mode)

@@ -1,7 +1,7 @@
-"""Writes whole lines to the standard streams, for commands that answer once. A run has a `Writer`, which
-never blocks.
+"""Writes whole lines to the standard streams, for commands other than `ralph run`. A run uses a `Writer` instead,
+which never blocks.
 
-It does not redact standard output: the caller has done that.
+This module does not redact what goes to standard output. The caller must have done that.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CODES: dict[Color, str] = {"red": "31", "green": "32", "yellow": "33", "blue": 
 
 
 class ReaderLeftError(Exception):
-    """The reader of standard output has closed it (`| head`): nothing went wrong."""
+    """The reader has closed standard output, as `| head` does. This is not a failure."""
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints the lines.
+    """Prints the lines. Characters that cannot be encoded become question marks.
 
-    Raises ReaderLeftError, and OSError for a full disk. Bytes that are no text become question marks.
+    Raises ReaderLeftError if the reader has closed standard output, and OSError if the disk is full.
     """
     try:
         for line in lines:
@@ -40,7 +40,10 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 class ErrorLines:
-    """Ralph's own lines on standard error, each with a mark in front: redacted, in one line, coloured on a terminal."""
+    """Writes ralph's own lines to standard error.
+
+    Each line begins with a mark such as `[loop]`. It is redacted, and coloured on a terminal.
+    """
 
     def __init__(self, mark: str, *, redact: Callable[[str], str], has_color: bool) -> None:
         self._mark = mark
@@ -48,18 +51,18 @@ class ErrorLines:
         self._has_color = has_color
 
     def write(self, text: str, color: Color | None = None) -> None:
-        """Writes one line. If standard error is closed, the line is lost, without an error."""
+        """Writes one line. If standard error is closed, the line is lost without an error."""
         line = f"{self._mark} {' '.join(self._redact(in_one_line(text)).split())}"
         _write_error_line(line if color is None or not self._has_color else colored(color, line))
 
 
 def complain(text: str) -> None:
-    """Writes one line of ralph's own to standard error, at the end of a command."""
+    """Writes one line that begins with `ralph:` to standard error, at the end of a command."""
     _write_error_line(f"ralph: {' '.join(in_one_line(text).split())}")
 
 
 def _write_error_line(line: str) -> None:
-    """Writes the line in one call where possible, so that other processes cannot split it."""
+    """Writes the line in one system call if possible, so that the output of other processes cannot split it."""
     left = f"{line}\n".encode("utf-8", "backslashreplace")
     with suppress(OSError):
         while left:
@@ -67,5 +70,5 @@ def _write_error_line(line: str) -> None:
 
 
 def colored(color: Color, text: str) -> str:
-    """The text in this colour, for a terminal. `text` must have passed `screen_text` already."""
+    """The text with control sequences for this colour. `text` must be safe for a terminal (`screen_text`)."""
     return f"\x1b[{_CODES[color]}m{text}\x1b[0m"

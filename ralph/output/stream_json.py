@@ -1,6 +1,6 @@
-"""Turns events into `stream-json` objects, under the names that existing readers know. Pure.
+"""Turns events into the objects of `stream-json`, with the names that existing readers know. Pure.
 
-The writer adds `type`, `uuid` and `session_id` to every object.
+The writer adds `uuid` and `session_id` to every object.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block
 
-# Readers warn about a version below "2."; the object also says who really writes.
+# Readers warn about a version below "2.". The object also names ralph and its version.
 READERS_WANT_VERSION = "2.0.0"
 OUTPUT_STYLE = "default"
-# Readers know by it that no model has said the message.
+# It tells readers that no model wrote the message.
 _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects for one event: none, one, or one per content block. The result is made elsewhere."""
+    """The objects for one event: none, one, or one per content block.
+
+    The result is not among them. `result_object.py` makes it.
+    """
     match event:
         case ev.RunStarted():
             return [_init(event, ralph_version)]
@@ -65,12 +68,13 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "plugins": [],
         "claude_code_version": READERS_WANT_VERSION,
         "ralph_version": ralph_version,
-        "sandbox": "none",
+        "sandbox": event.sandbox,
+        "sandbox_protections": dict(event.protections),
     }
 
 
 def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
-    """The assistant message by which readers recognise an API failure; None: no API failure ended the run."""
+    """The assistant message from which readers learn about an API failure. None if no API failure ended the run."""
     text = api_error_text(ended)
     if text is None or ended.api_failure is None:
         return None
@@ -89,14 +93,12 @@ def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | Non
 
 
 def _shown(block: Block) -> Block:
-    """The block. A tool result gets an explicit `is_error`, which the API may omit for a success, but readers
-    expect.
-    """
+    """The content block. A tool result without `is_error` gets `is_error: false`, because readers expect this key."""
     return {"is_error": False, **block} if block.get("type") == "tool_result" else block
 
 
 def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
-    """One object per content block, all with the message's id, as other producers do it."""
+    """One object per content block. Each has the id of the message, because readers expect that."""
     shared = {
         name: event.message.get(name)
         for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence", "usage")

@@ -1,4 +1,8 @@
-"""Converts events outside the conversation to `system` objects, for output and journal, and back. Pure."""
+"""Converts events that are not part of the conversation to `system` objects for the output and the journal, and
+converts them back.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -70,12 +74,17 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ),
     ev.Notice: ("notice", {"text": "text"}),
 }
-"""Events whose object holds their fields unchanged: the subtype, and the event's field for each key."""
+"""Events whose objects contain the events' fields unchanged. Each type of event has the subtype of its object, and
+the name of the event's field for each key of the object.
+"""
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The event's fields for the journal: those of the output, and every attempt, but no heartbeats."""
+    """The keys and values of the record for an event in the journal. None if the journal does not record the event.
+
+    The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
+    """
     match event:
         case ev.Heartbeat():
             return None
@@ -107,12 +116,14 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def error_name(kind: str) -> str:
-    """The public name of this kind of failure."""
+    """The name that the output uses for this kind of failure."""
     return _ERROR_NAMES.get(FailureKind(kind), "unknown")
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The fields of an event outside the conversation; None for all others."""
+    """The keys and values of the `system` object for an event. None for events that the output does not show as such
+    an object.
+    """
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
@@ -160,9 +171,10 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """The event that `system_fields` was made from, as far as the fields go; None for an unknown kind.
+    """The event from which `system_fields` made these keys and values. None for subtypes that cannot be converted
+    back.
 
-    Fields that journals of format 1 lack get their defaults. Raises ValidationError for fields that no run
+    A field whose key journals of format 1 do not have gets its default. Raises ValidationError for values that no run
     writes.
     """
     subtype = fields.get("subtype")

@@ -1,7 +1,7 @@
-"""All output of a run: one `Events` sink that writes both standard streams, redacted. It decides nothing
-about the run.
+"""Writes all output of a run. One `Events` sink writes redacted text to both standard streams.
 
-Standard output has the result, in the chosen format; standard error has lines for people.
+Standard output gets the result in the chosen format, and responses to the driver, the program that steers ralph
+through standard input. Standard error gets lines for people. This module makes no decision about the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from ralph.output.narration import Narration
-from ralph.output.result_file import write_result_file
 from ralph.output.result_object import result_object
 from ralph.output.shown_object import redacted, shown
 from ralph.output.spool import Spool
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
 
 OutputFormat = Literal["text", "json", "stream-json"]
 
-# A reader that never reads is waited for this long at the end; it fits into the six seconds of a signal.
+# How long ralph waits at the end for a reader that does not read. A signal allows six seconds in all.
 LAST_CHANCE_S = 5.0
 LAST_CHANCE_AFTER_SIGNAL_S = 0.5
 
-# Answers are never left out, so there may not be more of them than this and one.
+# Responses are never dropped. So another one is written only if at most this much is unread.
 MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
 
 _CLEAR_LINE = b"\r\x1b[K"
@@ -47,14 +46,15 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """The file that also gets the `result` object, by atomic rename; None: no file."""
+    """The file to which the `result` object is also written, by atomic rename. None if there is no such file."""
     directories: tuple[str, ...] = ()
-    """The directories where ralph was called and where it works, absolute; links in them may not lead
-    outside them."""
+    """The directory where ralph was called and the working directory, as absolute paths. `result_file_problem` says
+    what they are for.
+    """
 
 
 class Writer:
-    """An `Events` sink over two file descriptors."""
+    """An `Events` sink that writes to two file descriptors."""
 
     def __init__(
         self,
@@ -71,40 +71,39 @@ class Writer:
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_on_terminal`: standard output is a terminal, so control sequences are removed from what it
-        shows.
+        """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from it.
 
-        `is_one_terminal`: both descriptors are the same terminal, which need not show the answer twice.
-        `is_one_stream`: both are one pipe or file. Then lines for people would break the JSON, and text
-        output would hold the model's text twice.
+        `is_one_terminal` is True if both descriptors are the same terminal. The answer is then shown only once.
+        `is_one_stream` is True if both descriptors are the same pipe or file. Then lines for people are left out of
+        JSON output, which they would break, and a text answer is not written twice.
         """
         self._options = options
         self._session_id = session_id
-        """The id of the session; before it is open, the id that a new session would get."""
+        """The id of the session. Before the session is open, it is the id that a new session would get."""
         self._ralph_version = ralph_version
         self._redact = redact
-        """Cuts secrets out of everything that is written."""
+        """Removes secrets from everything that is written."""
         self.tells_people = not is_one_stream or options.output_format == "text"
-        """Whether lines are written to standard error."""
+        """Whether lines for people are written to standard error."""
         self._narration = Narration(
             is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream
         )
         self._is_on_terminal = is_on_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
-        # One spool for one stream: nothing overtakes the answer or tears it.
+        # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._counting = ""
-        """The countdown that is on the screen; empty: there is none."""
+        """The countdown that the terminal shows, or an empty text if it shows none."""
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Writes the event. At the end of a run it writes only the result; `tell_end` writes the last lines."""
+        """Writes an event. For the end of a run, it writes only the result. `tell_end` writes the last lines."""
         if self._is_closing:
-            return  # a heartbeat of the last wait: the result stays the last word
+            return  # a heartbeat during the last wait must not follow the result
         if isinstance(event, SessionOpened):
             self._session_id = event.session_id
             return
@@ -120,34 +119,40 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """Whether little enough is unread that the driver may get another answer. A driver that reads its answers leaves
-        this room.
+        """Whether there is room for another response to the driver.
+
+        A driver that reads its responses always leaves room.
         """
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
-        """Writes an answer to the driver, even while the output is closing."""
+        """Writes a response to the driver, even while the output is closing."""
         line = json.dumps(shown(fields, self._redact), ensure_ascii=False, separators=(",", ":"))
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
-        """Shows the remaining seconds of a wait on a terminal, in one line. 0 removes the line."""
+        """Shows the remaining seconds of a wait in one line on a terminal. If `left_s` is 0, removes the line."""
         left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
         if left != self._counting:
             self._counting = left
             self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
 
     def write_result_file(self, ended: RunEnded) -> None:
-        """Writes the result file. Raises OSError; the file then has its old content or does not exist."""
+        """Writes the result file, if the options name one. If this raises OSError, the file keeps its old content, or
+        still does not exist.
+        """
         if self._options.result_file is not None:
+            from ralph.output.result_file import write_result_file  # noqa: PLC0415 - few runs write one
+
             result = self._json_line(result_object(ended, self._session_id))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Gives the reader of standard output a last chance to read the rest. A signal shortens the wait.
+        """Waits until everything is written to standard output, or for `last_chance_s` seconds. A signal shortens the
+        wait. After this call, `emit` writes nothing more.
 
-        Returns the error that kept the result from being written, such as a full disk; None: there was no such error. A
-        reader that has gone or never reads is no such error.
+        Returns the error that prevented the result from being written, such as a full disk. Returns None if there was
+        no such error, even if the reader has closed its end or does not read.
         """
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
@@ -163,15 +168,17 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell(self, event: Event) -> None:
-        """Writes a line for people: before the run begins, or after its result is written."""
+        """Writes a line for people. It is used before a run begins, and after its result is written."""
         self._narrate(event)
 
     def tell_end(self, ended: RunEnded) -> None:
-        """Writes the hints and the outcome to standard error, once nothing can change the outcome."""
+        """Writes the hints and the outcome to standard error. It is called when the outcome is final."""
         self._narrate(ended)
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Gives the reader of standard error the time that is left of the last chance."""
+        """Waits until everything is written to standard error. This wait and the wait in `deliver` share one time
+        limit.
+        """
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
@@ -184,14 +191,16 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Waits until the stream is written. The waits for both streams together are no longer than the last chance."""
+        """Waits until everything in `spool` is written, or until the time limit that all calls share. A signal
+        shortens the time limit.
+        """
         if self._last_chance_ends_s is None:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
         while True:
             try:
                 spool.drain(waiter, clock, self._last_chance_ends_s)
             except Interrupted:
-                # A healthy reader needs milliseconds; the signal may be older than this wait.
+                # A healthy reader needs milliseconds. The signal may have come before this wait.
                 soon_s = clock.now_s() + LAST_CHANCE_AFTER_SIGNAL_S
                 self._last_chance_ends_s = min(self._last_chance_ends_s, soon_s)
             else:
@@ -213,15 +222,15 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the report's payload, otherwise the model's last text.
+        """The answer as text: the payload of the report, or else the model's last text.
 
-        None: there is no text, or the screen shows it already.
+        None if there is no text, or if the screen already shows it.
         """
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self._redact), ensure_ascii=False)
             return json_for_terminal(payload) if self._is_on_terminal else payload
-        # The model's own words are narrated; a report that stood in a text or is synthetic has others.
+        # The narration has shown the model's text, but not that of a synthetic report or of a report found in text.
         is_narrated = report is None or report.source == "tool_call"
         if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
@@ -241,5 +250,5 @@ class Writer:
 
 
 def _encoded(line: str) -> bytes:
-    # Half a surrogate pair becomes \udxxx, which inside a JSON string is that half's escape.
+    # Half a surrogate pair becomes \udxxx, which is its escape inside a JSON string.
     return line.encode("utf-8", "backslashreplace") + b"\n"

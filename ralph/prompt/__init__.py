@@ -1,1 +1,1 @@
-"""The sources of a task's opening message: prompt, piped data, instruction files."""
+"""The sources of a task's first message: the prompt, piped data, and instruction files."""

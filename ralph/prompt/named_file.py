@@ -1,7 +1,8 @@
-"""Opens files whose text goes to the model, and checks the opened file: the user's named files, and a project's own.
+"""Opens files whose text goes to the model, and checks which file was really opened.
 
-The user may name a regular file or a pipe anywhere. Refuses files that the kernel generates (/proc/self/environ holds
-the key). Refuses a link of the repository that leads out of it, because the repository's author is not the user.
+The user may name a regular file or a pipe in any place. Files that the kernel generates are refused, because one of
+them, /proc/self/environ, contains the API key. A link in a repository that leads out of the repository is refused
+too, because somebody else may have written the repository.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
-# After this time a process substitution has written something, or is stuck.
+# A command whose output is read through a pipe has written something after this time, or is stuck.
 _SILENT_S = 30.0
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """Opens the file for reading, non-blocking. Raises OSError, whose text names the problem.
+    """Opens the file for reading, without blocking, and returns the descriptor.
 
-    `path`: absolute. `directories`: where ralph was started and where it works. Files of a repository there may come
-    from its author.
+    `path` is absolute. `directories` are the directory where ralph was started and the working directory: links in
+    the repositories around them are not trusted. Raises OSError, whose text names the problem.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -48,8 +49,11 @@ def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
 def read_named_file(
     path: str, directories: Sequence[str | Path], most_bytes: int, *, takes_pipe: bool = True
 ) -> bytes:
-    """The whole content of the file. Raises OSError: EINVAL if it is no file, EFBIG for more bytes, ETIMEDOUT
-    for a silent pipe. `takes_pipe`: False for a file that will be read again.
+    """The whole content of the file. `path` and `directories` are as in `open_named_file`.
+
+    `takes_pipe` is False if the file will be read again later, because a pipe can be read only once. Raises OSError.
+    Its errno is EINVAL if the file is neither a regular file nor an allowed pipe, EFBIG if it has more than
+    `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
     """
     descriptor = open_named_file(path, directories)
     try:
@@ -64,16 +68,17 @@ def read_named_file(
 
 
 def refuse_kernel_file(descriptor: int, path: str) -> None:
-    """Refuses a regular file that the kernel generates. Pipes and terminals are allowed. Raises OSError."""
+    """Raises OSError if the descriptor is a regular file that the kernel generates."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and is_made_by_kernel(opened_path(descriptor, path) or path, status):
         raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
 
 
 def why_not_of_repository(descriptor: int, path: str, top: str) -> str | None:
-    """The reason that a file, opened through a link of the repository, is not part of it; None: it is part of it.
+    """The reason why a file that was opened through a link in a repository must not be read, or None.
 
-    A hard link to a file outside cannot be told from a file of the repository.
+    The file must be a regular file inside the repository whose top directory is `top`, and must not be secret. A hard
+    link to a file outside cannot be recognised.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
@@ -89,6 +94,7 @@ def why_not_of_repository(descriptor: int, path: str, top: str) -> str | None:
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
+    """Raises OSError if the link led out of the repositories, or to a secret file in one of them."""
     real = opened_path(descriptor, path)
     top = max((top for top in tops if is_beneath(link, (top,))), key=len)
     if real is None or not is_beneath(real, tops):
@@ -102,13 +108,13 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
 
 
 def _why_secret(real: str, top: str) -> str | None:
-    """The reason that a file in the repository is secret; None: it is not secret.
+    """The reason why a file in the repository with the top directory `top` is secret, or None if it is not secret.
 
-    A repository that is a person's home directory holds that person's keys. `.git` holds the token in a remote's
-    address.
+    A repository may be a home directory, which contains the user's keys. `.git` may contain a token in the address of
+    a remote repository.
     """
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
-    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - the same
+    from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - links are rare
 
     protection = gather_paths((top,), os.environ).why_not_read(real)
     if protection is not None:
@@ -123,7 +129,7 @@ def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:
     poller.register(descriptor, select.POLLIN)
     until_s = time.monotonic() + _SILENT_S
     while True:
-        # A pipe that nobody writes to yet reports nothing to poll; one whose writer is gone is at its end.
+        # If a pipe has no writer yet, poll reports nothing. If its writer has closed it, poll reports its end.
         if not poller.poll(max(until_s - time.monotonic(), 0) * 1000):
             raise OSError(errno.ETIMEDOUT, f"it stayed silent for {_SILENT_S:g} s", path)
         chunk = os.read(descriptor, _CHUNK_BYTES)

@@ -1,13 +1,15 @@
-"""Reads a pipe or file to its end. The wait for the first byte has a limit; after that byte there is none.
+"""Reads a pipe or a file to its end. The wait for the first byte has a time limit; the wait for the rest has none.
 
-It takes no byte from a pipe that it leaves alone, so another reader finds all of them.
+If no byte arrives in time, nothing is read. Another reader of the pipe then still finds all of the data.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.machine.starting import patiently, start_thread
 from ralph.values.ports import TIMED_OUT
@@ -20,18 +22,18 @@ if TYPE_CHECKING:
     from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
-"""Seconds after which people get a notice about the wait, as they may not know that there is a pipe."""
+"""The seconds after which the user gets a notice about the wait. The user may not know that there is a pipe."""
 _CHUNK_BYTES = 65_536
 
 
-class Received(NamedTuple):
+class Received(Struct, frozen=True):
     data: bytes
     error: OSError | None = None
-    """The error that ended the reading early; None: the input was read to its end."""
+    """The error that ended the reading early, or None if the input was read to its end."""
 
 
-class SilentPipe(NamedTuple):
-    """Standard input that sent no byte in time. No byte is taken from it."""
+class SilentPipe(Struct, frozen=True):
+    """A standard input that sent no byte in time. No byte was taken from it."""
 
     fd: int
     waited_s: float
@@ -45,7 +47,7 @@ class SilentPipe(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """The error text for data that came after ralph had stopped waiting. The prompt lacks that data."""
+        """The error message if data arrived after ralph had stopped waiting, because the prompt lacks that data."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -53,17 +55,17 @@ class SilentPipe(NamedTuple):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices for the result: no data came on standard input in time, and how many bytes have come since then."""
+        """Notices for the result: no data arrived in time, and how many bytes have arrived since then, if any."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """The number of bytes that have come so far; 0 if the system does not tell."""
-        import fcntl  # noqa: PLC0415 - most runs leave no pipe alone
-        import struct  # noqa: PLC0415 - the same
-        import termios  # noqa: PLC0415 - the same
+        """The number of bytes that have arrived so far, or 0 if the system does not tell."""
+        import fcntl  # noqa: PLC0415 - most runs have no silent pipe
+        import struct  # noqa: PLC0415 - most runs have no silent pipe
+        import termios  # noqa: PLC0415 - most runs have no silent pipe
 
         try:
             answer = fcntl.ioctl(self.fd, termios.FIONREAD, struct.pack("i", 0))
@@ -74,11 +76,12 @@ class SilentPipe(NamedTuple):
 
 
 class InputReader:
-    """Reads one descriptor, once."""
+    """Reads the input from one descriptor. `read` can be called once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name`: the input's name for people. `most_bytes`: reading stops beyond this number. `advice` ends the line
-        about a long wait.
+        """`name` is the name of the input in messages to the user. Reading stops after `most_bytes`.
+
+        `advice` is appended to the notice about a long wait.
         """
         self._wait = wait
         self._fd = fd
@@ -88,9 +91,10 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> Received | None:
-        """The whole input, or a little more than `most_bytes` of it; None: no first byte came in time.
+        """The whole input, or None if neither a byte nor the end of the input arrived in time.
 
-        Raises `Interrupted`, and ShortageError if no thread can be started.
+        If the input is longer than `most_bytes`, a little more than `most_bytes` is returned. Raises `Interrupted`,
+        and ShortageError if the machine lacks a thread or memory.
         """
         if not _is_readable(self._fd) and not self._has_something():
             return None
@@ -110,7 +114,7 @@ class InputReader:
                 return Received(bytes(data))
 
     def _has_something(self) -> bool:
-        """Whether there is data to read, or the end of the input. Reads nothing."""
+        """Waits for data or for the end of the input, without reading it. Returns whether either came in time."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
         limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
@@ -144,23 +148,23 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
 
 
 def _is_readable(fd: int) -> bool:
-    """Whether a read would return at once: with bytes, the end or an error."""
+    """Whether a read would return at once, with bytes, the end of the input or an error."""
     return _poll(fd, 0)
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """Waits until the descriptor is readable, in a thread of its own, which may last until the process ends."""
+    """Waits until the descriptor is readable. It runs in a thread, which may last until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Reads chunks in a thread of its own until `most_bytes` is exceeded or the input ends."""
+    """Reads chunks until the input ends or has more than `most_bytes`. It runs in a thread."""
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:
             chunk = os.read(fd, _CHUNK_BYTES)
-        except BlockingIOError:  # another holder of the pipe has made it non-blocking for all
+        except BlockingIOError:  # another process that shares the pipe has made it non-blocking for all
             _poll(fd, None)
             continue
         except (OSError, MemoryError) as error:

@@ -1,14 +1,16 @@
-"""Finds the text of the task: the argument, a file, standard input, or an argument with piped data below it.
+"""Finds the text of the task: an argument, a file, standard input, or an argument followed by piped data.
 
-A terminal is never read. A silent pipe is left alone, with a notice. Refuses an empty prompt, and a prompt that is
-not UTF-8 text.
+A terminal is never read. If there is a prompt and a pipe sends nothing, the pipe is ignored, and a notice says so. An
+empty prompt is refused, and so is a prompt that is not UTF-8.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.prompt.prompt_text import argument_text, prompt_text
 from ralph.values.shortage import shortage_of
@@ -27,30 +29,30 @@ _KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
 class PromptError(Exception):
-    """One line that says what is wrong with the prompt and what to do (exit 2)."""
+    """The prompt cannot be used. The error's message is one line that says why. The exit code is 2."""
 
 
-class InputWait(NamedTuple):
-    """The ports for waiting for input, and how long its first byte may take."""
+class InputWait(Struct, frozen=True):
+    """The ports that are needed to wait for input, and the time limit for the first byte of the input."""
 
     waiter: Waiter
     clock: Clock
     first_byte_s: float
-    """`clocks.input_s`; 0: no limit."""
+    """The time limit for the first byte, in seconds (`clocks.input_s`). 0 means no limit."""
     tell: Callable[[str], None]
-    """Reports a long wait for the first byte, once. The argument names the awaited input."""
+    """Tells the user about a long wait. It is called at most once for each input, with a notice."""
 
 
-class PromptFound(NamedTuple):
+class PromptFound(Struct, frozen=True):
     text: str | None
-    """The prompt's text; None: none was given, and none was required."""
+    """The text of the prompt. None if there is no prompt and none was required."""
     notices: tuple[str, ...] = ()
-    """Notices for people about the prompt's sources."""
+    """Notices for the user about the sources of the prompt."""
     silent: SilentPipe | None = None
-    """Standard input, if no first byte came in time."""
+    """Standard input, if it sent no byte in time. Otherwise None."""
 
 
-class _Piped(NamedTuple):
+class _Piped(Struct, frozen=True):
     text: str = ""
     notices: tuple[str, ...] = ()
     silent: SilentPipe | None = None
@@ -65,10 +67,12 @@ def read_prompt(
     stdin_fd: int = 0,
     is_required: bool = True,
 ) -> PromptFound:
-    """The task's text. Raises PromptError, ShortageError, and `Interrupted` when a signal came or the time is up.
+    """Finds the text of the task.
 
-    `directories`: where ralph was started and where it works, to tell a repository's links from the user's. Without
-    `is_required`, the text is None if there is neither a prompt nor piped data.
+    `argument` is the prompt on the command line, and `file` the path of a prompt file; `-` means standard input.
+    `directories` are the directory where ralph was started and the working directory: links in the repositories
+    around them are not trusted. If `is_required` is False and there is neither a prompt nor piped data, the text is
+    None. Raises PromptError, ShortageError, or `Interrupted` after a signal or the time limit.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -91,13 +95,15 @@ def read_prompt(
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
-    """The text of a file. It is read like standard input, so that a FIFO or a device neither blocks the run nor fills
-    its memory.
+    """The text of a prompt file.
+
+    The file is read in the same way as standard input, so that a FIFO or a device neither blocks the run nor fills
+    the memory.
     """
     from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
     try:
-        # It is non-blocking only to open a FIFO that nobody writes to yet.
+        # Only opening must not block, because a FIFO may have no writer yet. Reads may block: a thread does them.
         fd = open_named_file(path, directories)
         os.set_blocking(fd, True)
     except OSError as error:
@@ -129,13 +135,13 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
 
 
 def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """The data that is piped in besides the prompt, and the notices about it."""
+    """The data on standard input that is added to a prompt, and notices about this data."""
     if not _may_add(fd):
         return _Piped()
     _refuse_kernel_file(fd)
     if _is_half_read(fd):
         return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
-    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - as above
+    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - a run without a pipe needs none
 
     name = "standard input"
     received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=_KEEPS_IT_OUT).read()
@@ -162,7 +168,7 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """The text of an argument, or of bytes from a file or a pipe."""
+    """The text of an argument, or of bytes from a file or a pipe. Raises PromptError."""
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:
@@ -170,9 +176,9 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Raises ShortageError if the error is due to a shortage.
+    """Raises ShortageError if the error came because the machine lacks memory, descriptors or threads.
 
-    The input is valid, and piped data must not be dropped because a thread is missing.
+    Such an error says nothing about the input, so it must not be reported as a fault of the input.
     """
     short = shortage_of(error)
     if short is not None:
@@ -188,9 +194,9 @@ def _is_open(fd: int) -> bool:
 
 
 def _refuse_kernel_file(fd: int) -> None:
-    """Refuses a file on standard input that the kernel generates.
+    """Raises PromptError if standard input is a file that the kernel generates.
 
-    In `ralph < PROMPT.md` the shell follows any link, also one to /proc/self/environ.
+    In `ralph < PROMPT.md`, PROMPT.md may be a link to /proc/self/environ, which contains the API key.
     """
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
@@ -203,7 +209,7 @@ def _refuse_kernel_file(fd: int) -> None:
 
 
 def _may_add(fd: int) -> bool:
-    """Whether standard input can hold data. A device (terminal, /dev/null) cannot."""
+    """Whether standard input may contain data for the prompt. A terminal or another device is never read for it."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -212,7 +218,8 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """Whether another program, such as a shell's `while read` loop, has read a part of standard input: the rest is not
-    for ralph.
+    """Whether standard input is a file of which another program has already read a part.
+
+    The program may be a shell's `while read` loop. The rest of the file is then not meant for ralph.
     """
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

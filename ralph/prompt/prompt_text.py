@@ -1,4 +1,4 @@
-"""Decodes a prompt's bytes. Refuses bytes that are not UTF-8, and NUL bytes, which no text contains."""
+"""Decodes the bytes of a prompt. It refuses bytes that are not UTF-8, and NUL bytes, which do not occur in text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The text of the bytes without a byte order mark.
+    """The bytes as text, without a byte order mark.
 
-    Raises ValueError; its text is meant to follow the name of the source.
+    Raises ValueError, whose text is meant to follow the name of the prompt's source.
     """
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))
@@ -27,7 +27,8 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """The prompt text of an argument, in which Python spells bytes that are not UTF-8 as lone surrogates."""
+    """The prompt in a command-line argument. Raises ValueError as `prompt_text` does."""
+    # Python decodes bytes of an argument that are not UTF-8 as lone surrogates.
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 
 

@@ -1,9 +1,9 @@
-"""The system prompt: the agent's role, its place, and the project's instructions.
+"""Makes the system prompt: the role of the agent, its working directory, and the project's instructions.
 
-It contains no time. It must not change within a session, or the prompt cache and the thinking signatures are lost.
-
-The instructions are a project's CLAUDE.md, else AGENTS.md, in each directory from the working directory up to the
-repository's top: at most 32 KB in all. A cut is reported.
+The system prompt contains no time, because it must not change during a session: a change would invalidate the prompt
+cache and the signatures of thinking. The project's instructions are the files CLAUDE.md in each directory from the
+working directory up to the top of the repository. A directory without CLAUDE.md may have AGENTS.md instead. All files
+together may have 32 KB.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ Working directory: {cwd}
 what is left."""
 
 MOST_INSTRUCTION_BYTES = 32 * 1024
+_MOST_SHOWN = f"{MOST_INSTRUCTION_BYTES // 1024} KB"
 NAMES = ("CLAUDE.md", "AGENTS.md")
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class ProjectInstructions(Struct, frozen=True):
-    """A project's CLAUDE.md or AGENTS.md. `was_cut`: only the first 32 KB are here."""
+    """The text of a project's CLAUDE.md or AGENTS.md.
+
+    `was_cut` is True if the end of the file is missing because all files together have more than 32 KB.
+    """
 
     path: str
     text: str
@@ -50,18 +54,20 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
-    """Text that replaces ralph's own (`--system-prompt`)."""
+    """The text that replaces ralph's own system prompt (`--system-prompt`), or None."""
     appendix: str | None = None
-    """Text at the very end (`--append-system-prompt`)."""
+    """The text that is added at the end (`--append-system-prompt`), or None."""
+    sandbox: str = ""
+    """The sentence about the sandbox of commands. Empty if there is nothing to say."""
     instructions: tuple[ProjectInstructions, ...] = ()
 
 
 def system_prompt(parts: PromptParts) -> str:
-    """The parts in order, with a blank line between them."""
+    """The system prompt: the parts in order, with blank lines between them."""
     identity = IDENTITY.format(platform=parts.platform, cwd=parts.cwd)
-    sections = [identity if parts.replacement is None else parts.replacement]
+    sections = [identity if parts.replacement is None else parts.replacement, parts.sandbox]
     for instructions in parts.instructions:
-        note = f"\n[cut after {MOST_INSTRUCTION_BYTES // 1024} KB]" if instructions.was_cut else ""
+        note = f"\n[cut after {_MOST_SHOWN}]" if instructions.was_cut else ""
         sections.append(f"# Project instructions ({instructions.path})\n\n{instructions.text.strip()}{note}")
     if parts.appendix is not None:
         sections.append(parts.appendix)
@@ -69,11 +75,12 @@ def system_prompt(parts: PromptParts) -> str:
 
 
 def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...], tuple[str, ...]]:
-    """The instructions, the outermost first, and notices about omitted parts. The nearest come last and so take
-    precedence.
+    """The instruction files, beginning with the outermost directory, and notices about files that were left out.
 
-    An unreadable file, or a link that leads out of the repository, counts as absent. If all together exceed 32 KB,
-    the nearest are kept and the outer ones are cut.
+    The file nearest to the working directory comes last and so takes precedence. A file that cannot be read is
+    ignored, and so is a link that leads out of the repository or to a secret file. If all files together have more
+    than 32 KB, the nearest are kept, and the outer ones are cut or left out. A link or an outer file that is left out
+    has a notice.
     """
     left = MOST_INSTRUCTION_BYTES
     found: list[ProjectInstructions] = []
@@ -85,7 +92,11 @@ def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...
             data = _read(str(directory / name), top, left + 1, notices)
             if data is None:
                 continue
-            if data[:left].strip():
+            if data and not left:
+                notices.append(
+                    f"{directory / name} is left out: nearer instruction files use up {_MOST_SHOWN}"
+                )
+            elif data[:left].strip():
                 text = data[:left].decode("utf-8", "ignore" if len(data) > left else "replace")
                 found.append(ProjectInstructions(str(directory / name), text, was_cut=len(data) > left))
                 left -= min(left, len(data))
@@ -94,7 +105,10 @@ def read_project_instructions(cwd: Path) -> tuple[tuple[ProjectInstructions, ...
 
 
 def _read(path: str, top: str, most_bytes: int, notices: list[str]) -> bytes | None:
-    """The content; None: the repository has no such file, or it cannot be read. A FIFO of that name does not block."""
+    """The first `most_bytes` of the file. None if there is no such regular file, or if it cannot or must not be read.
+
+    A FIFO with that name does not block. If a link is left out, the reason is added to `notices`.
+    """
     try:
         fd = os.open(path, _FLAGS | os.O_NOFOLLOW)
     except OSError:

@@ -1,1 +1,4 @@
-"""The retry loop, its waits, and the choice of the next target. Uses ports only."""
+"""The retry loop, the waits between retries, and the choice of the target (a model at an endpoint) for each request.
+
+The package uses the API and the clock only through interfaces (ports).
+"""

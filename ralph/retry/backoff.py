@@ -1,8 +1,8 @@
-"""Retry policies. They compute the wait before retry n from n, the wait that the server requested, and the time slept
-so far.
+"""The retry policies. A policy computes the wait before a retry. No I/O happens here.
 
-Pure. Retries are counted from 1. All times are seconds. There is no jitter: a single client causes no thundering
-herd.
+The wait depends on the number of the retry (counted from 1), the wait that the server requested, and the time slept
+so far. All times are in seconds. The waits have no random part. Such a part helps if many clients retry at the same
+moment, but a run is a single client.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
-"""The waits of the standard policy (R2 of the retry specification): four retries, so five requests at most."""
+"""The waits of the standard policy (rule R2 of the retry specification). The policy allows four retries, so at most
+five requests."""
 LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
-"""The longest wait in a round of rate limits: ralph must not sleep long after a limit has ended."""
+"""The longest wait after all targets were rate-limited. It is short, so that ralph does not wait on long after the
+limits have ended."""
 
 PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
 PATIENT_TAIL_S = 1800.0
+"""Every wait of the patient policy after those in the schedule."""
 PATIENT_BUDGET_S = 8 * 3600.0
-"""The most seconds of scheduled sleep, added up; the time of requests does not count. 21 sleeps, 27,105 s together, fit
-into it.
-"""
+"""The maximum sum of the waits of the patient policy. The time of requests is not included."""
 PATIENT_MAX_RETRIES = 21
+"""The number of waits of the patient policy that fit into its budget. They add up to 27,105 s."""
 
 # 2 ** 1024 overflows a float; no schedule needs a longer wait than this.
 _LARGEST_EXPONENT = 64
@@ -37,37 +39,39 @@ _LARGEST_EXPONENT = 64
 class Wait(Struct, frozen=True):
     seconds: float
     from_server: bool = False
-    """True: the server requested this wait. False: ralph computed it."""
+    """True if the server requested this wait, False if ralph computed it."""
 
 
 class GiveUp(Struct, frozen=True):
     reason: str
-    """The reason why there is no further retry, in words for people."""
+    """The reason why there is no further retry, written for people."""
     is_early: bool = False
-    """True: retries were left, but the wait would have been too long. A notice then tells the user the reason."""
+    """True if a retry was left, but the wait before it would have been too long. The user then gets a notice with the
+    reason."""
     outlasts_run: bool = False
-    """The run's time limit leaves no room for the wait."""
+    """True if the wait would end after the run's time limit."""
 
 
 class RetryPolicy(Struct, frozen=True):
-    """A policy of retries.
-
-    `next_wait(attempt, requested_s, slept_s)` decides about retry number `attempt` (1-based). `objection(attempt,
-    wait_s, slept_s)` checks a wait that was computed from the failures of several targets: it returns the decision to
-    give up instead; None: the wait is allowed.
-    """
+    """The rules for the number of retries and for the waits before them."""
 
     name: str
     max_retries: int
     next_wait: Callable[[int, float | None, float], Wait | GiveUp]
+    """Takes the number of the retry (counted from 1), the wait that the server requested (or None), and the seconds
+    slept so far. Returns the wait before that retry, or the decision to give up."""
     objection: Callable[[int, float, float], GiveUp | None]
+    """Checks a wait that was computed from the failures of several targets. Takes the number of the retry, the wait
+    and the seconds slept so far. Returns None if the policy allows the wait, or else the decision to give up."""
     outlasts_outages: bool = False
-    """True: a round of rate limits never shortens the waits of this policy."""
+    """True if the waits of this policy must not be shortened when all targets are rate-limited."""
     longest_round_wait_s: float = ROUND_WAIT_CAP_S
-    """The longest wait after all targets were rate-limited."""
+    """The longest wait, in seconds, after all targets were rate-limited."""
 
 
 def standard() -> RetryPolicy:
+    """The policy with four retries. If the server requests a wait, it is used, but is at most 60 s."""
+
     def objection(attempt: int, _wait_s: float, _slept_s: float) -> GiveUp | None:
         return _used_up(attempt, len(STANDARD_SCHEDULE_S))
 
@@ -82,6 +86,11 @@ def standard() -> RetryPolicy:
 
 
 def patient() -> RetryPolicy:
+    """The policy for long outages: the waits become longer, and are limited only by their sum.
+
+    If the server requests a longer wait, that wait is used.
+    """
+
     def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
         if slept_s + wait_s <= PATIENT_BUDGET_S:
             return None
@@ -111,10 +120,11 @@ def off() -> RetryPolicy:
 
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
-    """An exponential policy that starts at `base_delay_s`. A longer wait that the server requested replaces the
-    computed one.
+    """The policy with the user's own numbers. The first wait is `base_delay_s`, and each further wait is twice as
+    long.
 
-    `max_delay_s` <= 0 means no maximum.
+    If the server requests a longer wait, that wait is used. A wait longer than `max_delay_s` ends the retries;
+    `max_delay_s` <= 0 means that there is no such limit.
     """
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
@@ -139,9 +149,7 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
-    """The policy with all waits divided by `factor` (> 0). It is for demonstrations, which must tell the user that
-    waits are shortened.
-    """
+    """The policy with all waits divided by `factor` (> 0), for a demonstration."""
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         decision = policy.next_wait(attempt, requested_s, slept_s * factor)

@@ -1,5 +1,6 @@
-"""The ports and state that every request of a run uses, and the next request, limited by the window and the budget. It
-sends nothing: `retry/loop.py` does.
+"""Makes the next request, limited by the context window and the budget. `retry/loop.py` sends the request.
+
+This module also has the ports and the state that all requests of a run share.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 
 
 class TurnRequests:
-    """Counts the requests of one turn, over all uses of the call site."""
+    """Counts the requests of one turn, which may call `send_with_retry` several times."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
         self.attempts = 0
         self.took_s = 0.0
-        """Seconds spent on requests and waits; the time of tools does not count."""
+        """The seconds spent on requests and on waits between them. The time of tools is not included."""
 
 
 class CallSite(Struct, frozen=True):
-    """The ports and state that every request of a run uses."""
+    """The ports and the state that all requests of a run share."""
 
     roster: Roster
     policy: RetryPolicy
@@ -53,8 +54,9 @@ class CallSite(Struct, frozen=True):
     state: State
 
     def moment(self, sent_s: float) -> Moment:
-        """The facts for a retry decision: the time, the policy, the duration of the request sent at `sent_s`, and the
-        time left.
+        """The facts for a retry decision after the request that was sent at `sent_s`.
+
+        They are the time, the policy, the duration of the request, and the time left.
         """
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
@@ -64,18 +66,19 @@ class CallSite(Struct, frozen=True):
 class Request(Struct, frozen=True):
     body: RequestBody
     prompt_tokens: int
-    """The highest number of tokens that the prompt may turn out to have."""
+    """An upper bound on the tokens of the request without the answer."""
     answer_tokens: int
-    """The request's `max_tokens`."""
+    """The `max_tokens` of the request."""
 
 
 def affordable_request(
     conversation: Conversation, site: CallSite, state: RetryState, most_tokens: int | None
 ) -> Request:
-    """The next request. Its answer may be as long as the window and the budget allow.
+    """The next request. Its `max_tokens` is as large as `most_tokens`, the model, the context window and the budget
+    allow.
 
-    A target that this chain has asked before gets the same limit again. Raises `BudgetSpent` if the rest of the
-    budget does not buy the request.
+    If this call of `send_with_retry` has asked the target before, `max_tokens` stays the same. Raises `BudgetSpent`
+    if the remaining budget does not cover the request.
     """
     roster, budget, target = site.roster, site.budget, state.target
     prompt_tokens = roster.at_most(conversation, site.state.session.meter)
@@ -91,9 +94,9 @@ def affordable_request(
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
-    """The tokens of an answer.
+    """The tokens that an answer is billed for, as the server counted them.
 
-    If the model has a price and the server does not count tokens, the result is the highest possible number.
+    If the model has a price and the server sends no counts, they are replaced by upper bounds.
     """
     usage = answer.message["usage"]
     if target.facts is None or target.facts.price is None:

@@ -1,4 +1,4 @@
-"""Publishes one use of the call site: its state, its events, and exactly one final event."""
+"""Publishes what happens while one answer is requested: the state of the retries, and the events."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Chain:
-    """One use of the call site, as a chain of retry events.
+    """A context manager that publishes the events of a chain, which is one call of `send_with_retry`.
 
-    The first retry opens the chain. Exactly one RetryRecovered or RetryExhausted closes it, also after a signal, an
-    abort or the time limit. If an interruption ends the chain, the last API error becomes its `__cause__`.
+    After the first RetryScheduled event, exactly one RetryRecovered or RetryExhausted event follows before the chain
+    ends, even if a signal, a driver or the time limit ends it. If an `Interrupted` ends the chain, the last API error
+    becomes the `__cause__` of that exception.
     """
 
     def __init__(self, site: CallSite, requests: TurnRequests) -> None:
@@ -43,7 +44,7 @@ class Chain:
         )
 
     def publish(self, state: RetryState, *events: Event) -> None:
-        """Stores the state for the journal and for drivers, and emits the events."""
+        """Stores the state where the rest of the run can see it, and emits the events."""
         self._state = state
         self._site.roster.state = state.choice
         self._requests.attempts = state.attempt

@@ -1,7 +1,9 @@
-"""The whole retry loop, on one screen. No code below `send_message()` retries, and no code above this loop does.
+"""The retry loop.
 
-Pure functions decide which errors are transient, how long to wait and which target is next: `values/classify.py`,
-`retry/backoff.py`, `retry/targets.py`. `retry/step.py` combines them.
+The code below `send_message()` never retries. The code above this loop sends a request again only if it has changed
+the request, or once if the answer arrived damaged. Pure functions decide which errors are transient
+(`values/classify.py`), how long to wait (`retry/backoff.py`) and which target is next (`retry/targets.py`).
+`retry/step.py` combines them.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
 def send_with_retry(
     conversation: Conversation, site: CallSite, requests: TurnRequests, most_tokens: int | None = None
 ) -> Answer:
-    """The next answer, of at most `most_tokens` (None: the target's own limit). `requests`: the requests of its turn.
+    """Requests the next answer, and retries after transient errors.
 
-    Each call starts with a fresh budget of retries. Raises the last `AgentError` when no target can be asked again or
-    the policy gives up, `BudgetSpent` when the budget does not buy another attempt.
+    The answer has at most `most_tokens` tokens; None means the target's own limit. `requests` counts the requests of
+    the turn. Each call starts with all retries of the policy. Raises the `AgentError` of one of the failed requests,
+    usually the last, if the policy gives up or no target can be asked again. Raises `BudgetSpent` if the budget does
+    not cover another request, and `TimeIsUp` if the next wait would end after the time limit.
     """
     clock = site.clock
     with Chain(site, requests) as chain:
@@ -47,7 +51,7 @@ def send_with_retry(
             chain.publish(state, *events)
             if isinstance(decision, GiveUp):
                 raise raised_at_end(state, decision)
-            # Before the wait: waiting does not increase the budget.
+            # The request is made before the wait, because waiting is useless if the budget does not cover it.
             request = affordable_request(conversation, site, state, most_tokens)
             if isinstance(decision, Wait):
                 retry = f"retry {state.retries + 1} of {site.policy.max_retries}"

@@ -1,4 +1,4 @@
-"""The retry loop's ports: a client that sends one request, once (`api/`), and the session's state (`agent/`)."""
+"""The ports of the retry loop: the client (`api/` implements it) and the session's state (`agent/` implements it)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 class State(Protocol):
     @property
     def session(self) -> Session:
-        """The session as recorded so far."""
+        """The state of the session after all records so far."""
         ...
 
 
 class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Sends one request, once, with the target's key number `key`, counted from 0.
+        """Sends one request and returns the answer. It never retries.
 
-        Emits the events of the answer to `events`. Raises only `AgentError` (and `Interrupted`); never retries.
+        `key` is the index of the target's key, counted from 0. The events of the answer go to `events`. Raises only
+        `AgentError` and `Interrupted`.
         """
         ...
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
-        """Asks the server once for its description of the target's model, and waits a few seconds at most.
+        """Asks the server once for its description of the target's model, and waits at most a few seconds.
 
-        None: the server gave no description. Raises only `Interrupted`. Stores nothing.
+        Returns None if the server gave no description. Raises only `Interrupted`. The description is not stored.
         """
         ...

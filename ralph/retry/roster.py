@@ -1,13 +1,15 @@
-"""The targets that a run can ask, the requests of each, and the state of the choice among them.
+"""The targets that a run can ask, the head of the requests to each target, and the state of the choice among them.
 
-It chooses no target itself: that is `retry/targets.py`.
+A target is a model at an endpoint. A head is all of a request except its messages. `retry/targets.py` makes the
+choice.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import SizeCount
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 
 class Roster:
+    """The targets of a run and the state of the choice among them."""
+
     def __init__(
         self,
         targets: Sequence[Target],
@@ -43,18 +47,18 @@ class Roster:
         can_grow: bool = False,
         aliases: Mapping[str, NamedModel] = ALIASES,
     ) -> None:
-        """`recorded`: the heads of the session's earlier requests, by target name; new requests repeat them byte for
-        byte.
+        """`system` is the system prompt. `strategy` and `returns` are as in `Rules`.
 
-        `can_grow`: `prefer` accepts a model that is no target yet, and adds a target for it at the endpoint of target
-        0.
+        `recorded` holds the heads of the session's earlier requests, by target name. New requests repeat these heads
+        byte for byte, unless settings have changed. If `can_grow` is True, `prefer` accepts a model that is not yet a
+        target, and adds a target for it at the endpoint of the first target.
         """
         self._system = system
         self._tools = tools
         self._recorded = recorded or {}
         self._can_grow = can_grow
         self.aliases = aliases
-        """Short names of models at the first target's endpoint."""
+        """Maps short names, such as "opus", to models."""
         self.targets = tuple(targets)
         self._shapes = tuple(self.shape_of(target) for target in targets)
         self._readings = tuple(Reading(shape) for shape in self._shapes)
@@ -62,15 +66,12 @@ class Roster:
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
         self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
-        """Request sizes that servers named when they refused a request, by model. Each comes with the session's count
-        at that moment.
-
-        The journal does not record these sizes.
-        """
+        """For each model, the session's last token count when a server refused a request as too large, and the size
+        of that request as the server gave it. The journal does not contain these sizes."""
 
     @property
     def target(self) -> Target:
-        """The target of the next request; after an answer, the target that gave it."""
+        """The target of the next request. After an answer, it is the target that gave the answer."""
         return self.targets[self.state.route.target]
 
     @property
@@ -79,6 +80,7 @@ class Roster:
 
     @property
     def first(self) -> Target:
+        """The preferred target. It is the first in the settings, until `prefer` is called."""
         return self.targets[self.rules.first]
 
     @property
@@ -87,7 +89,7 @@ class Roster:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of targets whose request head differs from the recorded one, because the settings have changed."""
+        """The names of the targets whose head differs from the recorded one, because settings have changed."""
         return tuple(
             target.name
             for target, shape in zip(self.targets, self._shapes, strict=True)
@@ -96,71 +98,81 @@ class Roster:
 
     @property
     def takes_any_model(self) -> bool:
-        """Whether `prefer` accepts a model that is no target yet."""
+        """Whether `prefer` accepts a model that is not yet a target."""
         return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The targets' names in the order of preference."""
+        """The names of the targets in the order of preference."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
-        """The body of the next request to `target`."""
+        """The body of the next request to the current target."""
         return self._view(conversation).request_body(max_tokens)
 
     def _view(self, conversation: Conversation) -> Conversation:
         return self._readings[self.state.route.target].of(conversation)
 
     def at_most(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An upper bound for the tokens of the next request to `target`.
+        """An upper bound on the tokens of the next request to the current target.
 
-        `meter`: the session's counts. Counts by other models are not used.
+        `meter` holds the session's token counts. Counts for other models are not used.
         """
         return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
     def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """The tokens of the next request to `target`, estimated from above."""
+        """An estimate of the tokens in the next request to the current target.
+
+        It is more likely too high than too low.
+        """
         return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """The tokens of the next request to `target` in a fresh context, estimated from above."""
+        """An estimate of the tokens in the first request of a new context.
+
+        The counts for the old context only show how wrong ralph's estimates are.
+        """
         return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
-        """The most tokens that the answer of `target` may have.
+        """The maximum number of tokens that an answer of the current target may have.
 
-        This is the smallest of `most_tokens`, the target's own limits, and the room that the prompt leaves in the
-        window.
+        It is the smallest of `most_tokens`, the target's own limits, and the space that the prompt leaves in the
+        context window, which counts as at least `SHORTEST_ANSWER`.
         """
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
         longest = min([self.shape.longest_answer, *(tokens for tokens in most if tokens is not None)])
-        # Some servers refuse a prompt whose answer would not fit, however short it becomes.
+        # Some servers refuse a prompt if the requested answer would not fit, even if the answer would turn out
+        # short.
         return longest if window is None else min(longest, max(SHORTEST_ANSWER, window - prompt_tokens))
 
     @property
     def window(self) -> int | None:
-        """The size of the context window of `target` in tokens; None: unknown."""
+        """The context window of the current target in tokens, or None if it is unknown."""
         facts = self.target.facts
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The counts in `meter`, together with the sizes that servers have named since."""
+        """The token counts in `meter`, updated by the sizes that servers have named since."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Forgets what servers reported about the old context, because a new one replaces it."""
+        """Discards what servers reported about the old context.
+
+        It is called when a new context replaces the old one.
+        """
         self._told.clear()
 
     def learn_window(
         self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
     ) -> bool:
-        """Stores the window and request size that `target` named when it refused a request.
+        """Stores the context window and the request size that the current target named when it refused a request.
 
-        Returns False, and stores nothing, if a window of that size or a smaller one is known.
+        Returns False and stores nothing if ralph already knows a window of that size or a smaller one.
         """
         if self.window is not None and self.window <= window:
             return False
@@ -170,14 +182,14 @@ class Roster:
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """Stores the server's description of `target`, which is requested once."""
+        """Stores the server's description of the current target's model. None means that the server gave none."""
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target of that name; `name` None: the first configured target.
+        """The target with that name. If `name` is None, the first configured target.
 
-        If the roster can grow, the result may be a target for a model that is not in `targets` yet. Raises ValueError
-        for an unavailable target.
+        If `takes_any_model` is True, `name` may also be a model or an alias. The result may then be a new target that
+        is not yet in `targets`. Raises ValueError if there is no such target.
         """
         if name is None:
             return self.targets[0]
@@ -187,23 +199,23 @@ class Roster:
         if not self._can_grow:
             raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
         try:
-            model, window = named_model(name, self.aliases)
+            named = named_model(name, self.aliases)
         except ValueError as error:
             raise ValueError(f"the model {error}") from error
         for target in self.targets:
-            if model == target.model:
+            if named.id == target.model:
                 return target
         return replace(
             self.targets[0],
             name=name,
-            model=model,
-            context_window=window,
+            model=named.id,
+            context_window=named.context_window,
             description=None,
             is_described=False,
         )
 
     def prefer(self, name: str | None) -> Target:
-        """Puts the target of that name first from now on. Raises ValueError like `find`."""
+        """Makes the target that `find` returns for `name` the preferred one. Raises ValueError if there is none."""
         target = self.find(name)
         if target not in self.targets:
             self._add(target)
@@ -211,7 +223,11 @@ class Roster:
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
-        # Models behind one endpoint are compared by their ids, however they were spelled.
+        """The settings of requests to a target. If the session has recorded a request head for the target's model, that
+        head is used, with the changes that the target's settings require.
+        """
+        # If targets can be added, a user may name one model in several ways. So the heads of all names are compared
+        # by the id of the model.
         for name in (target.name, *(self._recorded if self._can_grow else ())):
             recorded = self._recorded.get(name)
             if recorded is not None and recorded.model == target.model:
@@ -225,14 +241,18 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """The end of the cooldown, on the run's clock, of each target whose keys all cool down."""
+        """The ends of cooldowns in seconds of the run's clock, by target name.
+
+        A target is included only if all of its keys have a cooldown, which may have ended already.
+        """
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """Takes over the state that an earlier run left.
+        """Restores the state that an earlier run left.
 
-        `ends_s`: the ends of cooldowns on this run's clock, by target name. `serving`: the target that answered last.
+        `ends_s` holds the ends of cooldowns on this run's clock, by target name. `serving` is the name of the target
+        that was current at the end of that run, or None.
         """
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
@@ -240,7 +260,7 @@ class Roster:
         self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
-        """Allows the skipped targets again, because a new task begins."""
+        """Allows skipped targets again. Must be called when a new task begins."""
         self.state = forgiven(self.state)
 
     def _add(self, target: Target) -> None:
@@ -251,38 +271,41 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """Replaces the current target by a more complete description of it."""
+        """Replaces the current target by a copy of it with more facts."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
 
-class _Told(NamedTuple):
+class _Told(Struct, frozen=True):
     target: str
     first: str
     cooling: tuple[tuple[str, float], ...] = ()
 
 
 class TargetLog:
-    """Records about targets for the journal: the current target, the first one, the ends of cooldowns.
+    """Makes the journal's records about targets: the current target, the preferred target, and the ends of cooldowns.
 
-    It remembers the last record and makes a new one only after a change.
+    It makes a new record only if something has changed since the last one.
     """
 
     def __init__(self, roster: Roster) -> None:
-        """Starts from the state of a `run` record: the first target is current, and no target cools down."""
+        """The first state is the one that a `run` record implies: the preferred target is current, and no target is
+        cooling down.
+        """
         self._told = _Told(roster.first.name, roster.first.name)
         self._named = {roster.first.name}
-        """Targets whose request head is already in this run's records."""
+        """The names of the targets whose request head this run has already recorded."""
 
     @property
     def target(self) -> str:
-        """The current target according to the records."""
+        """The target that is current according to the records."""
         return self._told.target
 
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
-        """The record of a changed state, as a list; empty: nothing has changed since the last record.
+        """A list with one record of the state, or an empty list if nothing has changed since the last record.
 
-        `now_s` and `now` are the same moment, on the run's clock and on the wall clock.
+        With a single route, the list is empty too. `now_s` is the time on the run's clock, and `now` is the same
+        moment on the wall clock.
         """
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}

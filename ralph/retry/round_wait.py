@@ -1,4 +1,8 @@
-"""The wait between two rounds of requests, and the cooldown of a target that has failed. Pure."""
+"""Computes the wait between two rounds of requests, and the cooldown of a target that has failed. No I/O happens
+here.
+
+A round asks each usable route once. A route is a target with one of its keys.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ if TYPE_CHECKING:
 
     from ralph.retry.targets import Failure, Rules
 
-# A rotation in which every route was rate-limited must not become a hot loop.
+# If every route is rate-limited and the servers request no wait, the requests must not follow without a pause.
 LEAST_ROUND_WAIT_S = 1.0
 
 
@@ -25,14 +29,15 @@ def round_wait(
     *,
     others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
-    """The wait before retry number `retry` (1-based), after a round with these failures.
+    """The wait before retry number `retry` (counted from 1), after a round with these failures.
 
-    `others_s`: the remaining cooldowns of routes that were not asked in this round.
+    `others_s` holds the remaining cooldowns, in seconds, of routes that were not asked in this round. The result is
+    the decision to give up if the policy allows no wait.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
     requests_s = [failure.requested_s for failure in failed if failure.is_transient]
     named = [requested_s for requested_s in requests_s if requested_s is not None]
-    # The first free route decides. If a server named no wait, the schedule decides.
+    # The wait ends when the first route can be asked again. If a server named no wait, the policy's schedule decides.
     soonest_s = min((*named, *rested_s)) if named and len(named) == len(requests_s) else None
     decision = policy.next_wait(retry, soonest_s, slept_s)
     if isinstance(decision, Wait) and soonest_s not in named:
@@ -56,10 +61,11 @@ def _waits_of_rate_limits(
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[Wait]:
-    """Possible waits after a round in which every route was rate-limited, in order of preference.
+    """The possible waits after a round in which every route was rate-limited. The caller uses the first wait that the
+    policy allows.
 
-    The usual wait ends when the first route is free again. `round_robin` prefers the longest wait that a server
-    requested, unless the run would end because of it.
+    The usual wait ends when the first route can be asked again. With `round_robin`, another wait comes before it: the
+    longest wait that a server requested or, if none did, as many seconds as the number of the retry.
     """
     cooldowns_s = [
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
@@ -73,19 +79,20 @@ def _waits_of_rate_limits(
 
 
 def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
-    """A wait of `wait_s`, kept between the shortest and longest wait of a round of rate limits.
+    """A wait of `wait_s` seconds, but at least `LEAST_ROUND_WAIT_S` and at most the policy's longest round wait.
 
-    `is_named`: a server requested it.
+    `is_named` is True if a server requested this wait.
     """
     bounded_s = min(max(wait_s, LEAST_ROUND_WAIT_S), policy.longest_round_wait_s)
     return Wait(bounded_s, from_server=is_named and wait_s >= bounded_s)
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The seconds for which a failed route is not asked: the wait that the server requested.
+    """The seconds during which a failed route is not asked. `next_retry` is the number of the next retry.
 
-    If it requested none, it is the policy's wait before the next retry; if there is none, the wait before the previous
-    retry; if there is none either, the first wait of the standard schedule.
+    The result is the wait that the server requested. If the server requested none, it is the policy's wait before the
+    next retry. If the policy has no further retry, it is the wait before the previous retry, or else the first wait
+    of the standard schedule.
     """
     if requested_s is not None:
         return requested_s

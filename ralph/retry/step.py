@@ -1,6 +1,7 @@
-"""Decides what follows an answer or an error of one request. Pure: state, error, moment -> state, decision, events.
+"""Decides what to do after an answer or an error. No I/O happens here.
 
-It chooses no target itself: that is `retry/targets.py`. It neither waits nor emits events: that is `retry/loop.py`.
+The functions take the state and, for an error, the time, and return the new state, a decision and events.
+`retry/targets.py` chooses the next target. `retry/loop.py` waits and emits the events.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 COOLDOWN = "cooldown"
-"""The reason for a change of target when no error of this turn has caused it."""
+"""The reason given for a change of target that no error in this turn caused."""
 
 
 class FailedAttempt(Struct, frozen=True):
@@ -50,46 +51,47 @@ class FailedAttempt(Struct, frozen=True):
 
 
 class RetryState(Struct, frozen=True):
-    """The state of one use of the call site."""
+    """The state of one chain, which is one call of `send_with_retry`."""
 
     choice: TargetsState
-    """The state of the choice among targets. Its `route` is asked next; after an answer, it is the route that answered.
-    """
+    """The state of the choice of a target. `choice.route` (a target with one of its keys) gets the next request.
+    After an answer, it is the route that gave the answer."""
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
     attempt: int = 0
-    """The number of the current or last request, counted within the turn from 1."""
+    """The number of the current or last request within the turn, counted from 1."""
     retries: int = 0
-    """The number of completed waits, each followed by a retry."""
+    """The number of completed waits. A retry follows each wait."""
     waited_s: float = 0.0
     answer_tokens: Mapping[str, int] = field(default_factory=dict)
-    """The token limit of each target's answer, fixed by its first request: retries send identical bytes."""
+    """The `max_tokens` of each target, by target name. The first request to a target fixes the number, because a
+    retry sends identical bytes."""
     round_failures: tuple[FailedAttempt, ...] = ()
-    """The failures of this round, in order."""
+    """The failures of the current round, in order."""
     damaged: FailedAttempt | None = None
-    """The last attempt whose answer was damaged.
-
-    If no target can help any more, the chain ends with this failure: the turn may repeat its request once after it.
-    """
+    """The last attempt whose answer was damaged, or None. If no target can succeed any more, the chain ends with the
+    error of this attempt, because `agent/task.py` asks again after a damaged answer."""
     last_error: AgentError | None = None
-    """The last error. After the decision to give up, it is the error that the chain ends with."""
+    """The last error, or None if there was none. After the decision to give up, it is the error that the chain ends
+    with."""
 
     @property
     def target(self) -> Target:
+        """The target of `choice.route`."""
         return self.targets[self.choice.route.target]
 
 
 class Moment(Struct, frozen=True):
-    """The facts for a retry decision: the time when a request ended, the policy, and the time that is left."""
+    """The facts for a retry decision: the time at which a request ended, the policy, and the time left."""
 
     now_s: float
-    """On the run's clock."""
+    """The time on the run's clock, in seconds."""
     policy: RetryPolicy
     latency_s: float = 0.0
-    """Duration of the request."""
+    """The duration of the request, in seconds."""
     time_left_s: float = math.inf
-    """Seconds until the run's time limit."""
+    """The seconds until the run's time limit."""
 
 
 def begin_chain(
@@ -101,9 +103,10 @@ def begin_chain(
     attempts: int,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
-    """The state with a fresh budget of retries, and its first events. `attempts`: the requests of this turn so far.
+    """The first state of a chain, in which no retry has been used, and the first events.
 
-    If the current target is not the preferred one and no event has announced that yet, a ModelFallback event does.
+    `attempts` is the number of requests in this turn so far. If the first target to ask is not the preferred one, and
+    has not answered since it replaced the preferred one, a ModelFallback event is among the events.
     """
     choice = begin(choice, rules, now_s)
     state = RetryState(choice, rules, targets, turn, attempts)
@@ -116,8 +119,9 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """The next state, the decision after this error (a wait, another target at once, or the end), and its events in
-    order.
+    """The next state, the decision after this error, and the events in order.
+
+    The decision is to wait and then ask again, to ask another route at once, or to give up.
     """
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
@@ -142,7 +146,7 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
     )
     if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
-        # No other target is asked: the error message names the one that failed last.
+        # No other target is asked. The route stays, so that the message names the target that failed last.
         choice = replace(choice, route=state.choice.route)
         return GiveUp(reason, is_early=True, outlasts_run=True), choice
     return decision, choice
@@ -153,24 +157,24 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
         return replace(state, choice=choice, round_failures=())
     if isinstance(decision, GiveUp) and not decision.outlasts_run:
         telling = _telling_of_end(state, decision)
-        # Hints refer to the target that the error came from.
+        # The hints for the user refer to the target that the error came from.
         return replace(state, choice=replace(choice, route=telling.route), last_error=telling.error)
     return replace(state, choice=choice)
 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
-    """The state at the beginning of the next round."""
+    """The state after the wait, at the beginning of the next round."""
     return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
 
 
 def asked(state: RetryState, answer_tokens: int) -> RetryState:
-    """The state during the next request. `answer_tokens`: the token limit of its answer."""
+    """The state while the next request is under way. `answer_tokens` is its `max_tokens`."""
     fixed = {**state.answer_tokens, state.target.name: answer_tokens}
     return replace(state, attempt=state.attempt + 1, answer_tokens=fixed)
 
 
 def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
-    """The state after an answer; the events close the chain and confirm a change of targets."""
+    """The state after an answer, and the events that close the chain and report a change of target."""
     events: list[Event] = []
     if state.retries:
         events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
@@ -183,14 +187,14 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """The event that closes a chain. `end`: the exception that ended it."""
+    """The event that closes a failed chain. `end` is the exception that ended it."""
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
 
 
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
-    """The exception that the call site raises after the decision to give up."""
+    """The exception to raise after the decision to give up."""
     if not decision.outlasts_run and state.last_error is not None:
         return state.last_error
     stop = TimeIsUp(decision.reason)
@@ -224,7 +228,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """The event for a retry. It names the error of the target that may answer first."""
+    """The event that announces a retry. Its error is that of the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
@@ -243,7 +247,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """The events that announce a skipped target, a change of target or a change of key."""
+    """The events for a target that is skipped from now on, for a change of target, or for a change of key."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []
@@ -260,9 +264,9 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """The failure that the run ends with.
+    """The failed attempt whose error ends the chain.
 
-    If several targets may answer later, it is the failure of the first one that may.
+    If several targets may answer later, it is the attempt of the target that may answer first.
     """
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged
@@ -271,6 +275,11 @@ def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
 
 
 def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
+    """The failed attempt after which another request is most likely to succeed.
+
+    Transient failures come first, then failures after which a later run may succeed. Among these, the attempt with
+    the shortest requested wait is chosen (0 if no wait was requested), and the last of several.
+    """
     passing = [one for one in failures if one.failure.is_transient]
     later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]
     hopeful = passing or later or failures[-1:]

@@ -1,11 +1,13 @@
-"""Chooses the next target and its key. Pure: state, failure, time -> decision, new state.
+"""Chooses the target and the key of the next request, and decides whether to wait before it. No I/O happens here.
 
-A route is a target and one of its keys. A round asks each usable route once, without a wait in between. The policy's
-retries separate the rounds. With a single route that is the plain retry policy.
+A route is a target with one of its keys. A chain is one call of `send_with_retry`. It consists of rounds, and each
+round asks each usable route once, without waiting in between. The policy's waits separate the rounds. With a single
+route, this is the plain retry policy.
 
-A failure has one of three lasting effects on its route. A transient failure cools the route down for a time
-(`fallback` only). A failure that another attempt cannot mend bars it for the chain. A failure of the account or the
-model skips it for the run.
+A failure has one of three effects on its route. After a transient failure, the route cools down: it is not asked for
+a time (only with the strategy `fallback`). After a failure that another attempt cannot solve, the route is barred: it
+is not asked again in this chain. After a failure of the account or the model, the route is skipped: it is not asked
+again in this task. With `fallback`, a barred route cools down as well.
 """
 
 from __future__ import annotations
@@ -31,33 +33,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
-"""Failures of the request itself: no other target would accept it either."""
+"""Failures that the request itself causes. Ralph assumes that every other target would refuse the request too."""
 _OF_THE_KEY = frozenset({FailureKind.RATE_LIMIT, FailureKind.USAGE_LIMIT})
-"""Failures of one key: another key of the same target may have room left."""
+"""Failures that may concern one key only. Another key of the same target may still be accepted."""
 _FOR_THE_RUN = frozenset(
     {FailureKind.AUTH, FailureKind.BILLING, FailureKind.USAGE_LIMIT, FailureKind.NOT_FOUND}
 )
-"""Failures that last: no wait within a run would end them."""
+"""Failures of the account or the model, which do not end while a run waits."""
 
 
 class Route(Struct, frozen=True):
     target: int
-    """Index into the run's targets, from 0."""
+    """The index of the target in the run's targets, counted from 0."""
     key: int = 0
-    """Index into the target's keys, from 0."""
+    """The index of the key in the target's keys, counted from 0."""
 
 
 class Failure(Struct, frozen=True):
-    """An error, reduced to the facts that the choice depends on."""
+    """The facts about an error on which the choice of a target depends."""
 
     kind: FailureKind
     is_transient: bool
     requested_s: float | None = None
-    """The wait that the server requests, in seconds."""
+    """The wait that the server requests, in seconds, or None if it requests none."""
     is_of_key: bool = False
-    """Whether another key of the same target may succeed."""
+    """True if another key of the same target may succeed."""
     is_of_machine: bool = False
-    """Whether this machine is the cause: no other target would succeed."""
+    """True if this machine caused the failure. No other target would succeed then."""
 
 
 def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
@@ -72,31 +74,32 @@ def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
 
 
 class Rules(Struct, frozen=True):
-    """The targets' rules, fixed for a run."""
+    """The rules for choosing a target. They change only if a driver requests another model during the run."""
 
     key_counts: tuple[int, ...]
-    """The number of keys of each target, 1 for a target that needs none."""
+    """The number of keys of each target. It is 1 for a target that needs no key."""
     strategy: str = "fallback"
     """`fallback` or `round_robin`."""
     returns: bool = True
-    """For `fallback`: return to the first target when its cooldown has ended; otherwise stay with the current one."""
+    """True if ralph returns to the preferred target when that target's cooldown has ended, False if ralph stays with
+    the current target. It matters only for `fallback`."""
     first: int = 0
-    """The target that is preferred; the others follow in their order."""
+    """The index of the preferred target. The other targets follow in their order."""
 
     listed: int | None = None
-    """The number of targets that were configured; None: all. A target that is added later is asked in place of target
-    0.
-    """
+    """The number of configured targets, or None if all targets were configured. If a target that was added later is
+    preferred, it replaces target 0."""
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The targets that can be asked, the preferred one first."""
+        """The targets that can be asked, in order. The preferred target comes first."""
         listed = range(len(self.key_counts) if self.listed is None else self.listed)
         others = listed if self.first in listed else listed[1:]
         return (self.first, *(target for target in others if target != self.first))
 
     @property
     def is_rotation(self) -> bool:
+        """Whether there is more than one route."""
         return sum(self.key_counts[target] for target in self.order) > 1
 
     def keys_of(self, target: int) -> list[Route]:
@@ -104,52 +107,55 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """The state of one use of the call site. The next use starts with a fresh one."""
+    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with a new one."""
 
     retries: int = 0
+    """The number of rounds before this one. Each ended with a wait."""
     slept_s: float = 0.0
+    """The sum of the waits in this chain, in seconds."""
     barred: frozenset[Route] = frozenset()
-    """Routes that cannot succeed in this chain."""
+    """The routes that cannot succeed in this chain."""
     tried: frozenset[Route] = frozenset()
-    """Routes asked in this round."""
+    """The routes that were asked in this round."""
     failures: tuple[Failure, ...] = ()
     """The failures of this round."""
     is_forced: bool = False
-    """True: every route was cooling down when the round began.
-
-    The routes are asked nevertheless, beginning with the one whose cooldown ends first.
-    """
+    """True if every route was cooling down when the round began. The routes are asked nevertheless, beginning with
+    the route whose cooldown ends first."""
 
 
 class TargetsState(Struct, frozen=True):
+    """The state of the choice of a target."""
+
     route: Route = Route(0)
-    """The route that is asked next; after an answer, the route that gave it."""
+    """The route that is asked next. After an answer, it is the route that answered."""
     skipped: frozenset[Route] = frozenset()
-    """Routes that are not asked for the rest of the run."""
+    """The routes that are not asked again in this task."""
     releases_s: Mapping[Route, float] = field(default_factory=dict)
     """The end of each route's cooldown, on the run's clock."""
     chain: ChainState = ChainState()
     is_away: bool = False
-    """Whether another target has replaced the first one, which has not answered since."""
+    """True if another target has replaced the preferred target, which has not answered since."""
     announced: int | None = None
-    """The replacement target whose first answer has been announced; None: no such answer was announced."""
+    """The replacement target whose first answer was reported in an event, or None if there is no such target."""
 
 
 class MoveOn(Struct, frozen=True):
-    """The decision to ask the state's route at once. It does not count as a retry."""
+    """The decision to ask the next route at once. It does not count as a retry."""
 
 
 Decision = Wait | MoveOn | GiveUp
-"""The decision after a failure. `Wait` is a retry: sleep, then ask the state's route."""
+"""The decision after a failure. `Wait` means to sleep and then to ask the next route, which counts as a retry."""
 
 
 CANNOT_HELP = GiveUp("asking again cannot help")
-"""No target is left that could be tried in this chain."""
+"""The decision if no route is left that could succeed in this chain."""
 REFUSED_BY_ALL = GiveUp("no other target would take the request either")
+"""The decision after a failure that the request itself causes."""
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """The state at the beginning of a chain. Its `route` is the first one to try."""
+    """The state at the beginning of a chain. Its `route` is the first route to ask."""
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)
@@ -159,7 +165,7 @@ def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
 def after_failure(
     state: TargetsState, failure: Failure, *, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> tuple[Decision, TargetsState]:
-    """The decision after `state.route` failed at `now_s`."""
+    """The decision, and the new state, after the current route failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
@@ -179,7 +185,11 @@ def after_failure(
 def after_answer(
     state: TargetsState, rules: Rules
 ) -> tuple[TargetsState, Literal["succeeded", "recovered"] | None]:
-    """The state after an answer, with its counters reset, and the confirmed change of targets; None: no change."""
+    """The state after an answer, and the change of target that must be reported.
+
+    "succeeded" means that a fallback target answered for the first time since it replaced another one. "recovered"
+    means that the preferred target answered again. None means that there is nothing to report.
+    """
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
     state = replace(state, chain=ChainState(), releases_s=releases_s)
@@ -192,9 +202,9 @@ def after_answer(
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """The state and rules in which target `first` is preferred.
+    """The state and the rules after target `first` became the preferred one.
 
-    The user asked for this target by name, so it is no longer skipped.
+    The target is no longer skipped, because the user asked for it by name.
     """
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
@@ -202,7 +212,7 @@ def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsSt
 
 
 def forgiven(state: TargetsState) -> TargetsState:
-    """The state for a new task: no target is skipped."""
+    """The state for a new task, in which no target is skipped."""
     return replace(state, skipped=frozenset())
 
 
@@ -211,7 +221,8 @@ def resumed(
 ) -> TargetsState:
     """The state that an earlier run left.
 
-    `ends_s`: ends of cooldowns by target, on the run's clock; `serving`: the target that answered last.
+    `ends_s` holds the ends of cooldowns on the run's clock, by target index. `serving` is the index of the target
+    that was current at the end of that run, or None.
     """
     releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
     route = state.route if serving is None else Route(serving)
@@ -219,7 +230,11 @@ def resumed(
 
 
 def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """The end of the cooldown, on the run's clock, of each target whose keys all cool down."""
+    """The ends of cooldowns in seconds of the run's clock, by target index.
+
+    A target is included only if all of its keys have a cooldown, which may have ended already. Its end is that of the
+    key whose cooldown ends first.
+    """
     found = {}
     for target in range(len(rules.key_counts)):
         routes = rules.keys_of(target)
@@ -230,7 +245,7 @@ def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
-    """The routes that this chain may still ask, the preferred target's first."""
+    """The routes that this chain may still ask. Those of the preferred target come first."""
     out = state.skipped | state.chain.barred
     return [route for target in rules.order for route in rules.keys_of(target) if route not in out]
 
@@ -238,9 +253,10 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after the failure of `state.route`.
+    """The state after the current route failed.
 
-    The failed key, or all keys of its target, cool down, are barred for the chain, or are skipped for the run.
+    Its key, or all keys of its target, are marked: they cool down, are barred for the chain, or are skipped for the
+    task.
     """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
@@ -251,7 +267,7 @@ def _with_damage(
     if rules.strategy != "fallback":
         return state
     end_s = now_s + cooldown_s(failure.requested_s, policy, chain.retries + 1)
-    # Another key's cooldown stays; that of the current key is renewed.
+    # The cooldown of the current key is renewed. A longer cooldown of another key remains.
     cooled = {route: max(end_s, state.releases_s.get(route, end_s)) for route in hit}
     return replace(state, releases_s={**state.releases_s, **cooled, state.route: end_s})
 
@@ -291,7 +307,7 @@ def _moved(state: TargetsState, route: Route) -> TargetsState:
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
-    """The next route of this round; None: the round is over."""
+    """The next route of this round, or None if the round is over."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
     usable = usable_routes(state, rules)
@@ -305,8 +321,10 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """The next route for `round_robin`. After a refused key it is the target's next key, after any other failure the
-    next target.
+    """The next route for `round_robin`, or None if the round is over.
+
+    A chain begins with the current target. After a permanent failure that may concern only the key, the next key
+    of the same target follows. Otherwise the next target follows.
     """
     order = rules.order
     place = order.index(state.route.target)

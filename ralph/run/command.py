@@ -1,5 +1,7 @@
-"""Runs `ralph run` from its options to its exit code. Every path ends in exactly one result, even after a bug or a
-misuse of the command line.
+"""Runs `ralph run`, from its options to its exit code.
+
+A run on one prompt has exactly one result, even after a bug or a wrong command line. If even the result cannot be
+written, ralph writes one line to standard error instead.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ if TYPE_CHECKING:
 
 
 def run_command(options: RunOptions, environment: Mapping[str, str] | None = None, *watchers: Events) -> int:
-    """Runs one task, or a driver's tasks. Returns the process's exit code. Raises only UsageError. `environment` None:
-    the process's own. `watchers` also receive every event.
+    """Works on one prompt, or on the messages of a driver, and returns the exit code of the process.
+
+    If `environment` is None, the environment of the process is used. Each of the `watchers` receives every event of
+    the run. Raises only UsageError.
     """
     environment = dict(os.environ) if environment is None else environment
     clock, context = SystemClock(), None
-    # Who stops a whole group or unit (systemd) reaches an iteration too, and the loop passes its own signal on.
+    # A signal to a process group or a systemd unit reaches a run of `ralph loop` twice: directly, and through the
+    # loop.
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S if options.is_iteration else 0.0)
     restore_signals = catch_stop_signals(inbox)
     try:
@@ -48,7 +53,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
         process.remove_old_journals()
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - not even the result could be told: one line, no traceback
+    except Exception as error:  # noqa: BLE001 - not even the result could be written: one line, no traceback
         return _tell_failure(
             error, Redactor(known_secrets(environment)) if context is None else context.redactor
         )
@@ -59,7 +64,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 
 
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
-    """Tells the user in one line why there is no result. Returns the exit code."""
+    """Writes one line that says why ralph could not write a result, and returns the exit code."""
     shortage = shortage_of(error)
     why = describe_bug(error) if shortage is None else line_with_advice(shortage)
     complain(redactor.redact_all(in_one_line(why)))
@@ -74,7 +79,10 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def run_prompt(process: RunProcess) -> int:
-    """Runs one prompt to its result. Returns the exit code. Raises UsageError; the caller prints its line."""
+    """Works on one prompt until there is a result, and returns the exit code.
+
+    Raises UsageError. The caller writes the text of the error to standard error.
+    """
     try:
         asked = process.attempt(lambda: _begin(process))
     except UsageError as error:
@@ -91,8 +99,10 @@ def run_prompt(process: RunProcess) -> int:
 
 
 def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
-    """Finds the surroundings and then the prompt. The order matters: the time limit must be known first, because
-    standard input may stay open for ever.
+    """Reads the settings, and then the prompt.
+
+    The settings come first because they contain the time limits. If standard input never ends, only a time limit ends
+    the wait for the prompt.
     """
     around = process.begin()
     options = process.context.options

@@ -1,6 +1,6 @@
-"""The context of one process of `ralph run`: made once, complete and immutable, before the first event.
+"""The context of one process of `ralph run`. It is created once, complete and immutable, before the first event.
 
-The context is complete even if the settings cannot be read, because a result must report that error.
+The context is complete even if the settings cannot be read, because ralph reports that error in a result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class RunPlace(Struct, frozen=True):
-    """The directory and the settings of the run."""
+    """The working directory and the settings of the run."""
 
     cwd: Path
     settings: Settings
@@ -56,13 +56,12 @@ class RunContext(Struct, frozen=True):
     options: RunOptions
     environment: Mapping[str, str]
     new_id: str
-    """The id of a session that this process begins."""
+    """The id that a new session gets."""
     started_s: float
     clock: Clock
     place: RunPlace | Exception
-    """The place of the run. If the settings or the directory are wrong, it is the exception, which is raised when the
-    session is opened.
-    """
+    """The working directory and the settings. If one of them cannot be used, this is the exception that says why.
+    `surroundings` raises it."""
     controls: RunControls
     waiter: InboxWaiter
     redactor: Redactor
@@ -70,12 +69,12 @@ class RunContext(Struct, frozen=True):
     telemetry: Telemetry
     notes: SessionNotes
     events: Events
-    """Takes every event of the run and passes it to the sinks."""
+    """Receives every event of the run and passes it on to all receivers (the writer, the telemetry, the notes)."""
     driver: Driver | None
-    """The driver that steers the run over standard input; None: there is none."""
+    """The connection to the driver that steers the run over standard input, or None if there is no driver."""
 
     def surroundings(self) -> Surroundings:
-        """The parts that every effect of the run shares. Raises the error of the settings or the directory."""
+        """The objects that all parts of the run share. Raises the exception in `place` if there is one."""
         if isinstance(self.place, Exception):
             raise self.place
         cwd, settings = self.place.cwd, self.place.settings
@@ -87,7 +86,10 @@ class RunContext(Struct, frozen=True):
 def make_context(
     options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
 ) -> RunContext:
-    """Makes the context. Wrong settings raise nothing here. `watchers` receive every event too (the demo's summary)."""
+    """Creates the context. It raises no error for wrong settings.
+
+    Each of the `watchers` receives every event of the run. The demo uses one for its summary.
+    """
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)
     settings = place.settings if isinstance(place, RunPlace) else None
@@ -106,7 +108,7 @@ def make_context(
     events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
-        from ralph.run.driven_run import make_driver  # noqa: PLC0415 - the same
+        from ralph.run.driven_run import make_driver  # noqa: PLC0415 - few runs are driven
 
         driver = make_driver(inbox, controls, clock, progress=progress, writer=writer, events=events)
     waiter = InboxWaiter(
@@ -129,8 +131,11 @@ def make_context(
 def _find_place(
     options: RunOptions, environment: Mapping[str, str], clock: Clock
 ) -> tuple[MetricsFile | None, RunPlace | Exception]:
-    """Opens the metrics file, and finds the place of the run. The file is opened before the settings are read: if the
-    settings stop the run, the numbers of an earlier run must not remain in the file.
+    """Enters the working directory, opens the metrics file, and then reads the settings.
+
+    Returns the metrics file, or None if it is not open, and the place or the exception that prevented it. The metrics
+    file is opened before the settings are read: wrong settings end the run, and even then the file must not keep the
+    numbers of an earlier run.
     """
     metrics = None
     try:
@@ -141,12 +146,12 @@ def _find_place(
         cwd = _enter_directory(options.directory)
         metrics = open_metrics(options.metrics_file, clock, options.output.directories)
         return metrics, RunPlace(cwd, _read_settings(options, environment, cwd))
-    except Exception as error:  # noqa: BLE001 - told as the run's result, once there is a writer
+    except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
         return metrics, error
 
 
 def _enter_directory(directory: str | None) -> Path:
-    """Enters the working directory and returns it. Tools, files and git use it as the current directory."""
+    """Changes to the working directory and returns it. Tools, files and git use it as the current directory."""
     if directory is not None:
         try:
             os.chdir(directory)
@@ -170,8 +175,9 @@ def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Pat
 
 
 def _files_of_loop(descriptor: int | None) -> tuple[SettingsFile, ...] | None:
-    """The settings files that the outer loop read for all its iterations. None: there is no loop, so the run reads the
-    files.
+    """The settings files that `ralph loop` has read for all its iterations.
+
+    None if no loop started this run. The run then reads the files.
     """
     if descriptor is None:
         return None

@@ -1,6 +1,6 @@
-"""Reads lines from standard input on a thread of its own. It does not interpret the lines.
+"""Reads lines from standard input in a thread. It does not interpret the lines.
 
-Memory is bounded: a line that is too long is dropped, and reading pauses while too much waits to be taken.
+Its memory is limited: it drops a line that is too long, and stops reading while too many bytes wait in the mailbox.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 # The API takes requests of up to 32 MB.
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
-# As much as the output keeps for a reader who is behind; at least one longest line.
+# As much as the output keeps for a reader who has fallen behind. It must hold at least one line of maximum length.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 65_536
-# The interpreter's memory for a line besides its bytes: millions of empty lines need much memory too.
+# The interpreter's memory for a line in addition to its bytes. Millions of empty lines need much memory too.
 _LINE_COST_BYTES = 256
 
 
 class TooLong(Struct, frozen=True):
-    """Takes the place of a line that was dropped because it was too long."""
+    """Stands for a line that was dropped because it was too long."""
 
     most_bytes: int
 
 
 class EndOfInput(Struct, frozen=True):
     error: str | None = None
-    """The error that ended the reading; None: the input ended normally."""
+    """The error that ended the reading, or None if the input ended normally."""
 
 
 END_OF_INPUT = EndOfInput()
@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """The reason why a descriptor cannot deliver control lines; None: it can."""
+    """The reason why a descriptor cannot deliver control lines, or None if it can."""
     try:
         os.fstat(fd)
     except OSError:
@@ -55,8 +55,10 @@ def why_unusable(fd: int) -> str | None:
 
 
 class ControlChannel:
-    """Puts each line of standard input into a mailbox, without its line break. Puts `TooLong` there instead of a line
-    that is too long, and `EndOfInput` when the input has ended.
+    """Reads lines from standard input and puts them into a mailbox, without their line breaks.
+
+    A line that is too long is replaced by a `TooLong`. At the end of the input, an `EndOfInput` is put into the
+    mailbox.
     """
 
     def __init__(
@@ -75,11 +77,11 @@ class ControlChannel:
         self._room = threading.Condition()
 
     def start(self) -> None:
-        """Starts reading. Raises ShortageError; the call may then be repeated."""
+        """Starts reading. If this raises ShortageError, the caller may call `start` again."""
         start_thread(self._read_to_end, name="ralph-control")
 
     def acknowledge(self, item: Item) -> None:
-        """Notes that an item was taken from the mailbox, which makes room for more."""
+        """Must be called for each item that was taken from the mailbox. It allows the thread to read more."""
         with self._room:
             self._unread_bytes -= _cost_bytes(item)
             self._room.notify()
@@ -121,7 +123,10 @@ class ControlChannel:
 
 
 class LineSplitter:
-    """Splits chunks of any size into lines. A line ends with LF; a CR before the LF belongs to the line end."""
+    """Splits chunks of any size into lines.
+
+    A line ends with LF. A CR directly before the LF is removed too.
+    """
 
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
@@ -129,8 +134,9 @@ class LineSplitter:
         self._is_dropping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that this chunk completes. A line is reported as `TooLong` as soon as it exceeds the limit, not
-        when it ends.
+        """The lines that end in this chunk.
+
+        A line that is too long is reported as `TooLong` as soon as it exceeds the limit.
         """
         found: list[bytes | TooLong] = []
         *ends, begun = chunk.split(b"\n")
@@ -143,7 +149,7 @@ class LineSplitter:
         return found
 
     def end(self) -> list[bytes | TooLong]:
-        """The last line, if the input ended without a line break; otherwise nothing."""
+        """The last line, if the input ended without a line break. Otherwise an empty list."""
         return [self._take()] if self._line else []
 
     def _add(self, piece: bytes) -> list[bytes | TooLong]:

@@ -1,7 +1,7 @@
-"""Decodes the lines that a driver sends into types, and makes the answers to its requests. Pure.
+"""Decodes the lines that a driver sends, and makes the responses to its requests. Pure.
 
-Decoding accepts any bytes. A line that does not fit becomes `Malformed`, with the path of the fault and the values that
-are allowed there.
+A line may consist of any bytes. A line that is not valid becomes a `Malformed`, which says what is wrong and, for a
+wrong value, which values are allowed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ IMAGE_TYPES = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
 }
-"""The image types that the API accepts, each with the pattern of its first bytes."""
-# What a driver of another program may send too; it asks nothing of ralph, which sends no requests of its own.
+"""The image types that the API accepts, each with a pattern for its first bytes."""
+# Lines of these types are ignored. Drivers that were written for other programs send them, and expect no response.
 _IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_SHOWN = 60
@@ -53,10 +53,10 @@ class ImageSource(Struct, frozen=True, tag_field="type", tag="base64"):
         except ValueError:
             image = b""
         if not image:
-            # The data itself is nothing that a message could show.
+            # The error message does not contain the data, because nobody could read it.
             raise ValueError("data must be the image in base64, without line breaks")
         if not IMAGE_TYPES[self.media_type].match(image):
-            # Sent, it would be refused, and with it every request after it.
+            # The API would refuse this image, and each later request that contains it.
             raise ValueError(f"data is no {self.media_type}")
 
 
@@ -65,8 +65,9 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` of a user's line. Keys other than these are dropped, because a driver's cache marker would come on
-    top of the markers that ralph sets.
+    """The `message` in a line with a user message. Keys that are not fields here are dropped.
+
+    One of them could be a cache marker, which would be added to the markers that ralph sets.
     """
 
     role: Literal["user"]
@@ -78,8 +79,9 @@ class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
-    """An `initialize` request. This type has no fields; ralph reads the keys of the request from
-    `ControlRequest.fields`.
+    """An `initialize` request.
+
+    It has no fields here, because ralph reads the keys of this request from `ControlRequest.fields`.
     """
 
 
@@ -89,9 +91,8 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """The requested model; null or "default" means the first. An absent key counts as null: JavaScript drops a key
-    whose value is undefined.
-    """
+    """The requested model. None or "default" means the first model. If the key is missing, it is None, because
+    JavaScript leaves out a key whose value is undefined."""
 
     def __post_init__(self) -> None:
         name = self.model
@@ -126,26 +127,28 @@ class RequestLine(Struct, frozen=True, tag_field="type", tag="control_request"):
 
 class UserMessage(Struct, frozen=True):
     content: str | tuple[Block, ...]
-    """A text, or one or more text and image blocks that have only the API's keys. No text is empty."""
+    """A text, or one or more text and image blocks. Blocks have only the keys that the API knows, and no text is
+    empty."""
 
 
 class ControlRequest(Struct, frozen=True):
     request_id: str
     request: Request
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of the request as they came, `subtype` included."""
+    """The keys of the request as the driver sent them, including `subtype`."""
 
 
 class Ignored(Struct, frozen=True):
-    """An empty line, or a line that requests nothing."""
+    """An empty line, or a line that needs no response."""
 
 
 class Malformed(Struct, frozen=True):
     reason: str
     request_id: str | None = None
-    """The id of the request; None: the line has no id, or its id cannot be sent back."""
+    """The id of the request. None if the line has no id, or an id that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of the faulty control request; empty for other lines. They show whether it requested a guard."""
+    """The keys of an invalid control request. They show whether it requested a safeguard. Empty for all other invalid
+    lines."""
 
 
 ControlLine = UserMessage | ControlRequest | Ignored | Malformed
@@ -169,7 +172,7 @@ _MUST_BE = {
     "request.mode": "the name of a permission mode",
     "request.enabled": "true or false",
 }
-"""The allowed values of each path, worded to follow "must be"; `[]` stands for an index."""
+"""The allowed values for each path, in words that follow "must be". `[]` in a path stands for an index."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -211,14 +214,16 @@ def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failure(request_id: str | None, error: str) -> dict[str, Any]:
-    """The error response to a control request. `request_id` None: the failed line had no usable id."""
+    """The error response to a control request. `request_id` is None if the line had no usable id."""
     answer = {"subtype": "error", "request_id": request_id, "error": error}
     return {"type": "control_response", "response": answer}
 
 
 def in_short(value: object) -> str:
-    """A JSON value as text for a message. A long text or number, an object and a list are described instead of shown;
-    nothing is cut, because no redactor recognises half a secret.
+    """A JSON value as short text for a message.
+
+    A long text or number, an object or a list is only described. Nothing is cut in the middle, because a redactor
+    does not recognise half a secret.
     """
     if isinstance(value, dict):
         return "an object"
@@ -236,13 +241,13 @@ def _request_id(line: Mapping[str, Any]) -> str | None:
 
 
 def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
-    """The error as a sentence for the sender: the path, the allowed values, and the actual value in short.
+    """The error as a sentence for the driver: the path, the allowed values, and the actual value in short form.
 
-    msgspec's own message would repeat a value of any length.
+    msgspec's own message would repeat the value, however long it is.
     """
     text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.strip(".`")
-    if error.__cause__ is not None:  # a check of ours: its words begin with the field's name
+    if error.__cause__ is not None:  # our own check: its message begins with the field's name
         name, _, rest = text.partition(" ")
         return f'"{path}.{name}" {rest}'
     missing = _MISSING.match(text)
@@ -264,7 +269,7 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
 
 
 def _value_at(line: Any, path: str) -> Any:
-    """The JSON value at a path; None: the line has no such path."""
+    """The JSON value at a path, or None if the line has no such path."""
     for key in re.findall(r"\w+", path):
         line = line[int(key)] if isinstance(line, list) else line.get(key)
     return line

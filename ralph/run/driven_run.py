@@ -1,6 +1,7 @@
-"""A run that a driver steers over standard input: each user message is a task with a result of its own.
+"""A run that a driver, which is another program, steers over standard input. Each user message that the driver sends
+is a task with its own result.
 
-`process.py` defines what a task is and how it ends; `steering.py` carries out control requests.
+`process.py` contains the steps of a task. `steering.py` handles the driver's control requests.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from ralph.values.controls import RunControls
     from ralph.values.ports import Clock, Events
 
-# The next task would end the same way.
+# After one of these outcomes, the next task would end in the same way.
 _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
 
 
 class Driver(Struct, frozen=True):
-    """The two ends of a driver: the channel of its lines, and the steering that answers them."""
+    """The connection to a driver: the channel that reads its lines, and the steering that answers them."""
 
     channel: ControlChannel
     steering: Steering
@@ -67,7 +68,7 @@ def make_driver(
 
 
 def refuse_unusable_input(options: RunOptions) -> None:
-    """Raises UsageError if standard input cannot drive a run."""
+    """Raises UsageError if a driver cannot use standard input for this run."""
     if options.prompt is not None or options.prompt_file is not None:
         raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
     problem = why_unusable(0)
@@ -76,9 +77,10 @@ def refuse_unusable_input(options: RunOptions) -> None:
 
 
 def run_messages(process: RunProcess, driver: Driver) -> int:
-    """Works on a driver's messages. Returns the exit code of the last result, or of a stop between two tasks.
+    """Works on a driver's messages, and returns the exit code of the last result.
 
-    Raises UsageError, also if no message came at all. The caller prints the error's line.
+    If the run is stopped between two tasks, returns the exit code of the stop. Raises UsageError for a wrong command
+    line, and if the driver sent no message. The caller writes the text of the error to standard error.
     """
     try:
         opened = process.attempt(lambda: _open(process, driver))
@@ -90,7 +92,10 @@ def run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def _open(process: RunProcess, driver: Driver) -> PreparedRun:
-    """Starts the reader of control lines, and then opens the session: in this order a lack of threads loses no line."""
+    """Starts the thread that reads control lines, and then opens the session.
+
+    If the machine has no thread left, the start fails before the session exists, and no line is lost.
+    """
     context, around = process.context, process.begin()
     patiently(driver.channel.start, context.waiter, context.clock)
     prepared = process.open(around, has_prompt=True)
@@ -116,7 +121,7 @@ class _DrivenRun:
         self._has_worked = False
 
     def work(self) -> int:
-        """Works on the messages. Returns the exit code. Raises UsageError if there was no message at all."""
+        """Works on all messages and returns the exit code. Raises UsageError if there was no message."""
         last: RunEnded | None = None
         while last is None or not self._is_over(last):
             try:
@@ -151,8 +156,9 @@ class _DrivenRun:
         return ended.outcome in _BROKEN or self._context.waiter.was_stopped
 
     def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
-        """Handles a stop between two messages. Returns the exit code. `last`: the result of the previous message; None:
-        there was none.
+        """Ends the run after a stop between two messages, and returns the exit code.
+
+        `last` is the result of the previous message, or None if there was none.
         """
         stopped = self._process.ended_early(stop.outcome, str(stop), stop.signal_number)
         has_refused = self._refuse_the_rest(stopped)
@@ -164,9 +170,12 @@ class _DrivenRun:
         return self._process.deliver(stopped, is_told=is_told).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Refuses the remaining messages, because each sender waits for a result. Returns whether there were any."""
+        """Refuses the remaining messages. Each of them gets a result, because the driver waits for it.
+
+        Returns whether there were any messages.
+        """
         waiter = self._context.waiter
-        with suppress(Interrupted):  # a second signal: the lines read so far must suffice
+        with suppress(Interrupted):  # after a second signal, the lines read so far must suffice
             self._steering.take_last_lines(waiter)
         why = end.errors[-1] if end.errors else end.outcome.value
         early = self._process.ended_early(end.outcome, f"not begun: {why}")

@@ -1,5 +1,7 @@
-"""Determines which requested guards ralph cannot provide. Pure. Nothing runs while a requested guard is missing,
-because a hook that is never called may be the only protection against a command.
+"""Decides whether ralph lacks a safeguard that a driver requested, such as a hook or a permission mode. Pure.
+
+Ralph does no work while a requested safeguard is missing. A hook that is never called may have been the only
+protection against a command.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from ralph.values.permission_mode import PermissionMode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Keys of `initialize` that are to stop calls. Names are compared without case and underscores.
+# Keys of `initialize` that request a safeguard. Names are compared without case and underscores.
 _GUARDS = frozenset(
     [
         "hooks",
@@ -37,18 +39,20 @@ _GUARDS = frozenset(
 
 class MissingGuard(Struct, frozen=True):
     for_good: str | None = None
-    """The reason why a guard that `initialize` requested is missing. It stays missing as long as the process lives."""
+    """The reason why a safeguard that `initialize` requested is missing, or None. It remains missing until the
+    process ends."""
     until_a_mode: str | None = None
-    """The reason why the requested permission mode is not in force. A later request for a supported mode clears it."""
+    """The reason why the requested permission mode is not in force, or None. A later request for a supported mode
+    clears it."""
 
     @property
     def reason(self) -> str | None:
-        """The reason why no message may be worked on; None: no guard is missing."""
+        """The reason why ralph must not work on any message, or None if no safeguard is missing."""
         return self.for_good or self.until_a_mode
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Notes a guard among the keys of an `initialize` request as missing. Returns the new value."""
+    """Marks as missing any safeguard that an `initialize` request contains. Returns the new value."""
     guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
     if not guards or missing.for_good is not None:
         return missing
@@ -63,8 +67,9 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """Notes that a `set_permission_mode` request was refused for `reason`. Returns the new value. `mode`: the mode in
-    force. If it is `plan`, no guard is missing, because no mode is stricter.
+    """The new value after a driver requested a permission mode and ralph refused it. `reason` says why.
+
+    The requested mode counts as a missing safeguard, unless the mode in force, `mode`, is `plan`: no mode is stricter.
     """
     if mode is PermissionMode.PLAN:
         return missing
@@ -86,5 +91,8 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether the value of a key requests anything. `{"PreToolUse": []}` does not: it registers no hook."""
+    """Whether the value of a key requests anything.
+
+    `{"PreToolUse": []}` requests nothing, because it registers no hook.
+    """
     return any(value.values()) if isinstance(value, dict) else bool(value)

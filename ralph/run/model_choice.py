@@ -1,4 +1,8 @@
-"""The models that a driver can choose from once the session is open, as `initialize` names them and `set_model` takes them."""
+"""The models from which a driver can choose once the session is open.
+
+A driver is a program that controls ralph over standard input. The response to its request `initialize` lists the
+models, and its request `set_model` selects one.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,13 @@ class ModelChoice:
         self._redactor = redactor
 
     def choose(self, requested: str | None) -> str:
-        """The name of the requested target, or the name of the requested model if no target has that name. `requested`
-        None: the first target. Raises ValueError for a model that is not available, or whose cost the budget cannot
-        count.
+        """The name of the requested target, or the name of the requested model if no target has that name.
+
+        If `requested` is None, returns the name of the first target. Raises ValueError if the model is not available,
+        if its name contains a credential, or if a budget is set and the price of the model is unknown.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
-            # The journal and every result would contain it as the name of the billed model.
+            # The journal and every result would contain it as the name of the model.
             raise ValueError('"model" holds a credential, not a model\'s name')
         target = self._roster.find(requested)
         problem = why_uncountable(target, self._settings)
@@ -45,8 +50,9 @@ class ModelChoice:
         return self._roster.target.name
 
     def introduction(self, mode: PermissionMode) -> dict[str, Any]:
-        """The response to `initialize`. Drivers read it instead of sending further requests. `models` lists the names
-        that `set_model` is certain to accept. Features that ralph lacks have empty lists.
+        """The response to `initialize`. It tells a driver the models and options for which it would otherwise ask.
+
+        `models` lists only names that `set_model` accepts. Lists of features that ralph does not have are empty.
         """
         return {
             "commands": [],
@@ -61,7 +67,10 @@ class ModelChoice:
 
 
 def _choices(roster: Roster) -> Iterator[Target]:
-    """The targets; if the settings have none, also the known models of Anthropic's own API."""
+    """The targets of the run, and the known models of Anthropic's API.
+
+    The known models are left out if the settings list targets, or if the first target is at another server.
+    """
     for name in roster.names:
         yield roster.find(name)
     if roster.takes_any_model and is_default(roster.first.base_url):
@@ -87,7 +96,10 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """The source of the credential. A bearer token is listed as a token, not as a key."""
+    """Says where the credential of the first target comes from, such as an environment variable.
+
+    Drivers expect the source of a bearer token as `tokenSource`, and that of an API key as `apiKeySource`.
+    """
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization"
     return {

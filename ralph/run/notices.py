@@ -1,4 +1,4 @@
-"""Notices for people about surprising facts of a run: limits, tools, credentials, targets. Pure."""
+"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 
 
 def cut_notices(parts: PromptParts) -> Iterator[str]:
-    """Notices about instruction files that are too long."""
+    """Notices about instruction files that were cut because they are too long."""
     for instructions in parts.instructions:
         if instructions.was_cut:
             yield f"{instructions.path} was cut: only 32 KB of project instructions are read"
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
-    """Notices about requests that differ from earlier ones, or from the options. `old`: the session that is resumed."""
+    """Notices about requests that differ from those of the old session, and about an effort that is not sent.
+
+    `old` is the session that the run resumes, or None.
+    """
     for name in roster.changed:
         yield f"{name}: requests change from here on, as the settings ask for something else than before"
     yield from _lost_notice(roster, old)
@@ -36,7 +39,7 @@ def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | Non
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A notice about targets that the session had and this run lacks: a fallback may be missing when it is needed."""
+    """A notice about targets of the old session that this run does not have, so that it cannot fall back to them."""
     models = {target.model for target in roster.targets}
     known = old.shapes.items() if old is not None else ()
     lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
@@ -49,14 +52,17 @@ def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
 
 
 def no_limit_notice(settings: Settings) -> tuple[str, ...]:
-    """A notice if no limit is set, because nobody watches an unattended run."""
+    """A notice if the user has set no limit. Nobody watches an unattended run, so it could go on without end."""
     if settings.limits != LimitSettings():
         return ()
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
 
 
 def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice that lists the tools of a run that lacks some of them. `names`: the tools that the run offers."""
+    """A notice that lists the usable tools and says why the others are missing. Empty if no tool is missing.
+
+    `names` are the tools that the run offers to the model. The permission mode `mode` may forbid some of them.
+    """
     usable = [name for name in names if is_permitted(mode, name)]
     if len(usable) == len(TOOL_NAMES):
         return ()
@@ -70,7 +76,7 @@ def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMod
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A notice about variables that are withheld from tools. It explains a failure of commands that need them."""
+    """A notice about environment variables that tools do not get. It explains why a command that needs them fails."""
     withheld = around.environment.keys() - around.tools_environment.keys()
     names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
     if not names:
@@ -80,7 +86,7 @@ def withheld_notice(around: Surroundings) -> tuple[str, ...]:
 
 
 def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
-    """Notices about requested options that are not sent, because the model is known to refuse them."""
+    """Notices about models that are known to refuse the effort setting, so that ralph does not send it to them."""
     for target in targets:
         if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
             yield f"{target.model} takes no effort setting; it is left out"

@@ -1,5 +1,7 @@
-"""Opens an old session that a run resumes, or a copy of it. It never guesses: if a session cannot be resumed, the run
-ends with one line of text and an exit code.
+"""Opens an old session, or a copy of it, so that a run can resume it.
+
+If the requested session cannot be resumed, the run ends with one line of text and an exit code. Ralph never chooses
+another session instead.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ def open_old_session(
     *,
     settings: Settings,
 ) -> OpenSession:
-    """Opens the old session. `new_id`: the id of the copy, if the session is forked. Raises UsageError if there is no
-    session to resume, and CannotOpenError if a session exists but cannot be opened.
+    """Opens the old session.
+
+    `new_id` is the id of the copy if the session is forked. Raises UsageError if there is no session that could be
+    resumed in this directory, and CannotOpenError if the session exists but cannot be opened.
     """
     with journal_errors_told(options, new_id):
         store = SessionStore.for_user(environment, options.directory)
@@ -56,11 +60,11 @@ def open_old_session(
 
 
 class NoSessionError(UsageError):
-    """There is no session of this directory to resume."""
+    """There is no session in this directory that could be resumed."""
 
 
 class OldSession:
-    """An old session that is being opened. Its journal stays unchanged until all checks have passed."""
+    """Opens an old session. Its journal is not changed until all checks have passed."""
 
     def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
         self._options = options
@@ -76,7 +80,7 @@ class OldSession:
         total = SessionTotal(history.turns, history.cost_usd)
         has_moved = old.cwd != str(self._cwd)
         try:
-            self._refuse_another_directory(old)  # first: there other settings may hold
+            self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             _refuse_another_server(old, settings)
             if has_moved:
                 gone, here = shell_word(old.cwd), shell_word(str(self._cwd))
@@ -126,7 +130,7 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """Refuses a session of another directory, unless that directory no longer exists."""
+        """Raises UsageError if the session belongs to another directory that still exists."""
         if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
@@ -144,9 +148,11 @@ class OldSession:
 
 
 def _refuse_another_server(old: Session, settings: Settings) -> None:
-    """Refuses to resume with a server other than the session's, because the conversation was meant for that server. The
-    command line can permit it by naming the new server. If the settings have targets, the server is not checked here:
-    the names of the targets decide.
+    """Raises CannotOpenError if the run would send the conversation to another server than before.
+
+    The conversation was meant only for the server that has received it so far. The user can permit another server by
+    naming it on the command line. If the settings list targets, this check is skipped, because the names of the
+    targets identify their servers.
     """
     recorded, planned = old.shape.endpoint, settings.targets[0].base_url
     is_implicit = settings.origins.get("targets", "default") == "default"

@@ -1,4 +1,4 @@
-"""The options of one run, as values. An option that is None was not given."""
+"""The options of one run. An option that is None was not given."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class RequestedReport(Struct, frozen=True):
-    """The demand for a final report."""
+    """The user's request for a final report."""
 
     payload_schema: dict[str, Any] | None = None
-    """The JSON Schema of the report's payload; None: the report has only a status and a summary."""
+    """The JSON Schema of the report's payload. None if the report has only a status and a summary."""
 
 
 _TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
@@ -30,50 +30,61 @@ class RunOptions(Struct, frozen=True):
     prompt: str | None = None
     prompt_file: str | None = None
     takes_messages: bool = False
-    """Standard input steers the run: user messages and control requests, a JSON object a line."""
+    """True if a driver steers the run over standard input. The driver sends user messages and control requests, one
+    JSON object per line."""
     directory: str | None = None
     writable: tuple[str, ...] = ()
-    """Directories besides the working directory that file tools may write beneath. Absolute."""
+    """Absolute paths of the directories in which file tools may write, in addition to the working directory."""
     config_file: str | None = None
     settings_descriptor: int | None = None
-    """The descriptor over which an outer loop passes the contents of settings files; None: the run reads the files."""
+    """The file descriptor from which the run reads what `ralph loop` has read from the settings files. None if no
+    loop started this run; the run then opens the files."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     permission_mode: PermissionMode | None = None
     report: RequestedReport | None = None
-    """The report to require; None: the report that the old session required, if any."""
+    """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False
-    """True for an iteration of an outer loop, which has its own limits and resumes by itself."""
+    """True if `ralph loop` started this run. The loop has its own limits. It resumes the session by itself, so the
+    user gets no command for that."""
     metrics_file: str | None = None
     exports_traces: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Flags under their settings' names (`model.name`)."""
+    """The values of flags, by the names of their settings, such as `model.name`."""
     reads_stdin: bool = True
-    """False: the options hold the whole prompt, and standard input is not read."""
+    """False if the options contain the whole prompt, so that standard input is not read."""
     speed: float = 1.0
-    """The divisor of the retry policy's waits, for demonstrations."""
+    """The number by which the waits between retries are divided. Demonstrations use it."""
 
     @property
     def needed_again(self) -> dict[str, str]:
-        """The options, by name, that the command that resumes the session must repeat."""
+        """The options, by name, that the command to resume this session must repeat."""
         options = {
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
             "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
+            "--sandbox": self.settings.get("sandbox.mode"),
+            "--net": self.settings.get("sandbox.net"),
+            "--allow-host": ",".join(self._allowed_hosts) or None,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
 
     @property
+    def _allowed_hosts(self) -> tuple[str, ...]:
+        hosts = self.settings.get("sandbox.allow_hosts")
+        return hosts if isinstance(hosts, tuple) else ()
+
+    @property
     def names_tools(self) -> bool:
-        """True if the options list tools; the tools of an old session are then ignored."""
+        """True if the options select tools. A resumed session's own selection of tools is then ignored."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property
     def shapes_requests(self) -> bool:
-        """True if the options set a part of the requests that a resumed session otherwise keeps."""
+        """True if the options change a part of the requests that a resumed session would otherwise keep."""
         own = (self.system_prompt, self.append_system_prompt, self.report)
         return any(each is not None for each in own) or any(
             self.settings.get(name) is not None for name in _SHAPING

@@ -1,5 +1,7 @@
-"""An open session with its tools, clients and targets. It works on one task or many, until its journal is closed.
-Making it raises an error if the session, a tool or a client cannot be opened, so no request is sent without a session.
+"""An open session with its tools, clients and targets. It works on one or more tasks, until its journal is closed.
+
+The constructor of `PreparedRun` raises an error if the session, a tool or a client cannot be opened. So no request is
+sent without an open session.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from ralph.run.wiring import (
     build_report_form,
     build_roster,
     build_toolbox,
+    plan_sandbox,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
 )
+from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event, RunEnded
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
-"""Outcomes that a failed delivery of the result can give a run."""
+"""The outcomes that a run can get because its result was not delivered."""
 _RESUMABLE = frozenset(
     {
         Outcome.LIMIT_REACHED,
@@ -53,7 +57,8 @@ _RESUMABLE = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""The outcomes that only time or the disk caused: another run can resume from there."""
+"""The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network or a
+signal."""
 
 
 class PreparedRun:
@@ -67,14 +72,19 @@ class PreparedRun:
         *,
         has_prompt: bool,
     ) -> None:
-        """Raises SettingsError, WorkingDirectoryGoneError, UsageError, CannotOpenError."""
+        """Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError."""
         self._options = options
         self._around = around
         self._controls = controls
         self._notes = notes
         self._recorded: RunEnded | None = None
-        """The end as the journal records it, without the delivery of its result."""
+        """How the last task ended. The journal records it before the result is delivered. None before the end of the
+        first task, and after the delivery of the result has been recorded."""
         self._clients = build_clients(around)
+        self._plan = plan_sandbox(around, options.writable)
+        self._about_sandbox = ""
+        """The sentence about the sandbox for the model. Empty if there is nothing to say."""
+        self._is_change_told = False
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -93,17 +103,21 @@ class PreparedRun:
         self._run = self._make_run()
 
     def _make_toolbox(self) -> LocalToolbox:
-        """Makes the tools of the run. A resumed session keeps its limits on tools, unless the command line lists tools
-        again.
+        """Makes the tools of the run.
+
+        A resumed session keeps its selection of tools, unless the command line selects tools again.
         """
         options, old = self._options, self.session.old
         self._writable = options.writable or (old.writable if old is not None else ())
+        if self._writable != options.writable:
+            self._plan = plan_sandbox(self._around, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
         return build_toolbox(
             self._around,
             options,
             writable=self._writable,
+            plan=self._plan,
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
@@ -112,8 +126,12 @@ class PreparedRun:
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
         report = (self._report_form.tool,) if self._report_form is not None else ()
         tools = (*self._toolbox.definitions, *report)
-        roster, notices = build_roster(self._around, tools, self._options, self.session.old)
-        # An old session may be about another model than the settings are.
+        has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
+        self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
+        roster, notices = build_roster(
+            self._around, tools, self._options, self.session.old, about_sandbox=self._about_sandbox
+        )
+        # The settings may name another model than the old session.
         refuse_uncountable_budget(roster.targets, self._around.settings)
         return roster, notices
 
@@ -135,7 +153,7 @@ class PreparedRun:
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
-        """Announces the run, its session, and the requested options that did not fit."""
+        """Emits the event that the run has started, and then the notices for people: `notices` and the run's own."""
         settings, emit = self._around.settings, self._around.events.emit
         names, first = self.roster.names, self.roster.first
         source = first.credentials[0].source if first.credentials else "none"
@@ -147,6 +165,8 @@ class PreparedRun:
                 api_key_source=source,
                 targets=names if len(names) > 1 else (),
                 permission_mode=self._controls.permission_mode,
+                sandbox=self._plan.level.name,
+                protections=self._plan.protections,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -155,13 +175,16 @@ class PreparedRun:
             *self.session.notices,
             *self._notices,
             *self._about_rights(),
+            *self._plan.notices,
             *withheld_notice(self._around),
             *about_limits,
         ):
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the tools of this run, and about guards of other programs, which have no effect here."""
+        """Notices about the permission mode and the tools of this run, and about the permission rules in Claude
+        Code's settings files, which ralph does not apply.
+        """
         mode = self._controls.permission_mode
         said = mode_notice(mode)
         if said is not None:
@@ -176,13 +199,16 @@ class PreparedRun:
         return names if self._report_form is None else (*names, self._report_form.tool.name)
 
     def first_prompt(self, prompt: str | None) -> str | None:
-        """The first prompt for the model; None: the run resumes the pending work."""
+        """The first prompt for the model, or None if the run resumes unfinished work without a new prompt.
+
+        Raises UsageError if the session is completed and there is no prompt.
+        """
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
 
     def work(self, prompt: Prompt | None) -> RunEnded:
-        """Works on one task to its outcome."""
+        """Works on one task until it ends, and returns the event that says how it ended."""
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
@@ -194,16 +220,38 @@ class PreparedRun:
             writable=self._writable,
             again=self._options.needed_again,
         )
-        task = redacted_prompt(prompt, self._around.redactor)
+        task = self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
         is_retelling = prompt is None and self.session.old is not None and self.session.old.awaits_delivery
         self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)
-        return self.with_resume_command(replace(ended, session_total=self._total))
+        ended = replace(
+            ended,
+            session_total=self._total,
+            sandbox=self._plan.level.name,
+            protections=self._plan.protections,
+        )
+        return self.with_resume_command(ended)
+
+    def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
+        """The prompt, with a note at its end if the system prompt, which a resumed session keeps, says something else
+        about the sandbox than is true in this run. Unfinished work that goes on without a prompt gets no note.
+        """
+        told = str(self.roster.first_shape.head().fields.get("system", ""))
+        is_true = self._about_sandbox in told if self._about_sandbox else SANDBOX_WORDS not in told
+        if prompt is None or is_true or self._is_change_told:
+            return prompt
+        self._is_change_told = True
+        note = f"(Changed since then: {self._about_sandbox or 'commands run without a sandbox.'})"
+        return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
 
     def with_resume_command(self, ended: RunEnded) -> RunEnded:
-        """The end, with the command that resumes the session as its last hint if anything can be resumed."""
+        """Returns `ended` with one more hint, the command that resumes the session.
+
+        Returns `ended` itself if nothing is left to resume, if there is no journal or no message, if `ralph loop`
+        resumes the session, or if `ended` has this hint already.
+        """
         if ended.outcome not in _RESUMABLE or self._options.is_iteration or not self._run.has_messages:
             return ended
         command = self._resume_command()
@@ -211,19 +259,20 @@ class PreparedRun:
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
     def record_delivery(self, ended: RunEnded, delivery: Delivery) -> None:
-        """Records whether the last result was delivered, as the process reports it. Raises JournalError."""
+        """Records in the journal whether the last result was delivered. Raises JournalError."""
         recorded, self._recorded = self._recorded, None
         if recorded is None:
-            return  # no task was worked on, or that was noted before
+            return  # no task was worked on, or its delivery was recorded before
         has_failed = ended.outcome in _NOT_DELIVERED and ended.outcome is not recorded.outcome
         record = delivery_record(Delivery.FAILED if has_failed else delivery, ended)
         # No sync: if a power cut loses this record, the journal rightly leaves the delivery unknown.
         self._run.log.record(record, sync=has_failed)
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
-        """The command that resumes the session, with the options of this command line that it must repeat. None:
-        nothing can be resumed, or the machine lacks the memory or the descriptors to find out. Such a shortage raises
-        nothing, because the result matters more than a hint.
+        """The command that resumes the session, with the options that it must repeat. None if nothing can be resumed.
+
+        If the machine is too short of memory or descriptors to find out, the result is None too, because the end of
+        the run matters more than this hint.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
@@ -235,7 +284,10 @@ class PreparedRun:
             return None
 
     def close_tools(self) -> None:
-        """Closes clients and tools. The journal stays open for the record of the delivery."""
+        """Closes the clients and the tools.
+
+        The journal remains open, because the delivery is still to be recorded.
+        """
         self._clients.close()
         self._toolbox.close()
 
@@ -244,7 +296,10 @@ class PreparedRun:
 
 
 class _ExpectedCalls:
-    """Tells the toolbox about a call that is still arriving, so that slow steps start early. An `Events` sink."""
+    """An `Events` sink that tells the toolbox about a tool call whose arguments are still arriving.
+
+    The toolbox can then start slow preparations early.
+    """
 
     def __init__(self, toolbox: LocalToolbox) -> None:
         self._toolbox = toolbox
@@ -257,7 +312,10 @@ class _ExpectedCalls:
 
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
-    """Opens the requested session. If `--continue` finds none and there is a prompt, opens a new one."""
+    """Opens the requested session.
+
+    If `--continue` finds no session and there is a prompt, it opens a new one.
+    """
     wanted, now = options.session, around.clock.utc_now()
     if not wanted.is_old:
         return open_new_session(wanted, new_id, around.cwd, around.environment, now)
@@ -273,7 +331,10 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
 
 
 def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Takes over the cooldowns of the last run, for the time that they still have."""
+    """Restores the cooldowns of targets and the serving target from the last run.
+
+    A target gets no requests during its cooldown. The serving target is the one that answered last.
+    """
     now_s, now = around.clock.now_s(), around.clock.utc_now()
     ends_s = {
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()

@@ -1,6 +1,7 @@
-"""The steps of one process of `ralph run`, shared by text runs and driven runs: begin, open, tell, deliver.
+"""The steps of one process of `ralph run`: begin, open, tell, deliver. Runs on one prompt and runs that a driver
+steers share these steps.
 
-`attempt` turns whatever happens during work into an end, so that every run has one result.
+`attempt` converts every exception except UsageError into the end of the run, so that every run has a result.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from ralph.machine.garbage import begin_garbage_collection
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import PromptError
 from ralph.run.prepared_run import PreparedRun
@@ -34,15 +36,16 @@ T = TypeVar("T")
 
 
 class RunProcess:
-    """The steps of one process, over its context. Its state is the open session."""
+    """The steps of one process of `ralph run`. Holds the context, and the session after `open`."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._prepared: PreparedRun | None = None
 
     def begin(self) -> Surroundings:
-        """Opens the traces and returns the surroundings. Raises the error of the settings, CannotOpenError,
-        `Interrupted`.
+        """Opens the traces and returns the objects that all parts of the run share.
+
+        Raises the exception in the context's `place` if there is one, CannotOpenError, or `Interrupted`.
         """
         context = self.context
         around = context.surroundings()
@@ -51,8 +54,9 @@ class RunProcess:
         return around
 
     def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
-        """Opens the session and its tools. `has_prompt`: there is a prompt for a new session. Raises the errors that
-        PreparedRun raises.
+        """Opens the session and its tools. Raises the errors that PreparedRun raises.
+
+        `has_prompt` is True if there is a prompt with which a new session can start.
         """
         context = self.context
         prepared = PreparedRun(
@@ -64,12 +68,14 @@ class RunProcess:
             has_prompt=has_prompt,
         )
         self._prepared = prepared
+        begin_garbage_collection()
         context.events.emit(SessionOpened(prepared.session.id))
         return prepared
 
     def attempt(self, work: Callable[[], T]) -> T | RunEnded:
-        """Calls `work` and returns its value. If an exception ends `work`, returns the end of the run instead. Raises
-        only UsageError.
+        """Calls `work` and returns its value. If `work` raises an exception, returns the end of the run instead.
+
+        Only UsageError is passed on to the caller.
         """
         try:
             return work()
@@ -79,7 +85,9 @@ class RunProcess:
             return self._ended_by_error(error)
 
     def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
-        """The end of a run that stopped before its loop began, or because of a bug."""
+        """The end of a run that stopped before its first turn, or that an exception ended. It counts no turns and no
+        tokens. `signal_number` is 0 if no signal stopped the run.
+        """
         return RunEnded(
             outcome=outcome,
             exit_code=outcome.exit_code(signal_number),
@@ -93,9 +101,10 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """Reports the result to everybody who waits for one. If the result file cannot be written, the outcome becomes
-        io_error. If the machine lacks the resources to write it, the outcome becomes api_unavailable, so that a loop
-        waits and resumes.
+        """Writes the result to the result file and to standard output. Returns the end that it has written.
+
+        If the result file cannot be written, the outcome becomes io_error. If the machine is short of a resource, the
+        outcome becomes api_unavailable instead, so that `ralph loop` waits and then resumes the session.
         """
         try:
             self._write_result_file(ended)
@@ -109,10 +118,11 @@ class RunProcess:
         return ended
 
     def deliver(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
-        """Waits until the output has been read, or cannot be read any more, and closes everything. If the output cannot
-        be written, the outcome becomes io_error.
+        """Closes the tools, waits for a limited time until the reader of standard output has read everything, and
+        then closes the rest.
 
-        `is_told`: standard error already has the lines about the end.
+        Returns the end with its final outcome: io_error if standard output could not be written. `is_told` is True if
+        the last lines for people have already been written to standard error.
         """
         context, writer = self.context, self.context.writer
         self._stop_work()
@@ -129,8 +139,10 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Reports and delivers the result of a misuse of the command line. Returns the exit code. If people read
-        standard error, raises the error instead, and the caller prints its line. `notices`: the notices of the result.
+        """Writes and delivers the result after a wrong command line. Returns the exit code, or raises `error`.
+
+        `error` is raised if lines for people are written to standard error. The caller then writes the message there.
+        `notices` are the notices of the result.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
@@ -142,8 +154,9 @@ class RunProcess:
         return ended.exit_code
 
     def close_without_result(self) -> None:
-        """Closes everything when a driver has sent no message, so that no result is due. Its requests have been
-        answered before.
+        """Closes everything without a result. It is called if a driver has sent no message.
+
+        All requests of the driver have been answered by then.
         """
         context = self.context
         context.writer.deliver(context.waiter, context.clock)
@@ -152,7 +165,7 @@ class RunProcess:
         self._close(Outcome.USAGE.exit_code())
 
     def remove_old_journals(self) -> None:
-        """Removes old journals. Runs last, after the result has been delivered."""
+        """Removes old journals. This is the last step, after the result has been delivered."""
         journal = self._prepared.session.journal if self._prepared is not None else None
         if isinstance(journal, FileJournal):
             retention = self.context.surroundings().settings.sessions
@@ -172,17 +185,18 @@ class RunProcess:
 
         try:
             patiently(open_them, context.waiter, context.clock)
-        except ShortageError as error:  # telemetry never hurts the run
+        except ShortageError as error:  # telemetry must not harm the run
             context.events.emit(Notice(f"no traces of this run: {error}"))
 
     def _ended_by_error(self, error: Exception) -> RunEnded:
-        # Before everything else: what cannot be opened for want of a descriptor is none of what it seems to be.
+        # This comes first, because a shortage of descriptors makes other errors look like something else.
         shortage = shortage_of(error)
         if shortage is not None:
             return self.ended_early(Outcome.API_UNAVAILABLE, line_with_advice(shortage))
         match error:
             case SettingsError(from_flag=False):
-                # A key in the wrong place is a setting's wrong value: it must not be repeated.
+                # The wrong value of a setting may be an API key that was put in the wrong place. The message must
+                # not repeat it.
                 return self.ended_early(Outcome.CONFIG, self.context.redactor.redact_all(str(error)))
             case UsageError():
                 raise error
@@ -195,8 +209,10 @@ class RunProcess:
         return self.ended_early(Outcome.INTERNAL_ERROR, describe_bug(error))
 
     def _write_result_file(self, ended: RunEnded) -> None:
-        """Writes the result file, and tries again if the machine is briefly short of something: that must not cost a
-        night's result. Raises OSError, ShortageError.
+        """Writes the result file. Raises OSError or ShortageError.
+
+        If the machine is short of a resource, it tries again for a while, so that the result is not lost because of a
+        temporary shortage.
         """
 
         def write() -> None:
@@ -207,16 +223,22 @@ class RunProcess:
 
         try:
             patiently(write, self.context.waiter, self.context.clock)
-        except Interrupted:  # no more waiting: one last try
+        except Interrupted:  # no time is left to wait: one last attempt
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """`ended`, changed to say that its result was not delivered, with the command that resumes the session."""
+        """A copy of `ended` that says that the result was not delivered.
+
+        Its hints include the command that resumes the session, if the session can be resumed.
+        """
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records whether the last result was delivered. The record also covers the process's earlier results."""
+        """Records in the journal whether the last result of this process was delivered.
+
+        Earlier results of this process have no such record of their own.
+        """
         if self._prepared is None:
             return
         try:

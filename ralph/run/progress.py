@@ -1,4 +1,4 @@
-"""Follows the message at work: its turn, and the pending retry. An `Events` sink."""
+"""Keeps the number of the current turn and the pending retry of a run that a driver steers, for `get_status`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ralph.values.events import (
 if TYPE_CHECKING:
     from ralph.values.ports import Clock
 
-# After one of these the announced retry is no longer waited for: its attempt is under way, or over.
+# Each of these events shows that the announced retry has begun or ended, so ralph no longer waits for it.
 _ATTEMPT_SIGNS = (StreamReceived, AttemptEnded, ResponseDiscarded, ClockFired, AnswerAccepted)
 
 
@@ -27,13 +27,14 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """The number of answers accepted for the current message; between two messages, for the last one."""
+        """The number of answers accepted for the current message. Between two messages, it is the number for the last
+        one."""
         self._retry: RetryScheduled | None = None
-        """The pending retry of the open chain."""
+        """The pending retry, or None if no retry is pending."""
         self._retry_waits_until_s: float | None = None
 
     def begin(self) -> None:
-        """Notes that work on a message begins."""
+        """Resets the state. It is called when work on a message begins."""
         self.turn = 0
         self.end()
 
@@ -53,11 +54,10 @@ class Progress:
 
     @property
     def is_retrying(self) -> bool:
-        """Whether a chain of retries is open."""
         return self._retry is not None
 
     def retry_status(self) -> dict[str, Any] | None:
-        """The pending retry in the form of `get_status`; None: there is none."""
+        """The pending retry as `get_status` reports it, or None if no retry is pending."""
         if self._retry is None:
             return None
         until_s, now_s = self._retry_waits_until_s, self._clock.now_s()

@@ -1,7 +1,7 @@
-"""Checks a final report against a user's schema in a separate process, which can be killed.
+"""Checks a final report against a user's schema in a separate process, which ralph can kill.
 
-A pattern such as `(a+)+$`, or alternatives that refer to themselves, can keep a checker busy practically for ever. In
-ralph's own process nothing could stop it: Python would handle neither a signal nor the time limit meanwhile.
+A pattern such as `(a+)+$`, or alternatives that refer to themselves, can keep a checker busy almost for ever. In
+ralph's own process nothing could interrupt such a check, neither a signal nor the time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 CHECKED_WITHIN_S = 5.0
-"""The longest time for one check. A check takes milliseconds; its process takes 0.2 s to start."""
+"""The time limit for one check, in seconds. A check takes milliseconds, and its process takes 0.2 s to start."""
 
 TOO_SLOW = "payload: could not be checked within {seconds:g} s; send it in a plainer form"
 NOT_NOW = "payload: could not be checked: {shortage}; nothing is wrong with it: send the same report again"
@@ -32,7 +32,9 @@ _WORKER = "from ralph.run.report_validator import answer; answer()"
 
 
 class ReportCheck:
-    """A `Validator` of whole arguments, by the tool's schema as the model received it."""
+    """A `Validator` that checks all arguments of the report tool. Only a report with a payload needs the separate
+    process, because only the payload has a schema from the user.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,9 @@ class ReportCheck:
         environment: Mapping[str, str],
         within_s: float = CHECKED_WITHIN_S,
     ) -> None:
-        """`environment`: the environment of the separate process."""
+        """`tool_input_schema` is the schema that the model received. `environment` is the environment of the separate
+        process, and `within_s` is the time limit for one check, in seconds.
+        """
         self._schema = dict(tool_input_schema)
         self._waiter = waiter
         self._clock = clock
@@ -51,10 +55,11 @@ class ReportCheck:
         self._within_s = within_s
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The problems with the arguments. A shortage of the machine is reported as a problem too. Raises
-        `Interrupted`, and then leaves nothing running.
+        """The problems with the arguments, one text each. A shortage of the machine is reported as a problem too.
+
+        Raises `Interrupted` after the separate process has been stopped.
         """
-        if "payload" not in arguments:  # nothing that would need the schema
+        if "payload" not in arguments:  # the user's schema is only for the payload
             return problems_without_payload(arguments)
         try:
             return self._checked(arguments)
@@ -71,7 +76,7 @@ class ReportCheck:
             said = self._waiter.wait(mailbox, until_s=until_s, waiting_for="the check of the final report")
         finally:
             process.kill()
-            process.wait()  # the thread may be at it too
+            process.wait()  # `communicate` in the thread may wait too, which Popen permits
             mailbox.close()
         if said is TIMED_OUT:
             return [TOO_SLOW.format(seconds=self._within_s)]
@@ -80,7 +85,7 @@ class ReportCheck:
     def _started(self) -> Popen[bytes]:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with a schema pays
 
-        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - the same
+        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - only a run with a schema needs it
 
         protect_this_process()
         return start_process(
@@ -96,6 +101,6 @@ class ReportCheck:
 def _problems(said: bytes) -> list[str]:
     try:
         found: list[str] = json.loads(said)
-    except ValueError:  # the process died: of memory, for one
+    except ValueError:  # the process died, for example because memory ran out
         return [BROKEN]
     return found

@@ -1,6 +1,8 @@
-"""Reads a user's JSON Schema for the final report, and refuses at the start a schema that could not be applied later.
+"""Reads a user's JSON Schema for the final report. A schema that could not be applied is refused before the run
+starts.
 
-jsonschema is imported only if there is a schema. It never fetches anything: a schema must be complete in itself.
+jsonschema is imported only if there is a schema. Nothing is fetched from the network, so a schema must contain
+everything that it refers to.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ _DRAFTS = (
 def read_schema(
     text_or_path: str, cwd: Path | str, works_in: Path | str | None = None, *, takes_pipe: bool = True
 ) -> dict[str, Any]:
-    """Reads a schema. A text that begins with `{` is the schema itself; any other text is the path of its file,
-    relative to `cwd`.
+    """Reads a schema. A text that begins with `{` is the schema. Any other text is the path of a file, relative to
+    `cwd`.
 
-    `works_in`: the run's working directory, if it differs from `cwd`. `takes_pipe`: whether the file may be a pipe;
-    False if the file will be read again. Raises ValueError with one line that names the fault and its place.
+    `works_in` is the working directory of the run, if it differs from `cwd`. `takes_pipe` is False if the file must
+    not be a pipe, because it will be read again. Raises ValueError with one line that names the fault and its place.
     """
     if text_or_path.lstrip().startswith("{"):
         where, text = "the schema", text_or_path
@@ -74,6 +76,8 @@ def read_schema(
 
 
 def _text_of(path: Path, where: str, directories: Sequence[Path | str], *, takes_pipe: bool) -> str:
+    if "\0" in str(path):
+        raise ValueError(f"cannot read {where}: a path cannot contain a NUL byte")
     try:
         data = read_named_file(str(path), directories, MOST_SCHEMA_BYTES, takes_pipe=takes_pipe)
     except FileNotFoundError:
@@ -92,17 +96,18 @@ def _text_of(path: Path, where: str, directories: Sequence[Path | str], *, takes
 
 
 def _fault_of(schema: dict[str, Any]) -> str | None:
-    """The first fault in a schema; None: reports can always be checked against it."""
+    """A sentence about the first fault in a schema. None if reports can be checked against the schema."""
     draft = schema.get("$schema", DEFAULT_DRAFT)
     if not isinstance(draft, str) or draft.rstrip("#") not in _DRAFTS:
         return f"$schema is {shown(draft)}; known are {', '.join(_DRAFTS)}"
     within = schemas_within(schema)
     faults = (fault for pointer, one in within for fault in _keyword_faults(schema, pointer, one))
-    # First cheap checks for common mistakes, then the draft's own rules, then loops.
+    # Cheap checks for common mistakes come first, then the draft's own rules, then loops.
     return next(faults, None) or _draft_fault(schema, within) or _loop(schema, within)
 
 
-# Each gives a schema a name of its own, which would have to stay right where it is embedded.
+# These keywords give a schema a name, or refer to a schema by its name. The names would not be valid any more,
+# because the user's schema becomes a part of the schema of the report tool.
 _NAMES = ("$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef")
 
 
@@ -137,7 +142,7 @@ def _draft_fault(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, A
 
     draft = validators.validator_for(schema)
     checker = draft(draft.META_SCHEMA, format_checker=draft.FORMAT_CHECKER)
-    # Where only a `$ref` leads, the draft's own schema does not look.
+    # The draft's own schema does not check places that only a `$ref` leads to.
     places = [within[0], *_only_referred_to(within)]
     try:
         for pointer, one in places:

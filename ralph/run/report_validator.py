@@ -1,7 +1,6 @@
-"""Checks final reports against a user's schema. The problems are a few lines, each with its path and the expected
-value.
+"""Checks final reports against a user's schema. Each problem is one line with the path and the expected value.
 
-It loads jsonschema only when it gets a schema, and never raises for anything that a model may send.
+jsonschema is imported only if there is a schema. A validator raises no error, whatever the model sent.
 """
 
 from __future__ import annotations
@@ -25,12 +24,14 @@ if TYPE_CHECKING:
     from ralph.values.report import Validator
 
 MOST_PROBLEMS = 5
-_MOST_ERRORS_LOOKED_AT = 200  # a list of a million wrong items is as wrong after these
+_MOST_ERRORS_LOOKED_AT = 200  # more errors would add nothing, because only `MOST_PROBLEMS` are shown
 
 
 def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
-    """A check of whole arguments by the schema that `report_tool` made. The schema may come from an old session's
-    record.
+    """The validator for all arguments of the report tool: a function that returns one line per problem. If there are
+    more than `MOST_PROBLEMS`, the rest is replaced by the line "and more".
+
+    `tool_input_schema` is the schema that `report_tool` made, in this run or in an earlier run of the session.
     """
     if "payload" not in tool_input_schema["properties"]:
         return plain_problems
@@ -46,23 +47,24 @@ def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:
 
 
 def answer() -> None:
-    """Runs in the process that `report_check.py` starts: reads a task from standard input, and writes the problems to
-    standard output.
+    """The main function of the process that `report_check.py` starts.
+
+    It reads a task from standard input, and writes the problems to standard output.
     """
     task = json.load(sys.stdin)
     print_lines([json.dumps(validator_of(task["schema"])(task["arguments"]))])
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """A checker for `{"payload": ...}` alone. The problems of the other fields are described elsewhere."""
+    """A checker for `{"payload": ...}` only. Other code checks the other fields."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
-    from referencing import Registry  # noqa: PLC0415 - comes with it
+    from referencing import Registry  # noqa: PLC0415 - jsonschema loads it
 
     schema = {key: tool_input_schema[key] for key in ("$schema", "properties") if key in tool_input_schema}
     known = validators.validator_for(schema, default=validators.Draft202012Validator)
-    extend: Any = validators.extend  # has no types
+    extend: Any = validators.extend  # jsonschema has no types for it
     draft = extend(known, {"uniqueItems": _unique_items})
-    # An empty registry knows no document but this one and has no means to get another.
+    # An empty registry knows no other document and cannot fetch one.
     checker: Checker = draft(schema, registry=Registry(), format_checker=known.FORMAT_CHECKER)
     return checker
 
@@ -70,8 +72,9 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
 def _unique_items(
     _checker: Checker, wanted: object, instance: object, _schema: object
 ) -> Iterator[ValidationError]:
-    """Replaces the library's `uniqueItems`. The library compares all pairs of objects, which takes minutes for input
-    that a model can send.
+    """Checks `uniqueItems` in linear time.
+
+    The check in jsonschema compares all pairs of objects, which takes minutes for a list that a model can send.
     """
     from jsonschema.exceptions import ValidationError  # noqa: PLC0415 - costs 100 ms
 
@@ -80,7 +83,10 @@ def _unique_items(
 
 
 def _hashable(value: Any) -> object:
-    """A hashable key, equal for values that are equal in JSON: 1 equals 1.0 and differs from true."""
+    """A hashable key for a JSON value.
+
+    Values that are equal in JSON have equal keys: 1 equals 1.0, but 1 differs from true.
+    """
     if isinstance(value, dict):
         return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -91,13 +97,13 @@ def _hashable(value: Any) -> object:
 def _payload_problems(checker: Checker, payload: Any) -> list[str]:
     try:
         errors = list(islice(checker.iter_errors({"payload": payload}), _MOST_ERRORS_LOOKED_AT))
-        # Faults further out must be corrected first.
+        # Faults at a higher level must be corrected first.
         errors.sort(key=lambda error: len(error.absolute_path))
         faults = (fault for error in errors for fault in faults_of(error))
         return list(dict.fromkeys(f"{_path_text(path)}: {sentence}" for path, sentence in faults))
     except RecursionError:
         return ["payload: expected a value that is nested less deeply; this one could not be checked"]
-    except Exception as error:  # noqa: BLE001 - a run must not end by a value that the library trips over
+    except Exception as error:  # noqa: BLE001 - a value that the library cannot handle must not end a run
         return [f"payload: could not be checked ({type(error).__name__}); send it in a plainer form"]
 
 

@@ -1,5 +1,5 @@
-"""Turns the findings of a schema library into sentences: a path, and what was expected there. Values are cut,
-never repeated.
+"""Describes the errors of jsonschema in sentences. Each sentence says what the schema expects, and what the report
+has instead, in short form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_EXPECTATION = 200
 
 
 def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
-    """Yields the path of each fault, and what the schema expects there."""
+    """Yields the path of each fault, with a description of what the schema expects there and what the report has."""
     closest = _closest(error)
     path = list(closest.absolute_path)
     note = "" if closest is error else " (in the closest alternative)"
@@ -38,7 +38,11 @@ def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _closest(error: ValidationError) -> ValidationError:
-    """The first fault in the closest alternative; if no single alternative is closest, the error itself."""
+    """The first fault of the alternative of `anyOf` or `oneOf` that the report fits best.
+
+    Alternatives within that alternative are searched in the same way, as long as one of them fits better than all
+    others. An error without alternatives is returned unchanged.
+    """
     while alternatives := sorted(_alternatives(error), key=_distance):
         if len(alternatives) > 1 and _distance(alternatives[0]) == _distance(alternatives[1]):
             break
@@ -47,15 +51,17 @@ def _closest(error: ValidationError) -> ValidationError:
 
 
 def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
-    """The problems of each branch of `anyOf` or `oneOf`; empty if the branches are not to blame."""
+    """The faults of each branch of `anyOf` or `oneOf`. Empty if the fault is not in a branch."""
     return [
         list(faults) for _, faults in groupby(error.context or (), key=lambda inner: inner.schema_path[0])
     ]
 
 
 def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
-    """The distance of a report from one alternative, for sorting. A wrong type counts most, and a wrong constant comes
-    next, because a constant often identifies the alternative. The number of faults decides between equals.
+    """A sort key that says how far a report is from one alternative.
+
+    A wrong type counts most. A wrong constant comes next, because a constant often identifies the alternative.
+    Otherwise the number of faults decides.
     """
     return (
         any(fault.validator == "type" and not fault.path for fault in faults),
@@ -109,8 +115,8 @@ def _expectation(error: ValidationError) -> str:
         return "no other properties than the schema's"
     if keyword in _EXPECTED:
         return _EXPECTED[keyword].format(shown(wanted))
-    # None: the schema is `false`, and the library does not say for which part. What is left is rare; the library's
-    # own words may show much of the value.
+    # The keyword is None if the schema is `false`; the library does not say which part of the schema. For keywords
+    # without a sentence in `_EXPECTED`, the library's own message is not used, because it may show much of the value.
     return "nothing where the schema says false" if keyword is None else f"a value that fits {keyword}"
 
 
@@ -129,7 +135,10 @@ def _got(error: ValidationError) -> str:
 
 
 def _value(error: ValidationError) -> Any:
-    """The value of the violated keyword in the schema. (The library's type also allows an error without a keyword.)"""
+    """The value that the schema gives for the violated keyword.
+
+    jsonschema declares that the value may be missing, but these errors always have one.
+    """
     return error.validator_value
 
 

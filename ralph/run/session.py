@@ -1,5 +1,6 @@
-"""A run's session: its options, the opening of a new one, and the command that resumes it. Old ones are
-opened by `ralph/run/old_session.py`.
+"""The session of a run: its options, the opening of a new session, and the command that resumes it.
+
+`ralph/run/old_session.py` opens old sessions.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ _LIMITS = frozenset({Outcome.LIMIT_REACHED.value, Outcome.TIMED_OUT.value})
 
 
 class SessionOptions(Struct, frozen=True):
-    """The options of the command line about sessions."""
+    """The options of the command line that choose a session."""
 
     session_id: str | None = None
-    """The id of a new session; None: ralph generates one."""
+    """The id of a new session. None means that ralph generates one."""
     continues: bool = False
-    """Resumes the last session of this directory."""
+    """True if the run resumes the last session of this directory."""
     resume: str | None = None
-    """The beginning of the id of the session to resume."""
+    """The first characters of the id of the session to resume, or None."""
     forks: bool = False
-    """Keeps the old session unchanged, and resumes a copy of it."""
+    """True if the run resumes a copy of the old session, so that the old session remains unchanged."""
     directory: Path | None = None
-    """The directory of sessions; None: the user's state directory."""
+    """The directory in which sessions are stored. None means RALPH_STATE_DIR or the user's state directory."""
     is_kept: bool = True
 
     @property
@@ -55,7 +56,11 @@ class SessionOptions(Struct, frozen=True):
 
 
 class CannotOpenError(Exception):
-    """A failure to open the session: one line, and the outcome of the run."""
+    """The run cannot begin, because its session, its metrics file, its traces or its working directory cannot be
+    opened.
+
+    The message is one line. `outcome` is the outcome of the run.
+    """
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -68,11 +73,12 @@ class OpenSession(Struct, frozen=True):
     old: Session | None = None
     notices: tuple[str, ...] = ()
     total: SessionTotal = field(default_factory=SessionTotal)
-    """Totals of the session's earlier runs."""
+    """The totals of the session's earlier runs. They are 0 for a new session and for a copy."""
 
     def forget(self) -> None:
-        """Removes a new session that has no messages, so that `--continue` finds an earlier session. A resumed session
-        is kept.
+        """Removes the journal of a new session, so that `--continue` does not find it.
+
+        It is called if no work was done in the session. The journal of a resumed session is not removed.
         """
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):
@@ -82,9 +88,11 @@ class OpenSession(Struct, frozen=True):
 def prompt_of_resumed(
     old: Session, prompt: str | None, command_with: Callable[[str], str | None]
 ) -> str | None:
-    """The first prompt of a resumed run for the model; None: the run resumes the pending work. Raises UsageError if the
-    session is completed and there is no `prompt`. `command_with` returns the command that resumes the session with a
-    given prompt.
+    """The first prompt for the model in a resumed run. None if the model is told nothing new.
+
+    Without a `prompt`, the model is told once that the limit which ended the last run no longer applies. Raises
+    UsageError if the session is completed and there is no `prompt`. `command_with` returns the command that resumes
+    the session with a given prompt.
     """
     if prompt is not None:
         return prompt
@@ -100,7 +108,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """Whether these words end the last message, and that message has no answer yet."""
+    """Whether the last message is the user's, and its last block is exactly `words`."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 
@@ -113,8 +121,9 @@ def resume_command_of(
     again: Mapping[str, str],
     prompt: str | None = None,
 ) -> str | None:
-    """The command that resumes a run's session; None: nothing can be resumed. `cwd`: the directory that the command
-    names; None: it names none.
+    """The command that resumes the session of a run, or None if nothing can be resumed.
+
+    `cwd` is the directory that the command should contain. If it is None, the command contains no directory.
     """
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
@@ -131,7 +140,7 @@ def resume_command_of(
 
 @contextmanager
 def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
-    """Turns the errors of opening a journal into a UsageError or a CannotOpenError."""
+    """A context manager that converts errors about journals into UsageError or CannotOpenError."""
     try:
         yield
     except JournalError as error:
@@ -146,7 +155,10 @@ def journal_errors_told(options: SessionOptions, new_id: str) -> Iterator[None]:
 def open_new_session(
     options: SessionOptions, new_id: str, cwd: Path, environment: Mapping[str, str], now: datetime
 ) -> OpenSession:
-    """Opens a new session. Raises UsageError for an id that is taken, CannotOpenError if no journal can be created."""
+    """Opens a new session.
+
+    Raises UsageError if a session with this id exists, and CannotOpenError if no journal can be created.
+    """
     if not options.is_kept:
         return OpenSession(new_id, NoJournal())
     with journal_errors_told(options, new_id):

@@ -1,4 +1,4 @@
-"""Writes events to the journal that belong to a session's record but not to its conversation."""
+"""Writes those events to the session's journal that are not part of the conversation, such as retries."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 
 class SessionNotes:
-    """An `Events` sink that notes events from the opening of the session until `close` is called."""
+    """An `Events` sink that records events from the opening of the session until `close` is called."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
         self._is_open = False
         self._log: SessionLog | None = None
-        """The session's log during a task; None: notes wait for the next task."""
+        """The log of the session during a task. Between two tasks it is None, and events are kept until the next
+        task."""
         self._waiting: list[Record] = []
 
     def emit(self, event: Event) -> None:
-        """Notes an event. Raises JournalError the first time that the journal accepts no more records."""
+        """Records an event if the session is open and the event belongs in the journal.
+
+        Raises JournalError the first time that the journal cannot be written. Later events are then ignored.
+        """
         if isinstance(event, SessionOpened):
             self._is_open = True
         fields = journal_fields(event) if self._is_open else None
@@ -45,7 +49,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """Returns the events noted since the last task. From now on, events are written to the log at once."""
+        """Returns the events that came since the last task. From now on, events are written to the log at once."""
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting
@@ -54,7 +58,10 @@ class SessionNotes:
         self._log = None
 
     def close(self) -> None:
-        """Stops taking notes. Later events, such as a signal while the result is delivered, are not recorded."""
+        """Stops recording.
+
+        Events after this, such as a signal during the delivery of the result, are not recorded.
+        """
         self._is_open = False
 
     def _shown(self, value: object) -> object:

@@ -1,7 +1,9 @@
-"""Answers a driver's control lines on the main thread, each request exactly once and in order.
+"""Answers the control requests of a driver, a program that steers the run over standard input. Each request gets
+exactly one response, in order.
 
-It changes a run only through `RunControls` and through the exceptions that it raises out of a wait. It does no input or
-output: the channel reads, and `respond` writes.
+This module works on the main thread. It affects a run only through `RunControls`, and through the exceptions that it
+raises during a wait. It does no input or output: `ControlChannel` reads the lines, and `respond` writes the
+responses.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
     from ralph.values.controls import RunControls
     from ralph.values.ports import Clock, Events, Mailbox, Waiter
 
-# Once a run is stopped: after such a silence nothing more was sent before it. A flood does not keep us here.
+# After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.
 _QUIET_S = 0.1
 _LAST_LOOK_S = 0.5
+# While a driver does not read its responses, this is the time between two looks whether it reads again.
 _ROOM_LOOK_S = 0.05
 
 _NEXT_MESSAGE = "the next message"
-# Keys of `initialize` that a driver would count on in vain.
+# Keys of `initialize` that ask for features that ralph does not have.
 _NOT_OFFERED = (
     "agents",
     "skills",
@@ -43,10 +46,13 @@ _NOT_OFFERED = (
 
 
 class Models(Protocol):
-    """The models that a driver can choose from."""
+    """The models from which a driver can choose."""
 
     def choose(self, requested: str | None) -> str:
-        """The full name of a requested model; None: the first model. Raises ValueError for an unavailable one."""
+        """The name that selects the requested model, which may be given by an alias. None requests the first model.
+
+        Raises ValueError if the model is not available.
+        """
         ...
 
     @property
@@ -55,17 +61,20 @@ class Models(Protocol):
         ...
 
     def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
-        """The answer to `initialize`."""
+        """The response to `initialize`."""
         ...
 
 
 MOST_QUEUED_MESSAGES = 100
-# Images included. One message is taken whatever its size.
+# Images are included. A single message is accepted whatever its size.
 MOST_QUEUED_BYTES = 64 * 1024 * 1024
 
 
 class MessageQueue:
-    """The user messages that wait, in the order of their arrival; bounded in number and in bytes."""
+    """The user messages on which ralph has not begun to work, in the order of arrival.
+
+    Their number and their total size are limited.
+    """
 
     def __init__(self) -> None:
         self._messages: deque[tuple[UserMessage, int]] = deque()
@@ -75,7 +84,7 @@ class MessageQueue:
         return len(self._messages)
 
     def put(self, message: UserMessage, size_bytes: int) -> str | None:
-        """Adds a message. Returns why there is no room for it; None: it was added."""
+        """Adds a message. Returns the reason why the queue is full, or None if the message was added."""
         if len(self._messages) >= MOST_QUEUED_MESSAGES:
             return f"{len(self._messages)} messages are waiting already"
         if self._messages and self._size_bytes + size_bytes > MOST_QUEUED_BYTES:
@@ -103,9 +112,10 @@ class Steering:
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one response, and `has_room` returns whether the driver still reads its responses.
-        `acknowledge` is called with every item that was taken. `events` receives notices and changes of the permission
-        mode.
+        """`respond` writes one response. `has_room` returns whether the driver still reads its responses.
+
+        `acknowledge` is called with each item that was taken from the mailbox. `events` receives notices and changes
+        of the permission mode.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -121,15 +131,16 @@ class Steering:
         self._has_input_ended = False
         self._is_working = False
         self._has_stopped = False
-        """The current message is already being stopped, so that it is not stopped twice."""
+        """True if the current message is already being stopped. It must not be stopped twice."""
 
     def open(self, models: Models) -> None:
-        """Notes that the session is open. From now on lines are taken."""
+        """Must be called when the session is open. From now on, control lines are handled."""
         self._models = models
 
     def begin_work(self) -> None:
-        """Notes that work on a message begins. Until `end_work` is called, `handle` may raise exceptions that stop this
-        work.
+        """Must be called when work on a message begins.
+
+        Until `end_work` is called, `handle` may raise exceptions that stop the work.
         """
         self._is_working, self._has_stopped = True, False
         self._progress.begin()
@@ -140,20 +151,22 @@ class Steering:
 
     @property
     def missing_guard(self) -> str | None:
-        """The reason why no message may be worked on; None: no guard is missing."""
+        """The reason why ralph must not work on any message, or None if no safeguard is missing."""
         return self._missing.reason
 
     @property
     def has_message(self) -> bool:
-        """Whether a message is waiting to be worked on."""
         return len(self._queue) > 0
 
     def can_take(self) -> bool:
-        """Whether a line may be handled: only once the session is open, and only while the driver reads its answers."""
+        """Whether a line may be handled now. This is so if the session is open and the driver reads its responses."""
         return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
-        """The next message in the order of arrival; None: the input has ended. Raises what the waiter raises."""
+        """The next message in the order of arrival, or None if the input has ended.
+
+        Raises the exceptions that the waiter raises.
+        """
         while not self._queue:
             if self._has_input_ended:
                 return None
@@ -164,8 +177,9 @@ class Steering:
         return self._queue.take()
 
     def take_last_lines(self, waiter: Waiter) -> None:
-        """Takes the lines that have come by now, including those still in the pipe. Raises what the waiter
-        raises.
+        """Handles the lines that have arrived so far, including those that are still in the pipe.
+
+        Raises the exceptions that the waiter raises.
         """
         started_s = self._clock.now_s()
         while not self._has_input_ended and self._clock.now_s() - started_s < _LAST_LOOK_S:
@@ -176,12 +190,11 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """Handles one item from the channel: a line, an overlong line, or the end of input. `waiting_for`: what the run
-        waits for now; None: not known.
+        """Handles one item from the channel: a line, a line that was too long, or the end of the input.
 
-        When the response to the line has been sent, raises `InterruptRequested`, `RetryAborted` or `GuardRefused` if
-        the line calls for it: only while a message is being worked on, and once per message, so that nothing disturbs
-        the clean-up.
+        `waiting_for` says what the run is waiting for, or is None if that is unknown. If a line stops the work on the
+        current message, `handle` sends the response and then raises `InterruptRequested`, `RetryAborted` or
+        `GuardRefused`. It raises at most once per message, so that nothing interrupts the clean-up.
         """
         self._acknowledge(item)
         match item:
@@ -210,8 +223,9 @@ class Steering:
                 self._take_request(line, waiting_for)
 
     def _judge_malformed(self, line: Malformed) -> None:
-        """Counts a guard that a malformed line requested as missing. The error response is not enough: a driver may
-        ignore a response without an id.
+        """Marks a safeguard as missing if an invalid line requested one.
+
+        An error response would not be enough, because a driver may ignore a response without an id.
         """
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
@@ -240,8 +254,8 @@ class Steering:
                 self._stop(RetryAborted())
 
     def _answer(self, line: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
-        """The answer to a request. Raises ValueError, with the reason, for a request that cannot be met."""
-        assert self._models is not None  # noqa: S101 - before, no line is taken
+        """The response to a request. Raises ValueError with the reason if ralph cannot do what is requested."""
+        assert self._models is not None  # noqa: S101 - no line is taken before
         match line.request:
             case lines.Initialize():
                 return self._initialize(line.fields, self._models)
@@ -261,9 +275,11 @@ class Steering:
                 return self._status(self._models, waiting_for)
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
-        """Handles `initialize`. Fields that only inform are ignored. A request for a feature that ralph lacks is
-        refused, because the driver relies on it. A guard that was refused once stays missing, whatever is requested
-        later.
+        """Handles `initialize`.
+
+        Fields that only give information are ignored. A request for a feature that ralph does not have is refused,
+        because the driver would rely on the feature. Once a safeguard is missing, it stays missing, whatever is
+        requested later.
         """
         self._missing = after_initialize(self._missing, fields)
         if self._missing.for_good is not None:

@@ -1,6 +1,7 @@
-"""Metrics and traces of a run, for machines that watch many runs. Both are off unless they are configured. Neither may
-harm the run: if one of them cannot be opened, the run is refused before it spends anything, and a later failure causes
-only one notice.
+"""The metrics and traces of a run, for programs that watch many runs. Both are off unless they are configured.
+
+If they cannot be opened, the run is refused before it spends any money. After that they must not harm the run: a
+failure causes one notice and nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _TRACES_LEAVE_AFTER_STOP_S = 0.5
 
 
 def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> MetricsFile | None:
-    """Opens the metrics file and writes it for the first time. Returns None if `path` is None. Raises CannotOpenError,
-    with one line of text, if the file cannot be written. `directories`: the directory in which ralph was called, and
-    the working directory.
+    """Opens the metrics file and writes it for the first time. Returns None if `path` is None.
+
+    `directories` are the directory where ralph was called and the working directory. Raises CannotOpenError, with one
+    line of text, if the file cannot be written.
     """
     if path is None:
         return None
@@ -43,7 +45,7 @@ def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> 
 
 
 class Telemetry:
-    """Counts and traces events: an `Events` sink."""
+    """An `Events` sink that updates metrics and traces."""
 
     def __init__(self, clock: Clock, metrics: MetricsFile | None) -> None:
         self._clock = clock
@@ -54,8 +56,10 @@ class Telemetry:
     def open_traces(
         self, session_id: str, environment: Mapping[str, str], *, redact: Callable[[str], str]
     ) -> None:
-        """Opens the traces. Raises CannotOpenError, with one line of text, if that is impossible, and ShortageError if
-        it is impossible only for now.
+        """Opens the traces.
+
+        Raises CannotOpenError, with one line of text, if that is impossible. Raises ShortageError if the machine is
+        short of a resource; the run then continues without traces.
         """
         from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
@@ -73,14 +77,18 @@ class Telemetry:
             self._tracing.emit(event)
 
     def look(self, events: Events) -> None:
-        """Writes the metrics if they are due. Called several times a second. The first failure is a notice."""
+        """Writes the metrics file if it is time to do so. It is called several times a second.
+
+        The first failure to write is reported as a notice.
+        """
         problem = self._metrics.tick(self._clock.now_s()) if self._metrics is not None else None
         if problem is not None:
             events.emit(Notice(problem))
 
     def close(self, exit_code: int, *, was_stopped: bool) -> list[Event]:
-        """Closes the metrics and the traces. Returns their last problems, as events. `was_stopped`: somebody waits for
-        this process to end.
+        """Closes the metrics and the traces. Returns their last problems as events.
+
+        `was_stopped` is True if a signal or a limit stopped the run, so that closing must be quick.
         """
         if self._metrics is not None:
             try:

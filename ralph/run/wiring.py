@@ -1,4 +1,7 @@
-"""Builds the parts of a run from its settings: tools, clients, targets, report form. One function each."""
+"""Builds the parts of a run from its settings: tools, clients, targets, and the form of the report.
+
+Each part has one function.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.repository import repository_top
 from ralph.output.shown_object import redacted
 from ralph.prompt.system_prompt import PromptParts, read_project_instructions, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import cut_notices, roster_notices
+from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
+    from ralph.sandbox.box_plan import BoxPlan
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Surroundings(Struct, frozen=True, dict=True):
-    """The parts that every effect of one run shares."""
+    """The objects that all parts of one run share."""
 
     settings: Settings
     environment: Mapping[str, str]
@@ -57,7 +64,7 @@ class Surroundings(Struct, frozen=True, dict=True):
 
     @cached_property
     def tools_environment(self) -> dict[str, str]:
-        """The environment that a tool's process may see."""
+        """The environment variables that a tool's process gets."""
         return child_environment(
             self.environment, self.settings.tools.pass_env, self.secrets, self.settings.key_variables
         )
@@ -68,17 +75,19 @@ def build_toolbox(
     options: RunOptions,
     *,
     writable: Sequence[str] = (),
+    plan: BoxPlan | None = None,
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
     keeps_list: bool = False,
 ) -> LocalToolbox:
-    """Builds the tools. `offered`: the tools that the session's requests have offered so far; all other tools are left
-    out. None: there is no such limit. `keeps_list`: the requests keep their list of tools, and calls that the
-    permission mode forbids are refused. Otherwise the forbidden tools are left out of the list.
+    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory or for a limit on
+    processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none.
 
-    Raises WorkingDirectoryGoneError, and SettingsError for an unusable directory.
+    `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
+    out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
+    the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
     """
-    from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - near the request
+    from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
     controls = controls or RunControls()
     enabled = frozenset(around.settings.enabled_tools)
@@ -86,9 +95,12 @@ def build_toolbox(
         enabled &= offered
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
+    tool_settings = _tool_settings(around, options, enabled, writable, plan)
+    if tool_settings.most_processes not in (0, SandboxSettings().max_processes):
+        _expect_process_limit(tool_settings)
     try:
         return LocalToolbox(
-            _tool_settings(around, options, enabled, writable),
+            tool_settings,
             waiter=around.waiter,
             clock=around.clock,
             redact=around.redactor.redact,
@@ -100,10 +112,37 @@ def build_toolbox(
         raise SettingsError(problem, from_flag=True) from error
 
 
+def _expect_process_limit(settings: ToolSettings) -> None:
+    """Raises SettingsError if the processes of commands cannot be limited here. The user asked for this limit: the
+    default limit is one that is set only where that is possible.
+    """
+    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - few users set the limit
+    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - few users set the limit
+
+    supervisor = CommandSupervisor(
+        environment_for_commands(settings.environment),
+        most_processes=settings.most_processes,
+        is_below_loop=settings.is_below_loop,
+    )
+    try:
+        why = supervisor.why_unlimited()
+    except OSError as error:
+        why = error.strerror or str(error)
+    finally:
+        supervisor.close()
+    if why is not None:
+        problem = f"sandbox.max_processes = {settings.most_processes} cannot be kept: {why}; leave it out"
+        raise SettingsError(problem)
+
+
 def _tool_settings(
-    around: Surroundings, options: RunOptions, enabled: frozenset[str], writable: Sequence[str]
+    around: Surroundings,
+    options: RunOptions,
+    enabled: frozenset[str],
+    writable: Sequence[str],
+    plan: BoxPlan | None,
 ) -> ToolSettings:
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - near the request
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
 
     tools = around.settings.tools
     return ToolSettings(
@@ -118,12 +157,25 @@ def _tool_settings(
         configuration=() if options.config_file is None else (Path(options.config_file),),
         session_directory=options.session.directory,
         is_below_loop=options.is_iteration,
+        box_plan=plan,
+        most_processes=around.settings.sandbox.max_processes,
     )
+
+
+def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
+    """Decides which sandbox the commands of the run get. `writable` are the directories that commands may write in
+    addition to the working directory. Raises SettingsError if a protection that the user asked for cannot be given.
+    """
+    settings, work = around.settings, repository_top(around.cwd) or around.cwd
+    try:
+        return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
+    except CannotConfineError as error:
+        raise SettingsError(str(error)) from error
 
 
 def build_clients(around: Surroundings) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
-    # Late, because they cost most of the start-up time and nothing before needs them.
+    # Imported late, because they take most of the start-up time and are needed only now.
     from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415
 
     settings = around.settings
@@ -139,7 +191,7 @@ def build_clients(around: Surroundings) -> TargetClients:
     )
     try:
         clients.prepare(settings.targets[0])
-    except OSError as error:  # the reader of the cause recognises a shortage of descriptors
+    except OSError as error:  # `from error` lets the caller recognise a shortage of descriptors
         raise SettingsError(f"cannot use the CA file {ca_file}: {error.strerror or error}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from error
@@ -147,20 +199,25 @@ def build_clients(around: Surroundings) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """The prompt without known credentials: a user who pastes one into a task does not mean to send it to the API."""
+    """The prompt with known credentials replaced.
+
+    A user who pastes a credential into a task does not mean to send it to the API.
+    """
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
 
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
-    """The form of the final report: the form that the options request, or else the form in the session's requests.
-    None: no report is required.
+    """The tool by which the model gives its final report, with the check of its arguments. None if no report is
+    required.
+
+    If the options request no report, the report tool from the requests of the old session is used.
     """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
         return None
-    from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - the same
+    from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - most runs need none
     from ralph.values.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
 
     requested = options.report
@@ -185,12 +242,15 @@ def build_roster(
     tools: tuple[ToolDefinition, ...],
     options: RunOptions,
     old: Session | None,
+    about_sandbox: str = "",
 ) -> tuple[Roster, tuple[str, ...]]:
-    """The targets of the run, and notices about requested options that did not fit. A resumed session keeps
-    its requests as they were, unless the command line changes them.
+    """The targets of the run, and notices about its instruction files and its targets.
+
+    The requests of a resumed session are like its earlier requests, unless the command line changes them.
+    `about_sandbox` tells the model about the sandbox of its commands.
     """
     settings, keeps = around.settings, old is not None and not options.shapes_requests
-    prompt, about_prompt = _system_prompt(around, options)
+    prompt, about_prompt = _system_prompt(around, options, about_sandbox)
     targets = settings.targets
     is_implicit = settings.origins.get("targets", "default") == "default"
     if old is not None and keeps and is_implicit:
@@ -208,7 +268,9 @@ def build_roster(
     return roster, (*about_prompt, *roster_notices(roster, targets, old))
 
 
-def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iterable[str]]:
+def _system_prompt(
+    around: Surroundings, options: RunOptions, about_sandbox: str
+) -> tuple[str, Iterable[str]]:
     """The system prompt, and notices about instruction files that it does not contain in full."""
     instructions, left_out = read_project_instructions(around.cwd)
     parts = PromptParts(
@@ -217,13 +279,16 @@ def _system_prompt(around: Surroundings, options: RunOptions) -> tuple[str, Iter
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
         instructions=instructions,
+        sandbox=about_sandbox,
     )
     return system_prompt(parts), (*left_out, *cut_notices(parts))
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
-    """The targets for a resumed session. The first target takes the name and the model of the session's first target.
-    Other targets with this model are left out.
+    """The targets for a resumed session.
+
+    The first target gets the name and the model of the session's first target. Other targets with that model are left
+    out.
     """
     model = old.shapes[old.first].model
     first = replace(targets[0], name=old.first, model=model)
@@ -231,7 +296,7 @@ def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, 
 
 
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
-    """Raises SettingsError for a budget that cannot be enforced: a user must not rely on it."""
+    """Raises SettingsError if a budget is set that cannot be enforced with these targets."""
     for target in targets:
         problem = why_uncountable(target, settings)
         if problem is not None:
@@ -239,7 +304,10 @@ def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> 
 
 
 def why_uncountable(target: Target, settings: Settings) -> str | None:
-    """Why the budget cannot be enforced with this target, and what helps. None: it can, or there is no budget."""
+    """The reason why the budget cannot be enforced with this target, with advice.
+
+    None if it can be enforced, or if there is no budget.
+    """
     is_priced = target.facts is not None and target.facts.price is not None
     if settings.limits.max_budget_usd is None or is_priced:
         return None
@@ -254,14 +322,15 @@ def why_uncountable(target: Target, settings: Settings) -> str | None:
 
 
 def run_policy(retry: RetrySettings, speed: float) -> RetryPolicy:
-    """The retry policy of the settings, with its waits divided by `speed`."""
+    """The retry policy that the settings choose, with its waits divided by `speed`."""
     policy = retry_policy(retry)
     return policy if speed == 1.0 else backoff.sped_up(policy, speed)
 
 
 def retry_policy(retry: RetrySettings) -> RetryPolicy:
-    """The retry policy of the settings. If they switch retry off, returns the standard policy, because a driver may
-    switch retry on.
+    """The retry policy that the settings choose.
+
+    If the policy is `off`, returns the standard policy, because a driver may switch retries on.
     """
     match retry.policy:
         case "patient":

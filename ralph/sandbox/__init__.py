@@ -1,1 +1,1 @@
-"""Limits of what tools may touch: protected paths and the read deny list."""
+"""Limits what file tools may read and write: protected paths, and places with credentials."""

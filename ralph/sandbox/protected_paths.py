@@ -1,8 +1,7 @@
-"""The protected paths: paths that file tools must not write, and paths that they must not read either.
+"""The table of protected paths. File tools must not write to a protected path, and must not read most of them. Pure.
 
-One value, built here. Pure. It judges absolute paths after links are followed. `tools/files/path_guard.py` collects
-the facts, follows the links and knows which file was opened. The writable directories (`--add-dir`) are not decided
-here.
+The rules apply to absolute paths without links. `tools/files/path_guard.py` resolves links, and checks which file was
+really opened. `tools/files/roots.py` has the rule that file tools write only inside certain directories.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ _FROM_ELSEWHERE = "Whoever starts ralph can start one that is installed elsewher
 _OWN = "is ralph's own configuration"
 _STATE = "holds ralph's own state: sessions and the records of loops"
 _GIT = "is git's own: what stands there can make git run programs"
+_DENIED = "must not be read, as your user's settings say (sandbox.read_deny)"
 _PACKAGE = "is the ralph that runs"
 _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """Why a path is protected. `{place} {predicate}. {advice}` is a sentence for the model."""
+    """Why a path is protected. Converted to text, it is two sentences for the model."""
 
     place: str
     predicate: str
@@ -41,20 +41,22 @@ class Protection(Struct, frozen=True):
 
 
 class ProtectedPath(Struct, frozen=True):
-    """A file, or a directory with everything beneath it. It need not exist."""
+    """A protected file, or a directory with everything inside it. It need not exist."""
 
     path: str
-    """Absolute, links followed."""
+    """An absolute path without links."""
     predicate: str
     advice: str
     may_be_read: bool = False
 
 
 class ProtectedName(Struct, frozen=True):
-    """Names that are never written, at any depth. Case is ignored, because some file systems ignore it."""
+    """A file name that must not be written in any directory. Upper and lower case are not distinguished, as in some
+    file systems.
+    """
 
     name: str
-    """A name, or the end of a path; `*` stands for anything but a slash."""
+    """A name, or the last parts of a path. `*` matches any characters but a slash."""
     predicate: str
     advice: str
 
@@ -70,13 +72,13 @@ PROTECTED_NAMES = (
     ProtectedName(".mcp.json", "says which programs agents start", _ASK_TO_CHANGE),
 )
 
-# Characters that HFS+ ignores in a name when it compares (as git's own check of `.git` knows).
+# Characters that HFS+ ignores when it compares names. Git's own check of the name `.git` ignores them too.
 _IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
 
-# Entries that git itself uses in a git directory. A bare repository may also hold other files there:
-# worktrees.
+# Entries that git itself uses in a git directory. The directory of a bare repository may also contain other files,
+# such as working trees.
 _GIT_NAMES = (
     *(
         "HEAD",
@@ -109,48 +111,58 @@ _STATE_NAMES = ("sessions", "loops", "loop.key")
 
 
 class PlaceFacts(Struct, frozen=True):
-    """The facts of this machine and this run. All paths are absolute."""
+    """The facts about this machine and this run from which the table of protected paths is made. All paths are
+    absolute.
+    """
 
     roots: tuple[str, ...]
-    """The directories in which Write and Edit may write, links followed; the working directory first."""
+    """The directories where Write and Edit may write, without links. The working directory is the first."""
     homes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    """The environment that ralph was started with."""
+    """The environment variables with which ralph was started."""
     configuration: tuple[str, ...] = ()
-    """Files and directories of ralph's settings, credentials among them."""
+    """Files and directories of ralph's settings, which may contain credentials."""
     state: tuple[str, ...] = ()
-    """Directories with ralph's sessions and loops."""
+    """Directories that contain ralph's sessions and loop records."""
     package: str | None = None
-    """The directory of this ralph's package."""
+    """The directory of the `ralph` package that is running."""
     prefixes: tuple[str, ...] = ()
-    """The Python environment that ralph is installed in, and the Python installation that this environment is based on.
-    """
+    """The Python environment in which ralph is installed, and the Python installation that it is based on."""
     code: tuple[str, ...] = ()
-    """The parts of the prefixes that programs load code from, for a prefix that is too large to protect as a whole
-    (/usr).
-    """
+    """Files and directories from which Python and ralph load code. They are protected even if a prefix is not,
+    because it contains a root (the prefix /usr and the root /usr/src/x)."""
     git_directories: tuple[str, ...] = ()
-    """The git directories of the checkouts around the roots, including those that linked working trees share."""
+    """The git directories of the checkouts that contain the roots, including git directories that linked working
+    trees share."""
+    denied: tuple[str, ...] = ()
+    """Files and directories that must not be read because the user's settings say so."""
+    given: tuple[str, ...] = ()
+    """Files and directories that may be read although they are secret, because the user's settings say so. Without
+    links."""
 
 
 class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()
-    """The home directories, links followed. If a root contains a home directory, that directory's dotfiles are
-    protected.
+    """The home directories without links. The dotfiles of a home directory are protected if a root contains that
+    directory.
     """
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
+    given: tuple[str, ...] = ()
+    """As in `PlaceFacts`."""
 
     def why_not_read(self, path: str) -> Protection | None:
-        """The rule that protects a path from reading; None: it may be read."""
+        """Why a path must not be read, or None if it may be read."""
+        if any(is_within(path, place) for place in self.given):
+            return None
         for place in self.paths:
             if not place.may_be_read and is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
-        """The rule that protects a path from writing; None: this table allows writing."""
+        """Why a path must not be written, or None if this table allows it."""
         for place in self.paths:
             if is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
@@ -161,7 +173,7 @@ class ProtectedPaths(Struct, frozen=True):
         return self._as_dotfile(path)
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """The unreadable paths beneath a directory, relative to it, without the directory itself."""
+        """The paths inside a directory that must not be read, relative to it. Does not include the directory itself."""
         above = directory.rstrip("/") + "/"
         return tuple(
             place.path[len(above) :]
@@ -170,7 +182,7 @@ class ProtectedPaths(Struct, frozen=True):
         )
 
     def listed(self) -> Iterator[tuple[str, str, bool]]:
-        """The table for people: each place, the reason, and whether it may be read."""
+        """The table as rows for the user: the path, the reason, and whether it may be read."""
         yield from ((place.path, place.predicate, place.may_be_read) for place in self.paths)
         yield from ((name.name, name.predicate, True) for name in self.names)
         yield from ((f"{home}/.*", "is read by programs that start", True) for home in self._exposed_homes())
@@ -179,10 +191,8 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """The rule for a dotfile of a home directory.
-
-        The rule does not apply in a root below the home (`--add-dir ~/.config/x`), even if a dotfile is above that
-        root.
+        """Why a dotfile in a home directory is protected, or None. If a root is inside the home directory, as with
+        `--add-dir ~/.config/x`, paths in that root are not protected by this rule.
         """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:
@@ -195,18 +205,20 @@ class ProtectedPaths(Struct, frozen=True):
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Whether a path is the directory, or beneath it."""
+    """Whether `path` is `directory` or is inside it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
-    """The table for these places. `resolved` follows the links of a path whose last parts need not exist."""
+    """Makes the table from the facts. `resolved` resolves the links of a path that need not exist."""
     found: dict[str, ProtectedPath] = {}
-    for place in (*_own_places(facts), *_secret_places(facts), *_git_places(facts), *_code_places(facts)):
+    denied = (ProtectedPath(path, _DENIED, _ASK_TO_COPY) for path in facts.denied)
+    found_places = (*_own_places(facts), *_secret_places(facts), *denied)
+    for place in (*found_places, *_git_places(facts), *_code_places(facts)):
         path = resolved(place.path)
         found.setdefault(path, ProtectedPath(path, place.predicate, place.advice, place.may_be_read))
     homes = tuple(dict.fromkeys(map(resolved, facts.homes)))
-    return ProtectedPaths(tuple(found.values()), facts.roots, homes)
+    return ProtectedPaths(tuple(found.values()), facts.roots, homes, given=facts.given)
 
 
 def _own_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
@@ -222,14 +234,16 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
     for holds, templates in SECRET_PLACES:
         for template in templates:
             for path in expanded(template, bases):
-                # A variable that names the work itself (DOCKER_CONFIG=.) is no reason to refuse the work.
+                # If a variable names the working directory itself (DOCKER_CONFIG=.), that must not block all work.
                 if not (template.startswith("$") and _contains_any(path, facts.roots)):
                     yield ProtectedPath(path, f"holds {holds}", _ASK_TO_COPY)
 
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """The directory in the variable, and the usual one, which may hold files from before the variable was set."""
+        """The directory that the variable names, and the usual one, which may contain files from before the variable
+        was set.
+        """
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
         return tuple(dict.fromkeys((*([named] if named.startswith("/") else ()), *usuals)))
@@ -255,12 +269,14 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
     if facts.package is not None:
         yield ProtectedPath(facts.package, _PACKAGE, _FROM_ELSEWHERE, may_be_read=True)
     for path in (*facts.prefixes, *facts.code):
-        if not _contains_any(path, facts.roots):  # /usr, with the work in /usr/src
+        if not _contains_any(path, facts.roots):  # not /usr if the work is in /usr/src/x
             yield ProtectedPath(path, _INTERPRETER, _FROM_ELSEWHERE, may_be_read=True)
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """The directory itself. If it contains one of the `roots`, only its entries whose names are in `names`."""
+    """Yields the directory. If it contains one of the roots, it cannot be protected completely, and only its entries
+    called `names` are yielded.
+    """
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)
     else:

@@ -1,4 +1,6 @@
-"""Collects the facts for the table of protected paths: homes, ralph's own places, its Python, git directories."""
+"""Collects the facts for the table of protected paths: home directories, ralph's own files, its Python and git
+directories.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ def gather_paths(
     environment: Mapping[str, str],
     configuration: Iterable[Path | None] = (),
     session_directory: Path | None = None,
+    *,
+    denied: Iterable[str] = (),
+    given: Iterable[str] = (),
 ) -> ProtectedPaths:
-    """The table for this machine and run. `roots`: links followed, the working directory first.
-
-    `configuration`, `session_directory`: the paths from the command line.
+    """Makes the table for this machine and this run. `roots` must have no links and begin with the working directory.
+    `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the places that
+    the user's settings deny and give back, without links.
     """
-    homes = _homes(environment)
-    package = Path(__file__).parent.parent  # of `ralph/sandbox`
+    homes = home_directories(environment)
+    package = Path(__file__).parent.parent  # the parent of `ralph/sandbox`
     facts = PlaceFacts(
         roots=tuple(roots),
         homes=homes,
@@ -38,17 +43,21 @@ def gather_paths(
             *(str(path) for path in configuration if path is not None),
             *_configured(environment, homes),
         ),
-        state=tuple(_states(environment, homes, session_directory)),
+        state=tuple(state_directories(environment, homes, session_directory)),
         package=str(package),
         prefixes=tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))),
         code=tuple(dict.fromkeys(_code())),
         git_directories=git_directories(roots, environment),
+        denied=tuple(denied),
+        given=tuple(given),
     )
     return protected_paths(facts, _Resolver())
 
 
 class _Resolver:
-    """Calls `os.path.realpath` for many paths below few directories: each directory's links are followed once."""
+    """Resolves links like `os.path.realpath`, but faster for many paths in few directories, because each directory is
+    looked up only once.
+    """
 
     def __init__(self) -> None:
         self._known = {"/": "/"}
@@ -64,8 +73,8 @@ class _Resolver:
         return self._known[path]
 
 
-def _homes(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The home directories: the one in HOME, which programs use, and the one that ssh uses."""
+def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The home directories: the one in HOME, and the one in the user database, which ssh uses."""
     import pwd  # noqa: PLC0415 - only a file tool needs it
 
     found = [environment.get("HOME", "")]
@@ -81,8 +90,10 @@ def _configured(environment: Mapping[str, str], homes: Sequence[str]) -> Iterato
     yield from (f"{home.rstrip('/')}/.config/ralph" for home in homes)
 
 
-def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | None) -> Iterator[str]:
-    """Every directory in which a run of this user may keep its sessions."""
+def state_directories(
+    environment: Mapping[str, str], homes: Sequence[str], named: Path | None
+) -> Iterator[str]:
+    """Yields every directory in which a run of this user may store sessions or the records of loops."""
     import tempfile  # noqa: PLC0415 - only a file tool needs it
 
     for variable, rest in (("RALPH_STATE_DIR", ""), ("XDG_STATE_HOME", "/ralph")):
@@ -96,7 +107,9 @@ def _states(environment: Mapping[str, str], homes: Sequence[str], named: Path | 
 
 
 def _code() -> Iterator[str]:
-    """The directories of this Python's library and installed packages, and the ripgrep for searches."""
+    """Yields the paths of this Python: its library, its programs, `pyvenv.cfg` and its installed packages. Also
+    yields the path of ripgrep.
+    """
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))

@@ -1,8 +1,9 @@
-"""The read deny list: the places where people keep credentials. One table, with a reason for each group. Pure.
+"""The places where credentials are commonly stored, which file tools must not read. Pure.
 
-A place is a template. `~/x` is below each home directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are
-below the directories of the XDG specification. `$NAME` and `$NAME/x` use a variable that has moved the place. Any
-other template is an absolute path. A place is a file, or a directory with everything beneath it.
+A place is a file, or a directory with everything inside it, given as a template. `~/x` is in each home directory.
+`{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the XDG specification. `$NAME` and
+`$NAME/x` begin with the value of an environment variable that sets another place. Any other template is an absolute
+path.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """The directories that the templates begin with, as absolute paths. There may be several for one kind."""
+    """The directories with which templates begin, as absolute paths. There may be several of each kind."""
 
     homes: Sequence[str]
     config: Sequence[str]
@@ -185,7 +186,9 @@ class Bases(NamedTuple):
 
 
 def expanded(template: str, bases: Bases) -> Iterator[str]:
-    """The absolute paths of a template; none if its variable is not set, or is no absolute path."""
+    """Yields the absolute paths for a template. Yields none if its environment variable is not set or is no absolute
+    path.
+    """
     if template.startswith("/"):
         yield template
         return

@@ -1,1 +1,1 @@
-"""Sessions on disk: their places, their journals, and the process that has a journal open."""
+"""Sessions on disk: where they are stored, their journals, and which process has a journal open."""

@@ -1,4 +1,4 @@
-"""`ralph sessions ls | show | export`: finds journals, reads them, prints. It never changes one."""
+"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. Never changes a journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
 from ralph.sessions import history as names
 from ralph.sessions.document import as_json, json_text, markdown
 from ralph.sessions.list_text import SessionList, session_object
-from ralph.sessions.looking import SessionLook, look_at
+from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.store import SessionStore, written_at
 from ralph.sessions.story_text import SessionText
 from ralph.values.outcome import Outcome, UsageError
@@ -33,10 +33,10 @@ _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 
 class SessionsPlace(Struct, frozen=True):
-    """The directory to search for sessions."""
+    """Where to search for sessions."""
 
     directory: Path | None = None
-    """`--session-dir`; None: the user's state directory."""
+    """The value of `--session-dir`. None means RALPH_STATE_DIR or the user's state directory."""
 
     @property
     def store(self) -> SessionStore:
@@ -44,9 +44,8 @@ class SessionsPlace(Struct, frozen=True):
 
 
 def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
-    """Prints one line per session, the newest first.
-
-    A damaged journal is marked in its line; that is no failure.
+    """Prints one line per session, the most recently written first, and returns the exit code. A damaged journal is
+    marked as damaged and does not change the exit code.
     """
     store = place.store
     paths = store.all() if of_all else store.of(_cwd())
@@ -71,7 +70,7 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
 
 
 def show_session(place: SessionsPlace, prefix: str | None) -> int:
-    """Prints the story of one session, as far as its journal can be read."""
+    """Prints the course of one session, up to the first damaged record of its journal. Returns the exit code."""
     store = place.store
     look = look_at(_found(store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
@@ -91,7 +90,7 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
 
 
 def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -> int:
-    """Prints all of one session, as far as its journal can be read."""
+    """Prints everything in one session, up to the first damaged record of its journal. Returns the exit code."""
     look = look_at(_found(place.store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
         return _refuse(look)
@@ -125,8 +124,8 @@ def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
 
 def _looks(paths: Iterable[Path]) -> Iterator[SessionLook]:
     for path in paths:
-        with suppress(FileNotFoundError):  # removed just now
-            yield look_at(path)
+        with suppress(FileNotFoundError):  # removed since it was listed
+            yield look_to_list(path)
 
 
 def _json_lines(look: SessionLook) -> Iterator[str]:
@@ -134,9 +133,8 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines.
-
-    Returns the problem of the journal, even if it appears only during the printing; None: there is none.
+    """Prints the lines. Returns the problem of the journal or, if there is none, a problem that is found while
+    printing. Returns None without any problem.
     """
     try:
         print_lines(lines)
@@ -181,7 +179,7 @@ def _refuse(look: SessionLook) -> int:
 
 
 def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
-    """The command that resumes the session from the current directory."""
+    """The command that resumes the session, to be typed in the current directory."""
     opening = look.history.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(

@@ -1,6 +1,5 @@
-"""`ralph sessions export`: a whole session, as Markdown for people or one JSON object for programs. Pure.
-
-Text of a model or a tool cannot end its own block: quotations and fences contain it.
+"""Formats a session for `ralph sessions export`, as Markdown for people or as one JSON object for programs. Pure.
+Text from a model or a tool is put into quotations and fences that it cannot end.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Event
 
 EXPORT_VERSION = 1
-"""The version of the JSON export, raised when the meaning of a field changes."""
+"""The version of the JSON export. It increases when the meaning of a field changes."""
 
 
 def markdown(session_id: str, outcome: str, history: SessionHistory, problem: str | None) -> Iterator[str]:
@@ -58,7 +57,7 @@ def markdown(session_id: str, outcome: str, history: SessionHistory, problem: st
 def json_text(
     session_id: str, outcome: str, history: SessionHistory, records: Sequence[Record], problem: str | None
 ) -> str:
-    """The session as one JSON object. Raises SessionError for records that make no conversation."""
+    """The session as one JSON object. Raises SessionError if the records do not form a conversation."""
     opening = history.opening
     runs = [_run_object(run) for run in history.runs]
     exported = {
@@ -146,7 +145,7 @@ def _call(called: Called, outcome: str) -> Iterator[str]:
 
 def _event(fields: Mapping[str, Any], event: Event | None) -> Iterator[str]:
     if fields.get("subtype") == "turn_asked" and attempts_line(fields) is None:
-        return  # one attempt, of which is told already
+        return  # there was only one attempt, which is shown already
     lines = [] if event is None else list(Narration(is_quiet=False, has_color=False).lines(event))
     about_attempts = attempts_line(fields)
     if about_attempts is not None:

@@ -1,7 +1,7 @@
-"""A session as people look at it: its runs, their costs, how far it got. Pure: records in, values out.
+"""A session as it is shown to people: its runs, costs and outcome. Pure.
 
-It accepts every journal: of a session that is running, killed or damaged it shows what there is.
-`conversation/session.py` is stricter, because runs are resumed from it.
+A history can be made from the records of any session, even if the session is still running, was killed, or has a
+damaged journal. `conversation/session.py` is stricter, because ralph resumes sessions from what that module returns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ralph.values.outcome import Delivery, Outcome
 from ralph.values.usage import RunUsage, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ralph.values.tool_calls import Block
 
@@ -49,17 +49,18 @@ UNREADABLE = "unreadable"
 
 
 class RunHistory(Struct, frozen=True, dict=True):
-    """One run of a session: the records from one `run` record to the next."""
+    """One run of a session: a `run` record and the records up to the next one."""
 
     number: int
-    """1-based."""
+    """The number of the run, counted from 1."""
     opening: RunRecord
     lines: tuple[tuple[int, Record], ...]
-    """The run's records except the `run` record, each with its line number."""
+    """The records of the run with their line numbers. The `run` record itself is not included."""
     is_copied: bool = False
-    """The run belongs to the session that this one was forked from, and so does its cost."""
+    """Whether the run was copied from another session when this session was forked from that one. The cost of a
+    copied run is not part of this session's cost."""
     told: DeliveryRecord | None = None
-    """The delivery of the run's result; None: not recorded."""
+    """The record of the delivery of this run's result, or None if there is none."""
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -67,12 +68,12 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended(self) -> EndedRecord | None:
-        """The record of the run's end; None: it was killed, or is still running."""
+        """The record of the run's end. None if the run was killed or is still running."""
         return next((record for record in self.records if isinstance(record, EndedRecord)), None)
 
     @cached_property
     def delivery(self) -> Delivery | None:
-        """The delivery of the run's result; None: unknown, or there is no result yet."""
+        """Whether the result was delivered. None if that is unknown or there is no result yet."""
         if self.ended is None:
             return None
         if self.ended.delivered:
@@ -81,8 +82,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def undelivered(self) -> str | None:
-        """Why the result was not delivered, or may not have been; None: the result was delivered, or there is no
-        result yet.
+        """A sentence that says why the result was not delivered, or that this is unknown. None if it was delivered,
+        or if there is no result yet.
         """
         if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
             return None
@@ -93,17 +94,15 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def is_retelling(self) -> bool:
-        """Whether the run only delivered the previous run's result again, without work of its own."""
+        """Whether the run did no work and only delivered the previous run's result again."""
         return self.ended is not None and not any(
             isinstance(one, UserRecord | AssistantRecord) for one in self.records
         )
 
     @cached_property
     def turns(self) -> int:
-        """The number of turns.
-
-        If the run has no end record, its answers are counted. A last answer that nothing follows is left out, because
-        the next run counts it.
+        """The number of turns. If the run has no record of its end, this is the number of its answers without the
+        `pending` one, because the next run counts that answer.
         """
         if self.ended is not None:
             return self.ended.num_turns
@@ -112,9 +111,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """The cost of the run; None: unknown.
-
-        If the run has no end record, the costs of all its attempts are added, failed attempts included.
+        """The cost of the run in US dollars, or None if unknown. If the run has no record of its end, the costs of
+        all its attempts are added, including failed attempts.
         """
         if self.ended is not None:
             return self.ended.cost_usd
@@ -126,7 +124,7 @@ class RunHistory(Struct, frozen=True, dict=True):
         return _sum_of_known(attempts) if attempts else self._cost_of_answers()
 
     def _cost_of_answers(self) -> float | None:
-        """The cost of the whole answers. It is needed for format 1, which has no records of attempts."""
+        """The cost of the complete answers. Used for journals of format 1, which have no records of attempts."""
         usage = RunUsage()
         for record in self.records:
             if isinstance(record, AssistantRecord):
@@ -136,7 +134,9 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def pending(self) -> OpenAnswer | None:
-        """The last answer and the results of its calls so far; None: something follows that answer."""
+        """The last answer of the run with the results that its tool calls have so far. None if there is no answer, if a
+        message follows it, or if all its tool calls have results.
+        """
         answers = (at for at, record in enumerate(self.records) if isinstance(record, AssistantRecord))
         pending: OpenAnswer | None = None
         with suppress(NonsenseError):
@@ -146,19 +146,18 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def open_calls(self) -> Sequence[Block]:
-        """The last answer's calls that have no result in this run."""
+        """The tool calls of the last answer that have no result in this run."""
         return () if self.pending is None else self.pending.open_calls
 
     @property
     def announced(self) -> frozenset[str]:
-        """The ids of calls that were about to run."""
+        """The ids of the tool calls about which the journal says that they were about to run."""
         return frozenset(record.id for record in self.records if isinstance(record, IntentRecord))
 
 
 class SessionHistory(Struct, frozen=True):
     opening: SessionRecord | None = None
-    """The session's first record, with the directory to which the session last moved; None: that record cannot be
-    read."""
+    """The first record of the session, with the session's latest directory. None if it cannot be read."""
     runs: tuple[RunHistory, ...] = ()
 
     @property
@@ -167,10 +166,9 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def turns(self) -> int:
-        """The turns of the session's own runs.
-
-        A run that only delivered a result again repeats the number of turns of the run before it. That number counts
-        once, unless the run before was killed and so recorded no number.
+        """The number of turns in the session's own runs. A run that only delivers the previous run's result again
+        records the same number of turns again, so this number is counted once. If the previous run was killed, it
+        recorded no number, and the turns of both runs count.
         """
         own = self.own_runs
         retold = (run.turns for before, run in pairwise(own) if run.is_retelling and before.ended is not None)
@@ -178,7 +176,7 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost of the session's own runs; None: the cost of one of them is unknown."""
+        """The cost of the session's own runs in US dollars, or None if the cost of one is unknown."""
         return _sum_of_known([run.cost_usd for run in self.own_runs])
 
     @property
@@ -187,7 +185,7 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The first prompt; empty: there is none."""
+        """The first prompt, or "" if there is none."""
         first = next(self._user_records(), None)
         return "" if first is None else prompt_text(first)
 
@@ -196,7 +194,9 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def end(self) -> str | None:
-        """The last run's outcome, or `NOT_DELIVERED`; None: the run has no end record."""
+        """The outcome of the last run, or `NOT_DELIVERED` if its result was not delivered or this is unknown. None
+        if the last run has no record of its end.
+        """
         last = self.runs[-1] if self.runs else None
         if last is None or last.ended is None:
             return None
@@ -208,9 +208,14 @@ class SessionHistory(Struct, frozen=True):
 
 
 def history_of(records: Sequence[Record]) -> SessionHistory:
+    return history_of_numbered(enumerate(records))
+
+
+def history_of_numbered(numbered: Iterable[tuple[int, Record]]) -> SessionHistory:
+    """The history of records that are given with the indexes of their lines in the journal, counted from 0."""
     opening: SessionRecord | None = None
     runs: list[tuple[int, RunRecord, list[tuple[int, Record]]]] = []
-    for line, record in counted(records):
+    for line, record in counted(numbered):
         match record:
             case SessionRecord():
                 opening = record
@@ -230,10 +235,9 @@ def history_of(records: Sequence[Record]) -> SessionHistory:
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
-    """Whether the run was copied into a fork. The fork's first record has the number of copied records.
-
-    Older forks lack that number. There, a copied run began before the fork was made. Both times are compared as text,
-    because they have one clock and one format.
+    """Whether the run was copied when the session was forked. The first record of a fork has the number of copied
+    records. Forks made by older versions lack this number; there, a run was copied if it began before the fork was
+    made. The times may be compared as text, because they have the same format and clock.
     """
     if opening.copied is not None:
         return line - 1 <= opening.copied
@@ -241,10 +245,9 @@ def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
 
 
 def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
-    """Adds to each run the delivery of its result.
-
-    A process that worked on several tasks records only the delivery of the last result. If that result was delivered,
-    the earlier results were delivered too. If its delivery failed, nothing is known of the earlier results.
+    """Adds to each run the record of the delivery of its result. A process that works on several tasks writes this
+    record only for the last result. If that delivery failed, the delivery of the earlier results is unknown.
+    Otherwise the record holds for the earlier results too.
     """
     told: list[RunHistory] = []
     later: RunHistory | None = None
@@ -259,7 +262,9 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def prompt_text(record: UserRecord) -> str:
-    """The text of a user record. If the record replaces the previous message, only the text that it adds."""
+    """The text of a user record. If the record replaces the previous message, it repeats that message and adds to it,
+    and only the added text is returned.
+    """
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")
@@ -270,9 +275,8 @@ def calls_of(record: AssistantRecord) -> list[Block]:
 
 
 def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The messages as the API gets them; empty before the first message.
-
-    Raises SessionError like `replay`.
+    """The messages as they are sent to the API. Empty if the session has no message. Raises SessionError if the
+    records do not form a conversation.
     """
     if not any(isinstance(record, UserRecord) for record in records):
         return []

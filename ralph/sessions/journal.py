@@ -1,8 +1,7 @@
-"""A session's journal: an append-only file, with one write per batch of records, synced before anything
-relies on it.
+"""A session's journal, which is a file that records are appended to.
 
-A record is on disk before its fact is reported or acted on. The file never keeps half a line: if a full disk
-cuts a write short, the journal is cut back before the error is raised.
+`append` writes its records with one system call, and returns when they are on disk, unless the caller passes
+`sync=False`. If a full disk cuts a write short, the incomplete part is removed again before the error is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from contextlib import suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ralph.conversation.journal_lines import JournalReading, line_of, read_lines
+from ralph.conversation.records import EndedRecord, RunRecord
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class SessionLockedError(Exception):
 
 
 class FileJournal:
-    """A journal open for appending, locked against other processes. Safe to use from several threads."""
+    """A journal that is open for appending and locked against other processes. Safe to use from several threads."""
 
     def __init__(
         self, path: Path, descriptor: int, found: JournalReading | None = None, size: int = 0
@@ -44,11 +46,13 @@ class FileJournal:
         found = found or JournalReading(())
         self.path = path
         self.records: Sequence[Record] = found.records
-        """The records that the file had when it was opened."""
+        """The records that were in the file when it was opened."""
         self._torn, self._lacks_break = found.torn, found.lacks_break
         self._descriptor = descriptor
         self._seq = len(found.records)
         self._size = size
+        self._run_offset: int | None = None
+        """The offset of the current run's first line. None if no run has begun, or if the last one has ended."""
         self._lock = threading.Lock()
         self._failure: JournalError | None = None
 
@@ -57,7 +61,7 @@ class FileJournal:
         """Creates an empty journal. Raises JournalError if that fails, for example because the file exists."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            _lock_patiently(descriptor)  # somebody may look into it in the moment between the two
+            _lock_patiently(descriptor)  # `ralph sessions` may lock it between the two calls
             _sync_directory(path.parent)
         except OSError as error:
             raise JournalError(path, error) from error
@@ -68,9 +72,8 @@ class FileJournal:
 
     @classmethod
     def open(cls, path: Path, *, is_for_reading: bool = False) -> FileJournal:
-        """Opens and locks an existing journal. It stays unchanged until `mend`.
-
-        Raises SessionLockedError, NewerFormatError, JournalDamage, and JournalError.
+        """Opens and locks an existing journal. Leaves the file unchanged, even if its end must be repaired with
+        `mend`. Raises SessionLockedError, NewerFormatError, JournalDamage and JournalError.
         """
         try:
             descriptor = _open(path, is_for_reading=is_for_reading)
@@ -89,7 +92,9 @@ class FileJournal:
         return cls(path, descriptor, reading, len(data) - len(reading.torn))
 
     def mend(self) -> None:
-        """Cuts off a torn end, and keeps it in a `.torn` file beside the journal. Raises JournalError."""
+        """Moves an incomplete line from the end of the journal to a `.torn` file beside the journal, and adds a line
+        break if only that is missing. Raises JournalError.
+        """
         try:
             if self._torn:
                 _set_aside(self.path, self._torn)
@@ -103,19 +108,35 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file has been deleted. Nothing can be resumed from it then."""
+        """Whether the file has been deleted, so that the session cannot be resumed."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
             return True
 
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Writes the records, all or none. After a failure every further call raises the same error."""
+        """Writes all records or none. Raises JournalError. After a failure, every later call raises the same error."""
         with self._lock:
-            self._write_whole(b"".join(map(line_of, count(self._seq), records)), len(records), sync=sync)
+            self._write_whole(self._lines_of(records), len(records), sync=sync)
+
+    def _lines_of(self, records: Sequence[Record]) -> bytes:
+        """The lines of the next records. The record of a run's end gets the distance to the run's first line, so that
+        a list of sessions can skip the lines between. A distance, unlike an offset, stays correct in a fork, whose
+        first line has another length.
+        """
+        lines = b""
+        for seq, record in enumerate(records, self._seq):
+            offset = self._size + len(lines)
+            if isinstance(record, RunRecord):
+                self._run_offset = offset
+            elif isinstance(record, EndedRecord) and self._run_offset is not None:
+                record = replace(record, run_bytes=offset - self._run_offset)  # noqa: PLW2901 - the line differs in this
+                self._run_offset = None
+            lines += line_of(seq, record)
+        return lines
 
     def lines_behind_first(self) -> bytes:
-        """All whole lines after the first one, as they are on disk. Raises JournalError."""
+        """All complete lines after the first one, as bytes. Raises JournalError."""
         try:
             with open(self._descriptor, "rb", closefd=False) as file:
                 file.seek(0)
@@ -126,8 +147,8 @@ class FileJournal:
         return lines + b"\n" if self._lacks_break else lines
 
     def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
-        """Writes a fork's first record and, after it, the old session's `lines`, which hold `copied` records: all or
-        nothing.
+        """Writes the first record of a fork, followed by `lines`, which are `copied` records of the old session.
+        Writes all or nothing. Raises JournalError.
         """
         with self._lock:
             self._write_whole(line_of(0, opening) + lines, 1 + copied, sync=True)
@@ -141,9 +162,8 @@ class FileJournal:
                 _sync(self._descriptor)
         except OSError as error:
             self._failure = JournalError(self.path, error)
-            with suppress(
-                OSError
-            ):  # the file is not touched again; a torn line is cut off at the next opening
+            # If this fails too, `mend` removes the incomplete line when the journal is opened again.
+            with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise self._failure from error
         self._seq += number
@@ -157,12 +177,12 @@ class FileJournal:
 
     def _write(self, lines: bytes) -> None:
         written = os.write(self._descriptor, lines)
-        if written != len(lines):  # a disk that is nearly full takes a part
+        if written != len(lines):  # a disk that is nearly full takes only a part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class NoJournal:
-    """The journal of a run that keeps no session: it discards all records."""
+    """The journal of a run that does not store its session. Ignores all records."""
 
     def append(self, *records: Record, sync: bool = True) -> None:
         """Does nothing."""
@@ -172,9 +192,8 @@ class NoJournal:
 
 
 def lock_file(descriptor: int) -> None:
-    """Locks the file until it is closed.
-
-    Raises SessionLockedError if another process has locked it, and FileNotFoundError if another run has removed it.
+    """Locks the file until it is closed. Raises SessionLockedError if another process has locked it, and
+    FileNotFoundError if it was deleted meanwhile.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,8 +209,8 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _open(path: Path, *, is_for_reading: bool) -> int:
-    """Opens the file for writing where that is allowed, even if it will only be read: some network file systems can
-    lock only files that are open for writing.
+    """Opens the file for writing if permissions allow that, even with `is_for_reading`, because some network file
+    systems can only lock files that are open for writing.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -202,7 +221,9 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Tries `lock_file` again for a short time, because `ralph sessions` holds the lock briefly."""
+    """Calls `lock_file` again for a short time while the file is locked, because `ralph sessions` holds the lock for
+    a moment.
+    """
     for _ in range(_LOCK_TRIES):
         with suppress(SessionLockedError):
             lock_file(descriptor)
@@ -212,7 +233,7 @@ def _lock_patiently(descriptor: int) -> None:
 
 
 def _set_aside(path: Path, torn: bytes) -> None:
-    """Writes the torn end to a file of its own and syncs it, without overwriting an earlier one."""
+    """Writes an incomplete line to a new `.torn` file and syncs it to disk. Does not overwrite an earlier file."""
     names = chain([".torn"], (f".{number}.torn" for number in count(2)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     for name in names:

@@ -1,4 +1,4 @@
-"""The lines of `ralph sessions ls`, or its JSON values. Pure: time and width are parameters."""
+"""The lines of `ralph sessions ls`, or its JSON values. Pure: the time and the width are parameters."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TASK_JSON_CHARS = 400
 
 
 class SessionList:
-    """Rows with columns of fixed width; the task gets the remaining width."""
+    """Formats one row per session. The columns have fixed widths, and the task takes the remaining width."""
 
     def __init__(self, *, now: datetime, width: int, has_directory: bool, has_color: bool) -> None:
-        """`now`: the current time, in the local time zone."""
+        """`now` is the current time in the local time zone."""
         self._now = now
         self._width = width
         self._has_directory = has_directory
@@ -90,6 +90,6 @@ def _color_of(outcome: str) -> Color:
 
 
 def _tail(path: str, width: int) -> str:
-    """The path in `width` characters. A longer path is cut at the front, because its end says more."""
+    """The path, cut to `width` characters. It is cut at its beginning, because the end says more."""
     shown = in_one_line(path)
     return shown if len(shown) <= width else "…" + shown[1 - width :]

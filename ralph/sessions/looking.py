@@ -1,7 +1,7 @@
-"""Reads a journal without opening it for writing: its content, and whether a run is active.
+"""Reads a journal without opening it for writing, and finds out whether a run of the session is active.
 
-It takes the lock only for a moment, and only if the last run has no end record: otherwise a new run could
-find its own journal locked.
+To find out, it locks the journal for a moment. It does so only if the journal does not show that the last run has
+ended and delivered its result, because a run that starts at this moment could find its journal locked.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -17,27 +18,30 @@ from ralph.conversation.journal_lines import readable_part
 from ralph.conversation.records import NewerFormatError
 from ralph.sessions import history as history_names
 from ralph.sessions.history import SessionHistory, history_of
+from ralph.sessions.skimming import skim
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from ralph.conversation.journal_lines import JournalDamage
     from ralph.conversation.records import Record
 
 _MOST_READINGS = 3
 
 
 class SessionLook(Struct, frozen=True):
-    """The state of a session at the moment of reading."""
+    """The state of a session when its journal was read."""
 
     path: Path
     written_at_s: float
-    """Time of the last write, in seconds of the wall clock."""
+    """When the journal was last written, in seconds since the epoch."""
     outcome: str
     """The outcome of the last run, or one of the constants in `sessions/history.py`."""
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None
-    """Why part of the session cannot be shown; None: all of it can."""
+    """Why a part of the session cannot be shown, or None if all of it can."""
 
     @property
     def id(self) -> str:
@@ -45,17 +49,27 @@ class SessionLook(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The first prompt; empty: none could be read."""
+        """The first prompt, or "" if none can be read."""
         return self.history.task
 
 
 def look_at(path: Path) -> SessionLook:
-    """Reads a session.
-
-    Raises FileNotFoundError if the journal was just removed; every other problem is an outcome.
+    """Reads a session. Raises FileNotFoundError if the journal does not exist. If there is another problem, `outcome`
+    and `problem` of the result describe it.
     """
+    return _look_by(path, _read)
+
+
+def look_to_list(path: Path) -> SessionLook:
+    """Reads only the parts of a journal that `ralph sessions ls` shows. The history lacks all other records. Raises
+    FileNotFoundError if the journal does not exist.
+    """
+    return _look_by(path, _skimmed)
+
+
+def _look_by(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> SessionLook:
     try:
-        return _look_at(path)
+        return _look(path, read)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -63,12 +77,12 @@ def look_at(path: Path) -> SessionLook:
         return SessionLook(path, 0.0, history_names.UNREADABLE, problem=problem)
 
 
-def _look_at(path: Path) -> SessionLook:
+def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> SessionLook:
     """Reads a session. If something was written between the reading and the test of the lock, it reads again, so
     that it does not miss the end of a run.
     """
     for _ in range(_MOST_READINGS):
-        size, look = _read(path)
+        size, look = read(path)
         if look.outcome not in {history_names.KILLED, history_names.NOT_DELIVERED}:
             return look
         if is_locked(path):
@@ -87,19 +101,36 @@ def _read(path: Path) -> tuple[int, SessionLook]:
     except NewerFormatError as error:
         return len(data), SessionLook(path, written_at_s, history_names.NEWER_FORMAT, problem=str(error))
     history = history_of(records)
+    outcome = _outcome(history, damage, has_lines=bool(records))
     problem = str(damage) if damage is not None else None
-    if problem is not None:
-        outcome = history_names.DAMAGED
-    elif not records:
-        outcome = history_names.EMPTY
-    else:
-        outcome = history.end or history_names.KILLED
     return len(data), SessionLook(path, written_at_s, outcome, history, records, problem)
 
 
+def _skimmed(path: Path) -> tuple[int, SessionLook]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        seen = skim(partial(os.pread, descriptor), status.st_size)
+    except NewerFormatError as error:
+        return 0, SessionLook(path, status.st_mtime, history_names.NEWER_FORMAT, problem=str(error))
+    finally:
+        os.close(descriptor)
+    outcome = _outcome(seen.history, seen.damage, has_lines=seen.has_lines)
+    problem = str(seen.damage) if seen.damage is not None else None
+    return status.st_size, SessionLook(path, status.st_mtime, outcome, seen.history, problem=problem)
+
+
+def _outcome(history: SessionHistory, damage: JournalDamage | None, *, has_lines: bool) -> str:
+    if damage is not None:
+        return history_names.DAMAGED
+    if not has_lines:
+        return history_names.EMPTY
+    return history.end or history_names.KILLED
+
+
 def holder_of(path: Path) -> str:
-    """A description of the process that has the journal open, from the journal's last run. It is "another process"
-    if that run has ended or its process is not on this machine.
+    """Describes the process that has the journal open, from the last run in the journal. Returns "another process" if
+    that run has ended and its delivery is recorded, or if its process does not exist on this machine.
     """
     with suppress(OSError, NewerFormatError):
         runs = history_of(readable_part(path.read_bytes())[0]).runs
@@ -110,7 +141,7 @@ def holder_of(path: Path) -> str:
 
 def _is_there(process_id: int) -> bool:
     try:
-        os.kill(process_id, 0)  # sends nothing
+        os.kill(process_id, 0)  # signal 0 only checks whether the process exists
     except PermissionError:
         return True
     except (ProcessLookupError, OverflowError):
@@ -119,7 +150,7 @@ def _is_there(process_id: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the journal open for writing, as far as the file system supports locks."""
+    """Whether a process has the journal open for writing. False if the file system does not support locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Describes a session to people: the beginning of its id, its age, the first words of its task. Pure."""
+"""Short descriptions of a session for the user: its id, its age and its task. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """A session's short description. `age_s`: seconds since the last write."""
+    """The beginning of the session's id, its age and the beginning of its task. `age_s` is in seconds since the last
+    write.
+    """
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 
 
 def age_text(age_s: float) -> str:
-    """The age in its largest whole unit. A negative age, after a change of the clock, is 0."""
+    """The age in seconds, minutes, hours or days, such as "3 h ago". A negative age, after a change of the clock,
+    counts as 0.
+    """
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"

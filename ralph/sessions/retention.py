@@ -1,7 +1,6 @@
-"""Removes old journals at the end of a run: quickly, silently, and never one that a process has open.
-
-It removes only files named like journals in directories named like ralph's: `--session-dir` may be any
-directory.
+"""Removes old journals at the end of a run. It takes about `LONGEST_S` seconds at most, reports no errors, and never
+removes a journal that a process has open. It removes only files whose names and directories look like ralph's own,
+because `--session-dir` may be any directory.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class KeptJournal(Struct, frozen=True):
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """The journals to remove, the oldest first. 0 days or megabytes: no limit.
-
-    If the list is incomplete (`are_all` false), only age counts: a journal that is not listed may be older.
+    """The journals to remove, the oldest first. 0 for `keep_days` or `keep_mb` means no limit. If the list of
+    journals is incomplete (`are_all` is false), only `keep_days` applies, because an older journal may be missing
+    from the list.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
@@ -62,10 +61,8 @@ def too_many(
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Removes old journals from the store that `own` is in, never `own` itself. 0 days or megabytes: no
-    limit.
-
-    Never raises; what is left over is removed at the end of the next run.
+    """Removes old journals from the store that contains `own`, but never `own` itself. 0 for `keep_days` or `keep_mb`
+    means no limit. Raises no error. Stops after `LONGEST_S` seconds, and the next run removes the rest.
     """
     if not keep_days and not keep_mb:
         return
@@ -88,7 +85,9 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """All journals below `root`. A directory that has just been removed is skipped."""
+    """Yields all journals below `root`. Skips a directory that cannot be read, for example because it has just been
+    removed.
+    """
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:
@@ -101,18 +100,19 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Removes the journal while it holds the journal's lock. A run that opens the journal at that moment finds it
-    locked or gone, and never writes to a deleted file.
+    """Removes a journal and its `.torn` files, unless a run has written to it since it was listed. It holds the lock
+    meanwhile, so that a run that opens the journal at the same moment finds it locked or missing, and cannot write to
+    a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         lock_file(descriptor)
         if time.time() - os.fstat(descriptor).st_mtime < journal.age_s:
-            return  # a run has gone on with it since it was looked at
+            return  # a run has written to it since it was listed
         path.unlink()
     finally:
         os.close(descriptor)
     for torn in path.parent.glob(f"{path.stem}.*torn"):
         torn.unlink(missing_ok=True)
-    path.parent.rmdir()  # where it was the last one
+    path.parent.rmdir()  # fails unless the directory is empty now

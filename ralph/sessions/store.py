@@ -1,7 +1,7 @@
-"""The store of sessions: one file each, in a directory per working directory, below the user's state
-directory.
+"""The store of sessions. Each session is one file, in a directory for its working directory.
 
-Never in the repository: an agent must not hold its own history. Directories have mode 0700.
+Unless the user chooses another place, the store is below the user's state directory. It is not inside the repository,
+because an agent must not change its own history. Only the user can access the directories that ralph makes for it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,15 @@ _MOST_NAMED = 3
 class SessionStore:
     def __init__(self, root: Path, notice: str | None = None, others: tuple[Path, ...] = ()) -> None:
         self.root = root
-        """The directory in which new sessions are made."""
+        """The directory below which new sessions are created, in a directory for each working directory."""
         self._roots = (root, *others)
         self.notice = notice
-        """A sentence for people that tells why sessions are not in the usual place; None: they are there."""
+        """Why sessions are not in the usual place, as a sentence for the user. None if they are."""
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The store in the place that the user named (`--session-dir`, RALPH_STATE_DIR), otherwise in the first usable
-        place.
-
-        Raises JournalError if no place is usable.
+        """Finds the store and makes its directory. Uses the place that the user named (`--session-dir`,
+        RALPH_STATE_DIR), otherwise the first usable place. Raises JournalError if no place is usable.
         """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
@@ -65,10 +63,7 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The store in which a run of this user would look for sessions.
-
-        Creates nothing: a missing directory is empty.
-        """
+        """Finds the store that a run of this user would use. Makes no directory: a missing one counts as empty."""
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             return cls(chosen)
@@ -80,9 +75,8 @@ class SessionStore:
         return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Creates a session's journal.
-
-        Raises JournalError, caused by a FileExistsError if the session exists.
+        """Creates the journal of a new session. Raises JournalError. Its cause is FileExistsError if the session
+        exists.
         """
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
         make_private(path.parent)
@@ -91,7 +85,7 @@ class SessionStore:
         except JournalError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        make_private(path.parent)  # another run's end has just removed it, empty as it was
+        make_private(path.parent)  # another run has just removed the empty directory
         return FileJournal.create(path)
 
     def place_of(self, cwd: Path) -> Path:
@@ -99,25 +93,27 @@ class SessionStore:
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """The paths of this file name in all state directories of the store. The first path is the one for writing."""
+        """The paths of a file called `name` beside the sessions, one for each place that the store searches. A new
+        file belongs at the first path.
+        """
         return tuple(_state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
-        """The most recently written journal of this working directory; None: there is none."""
+        """The most recently written journal of the working directory `cwd`, or None if there is none."""
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_resumable(self, cwd: Path) -> Path | None:
-        """The most recently written journal of the directory that has a message. If no journal has a message, it is
-        the most recent one, and the error of its opening tells why nothing can be resumed. None: there is no
-        journal.
+        """The most recently written journal of the working directory `cwd` that contains a message. If no journal
+        contains one, returns the most recent, because opening it raises an error that explains the problem. Returns
+        None if there is no journal.
         """
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
     def only_one(self, prefix: str, cwd: Path | None) -> Path:
-        """The journal whose id begins with `prefix`. Raises UsageError unless there is exactly one.
-
-        `cwd`: the working directory whose newest sessions the error names; None: it is gone.
+        """The journal whose id begins with `prefix`. Raises UsageError unless there is exactly one. If there is none,
+        the error suggests similar ids or the newest sessions of `cwd`, which is None if the working directory is
+        gone.
         """
         found = self.starting_with(prefix)
         if not found:
@@ -129,24 +125,31 @@ class SessionStore:
         return found[0]
 
     def starting_with(self, prefix: str) -> list[Path]:
-        """The journals whose id begins with `prefix`, in either case: an id is a hexadecimal number."""
+        """The journals whose id begins with `prefix`, in upper or lower case. Ids are hexadecimal numbers."""
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """The first characters of the id if they are unique in the store, otherwise the whole id."""
+        """The first characters of the id if no other id in the store begins with them, otherwise the complete id."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
     def of(self, cwd: Path) -> Iterator[Path]:
-        """The journals of this working directory."""
+        """The journals of the working directory `cwd`. Raises OSError as `all` does."""
         name = directory_name(cwd)
-        return chain.from_iterable((root / name).glob(f"*{SUFFIX}") for root in self._roots)
+        return chain.from_iterable(_journals_in(root / name) for root in self._roots)
 
     def all(self) -> Iterator[Path]:
-        return chain.from_iterable(root.glob(f"*/*{SUFFIX}") for root in self._roots)
+        """All journals. A directory that this user may not read counts as empty. Raises OSError if a directory cannot
+        be listed for another reason, such as a lack of file descriptors.
+        """
+        for root in self._roots:
+            for directory in _listed(root):
+                yield from _journals_in(directory)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """A suggestion for the error: ids that resemble the prefix, or else the newest of this directory."""
+        """A suggestion for an error message: ids similar to `prefix` or, if there are none, the newest ids of this
+        directory.
+        """
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
         beginnings = {path.stem[: len(prefix)]: path for path in self.all()}
@@ -157,9 +160,21 @@ class SessionStore:
         return f"; the newest of this directory: {_names(newest)}" if newest else ""
 
 
+def _journals_in(directory: Path) -> Iterator[Path]:
+    return (path for path in _listed(directory) if path.name.endswith(SUFFIX))
+
+
+def _listed(directory: Path) -> list[Path]:
+    # `Path.glob` would not do: since Python 3.12 it ignores every error, so that a session would seem to be missing.
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
 def directory_name(cwd: Path) -> str:
-    """The name of the directory for a working directory's sessions. It ends with a hash, because names of working
-    directories repeat.
+    """The name of the directory for the sessions of a working directory. It ends with a hash of the whole path,
+    because different working directories may have the same name.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
@@ -178,31 +193,29 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """Whether the journal has a user message. Without a message there is nothing to resume.
-
-    The journal is read in pieces to bound memory, because the record before the message may be large: it has the head
-    of all requests.
+    """Whether the journal contains a user message, without which it cannot be resumed. Reads the journal in pieces,
+    because the record before the first message may be large.
     """
     try:
         with path.open("rb") as file:
             begins_line = True
             while piece := file.readline(_PIECE_BYTES):
-                if b"\0" in piece:  # damage; opening it will say so
+                if b"\0" in piece:  # it is damaged; opening it will report that
                     return True
                 if begins_line and begins_kind(piece, "user"):
                     return _is_whole(piece, file)
                 begins_line = piece.endswith(b"\n")
     except FileNotFoundError:  # it was deleted just now
         return False
-    except OSError:  # it is not passed over in silence: opening it will say what is wrong
+    except OSError:  # do not skip it silently: opening it will report the problem
         return True
     return False
 
 
 def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """Whether the line is complete. A line that a kill cut off is no record.
-
-    Also True if the line has NUL bytes, because opening the journal reports that damage.
+    """Whether the line that starts with `beginning` is complete. If a process is killed while it writes, the line
+    that it leaves is not a record. Also True if the line contains NUL bytes, because opening the journal will report
+    that damage.
     """
     end = beginning
     while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
@@ -219,23 +232,22 @@ def _usual_place(environment: Mapping[str, str]) -> Path | None:
 
 
 def _absolute(base: str | None, *rest: str) -> Path | None:
-    """The path below `base`; None: `base` is unset or relative. A relative path would lead into the working
-    directory.
+    """The path below `base`. None if `base` is not set or is relative, because a relative path would lead into the
+    working directory.
     """
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
 def _state_directory(root: Path) -> Path:
-    """The state directory of a store. For the temporary store it is the store itself, because the parent directory
-    holds other users' files.
+    """The state directory that a store belongs to. The temporary store is its own state directory, because its parent
+    directory is shared with other users.
     """
     return root if root.name == _temporary_name() else root.parent
 
 
 def _temporary_place() -> Path:
-    """The store in the temporary directory.
-
-    Raises JournalError unless it belongs to this user alone: anybody can write to the directory above it.
+    """Makes the store in the temporary directory and returns its path. Raises JournalError unless only this user can
+    access it, because another user may have created a directory of this name first.
     """
     place = _temporary_path()
     make_private(place)
@@ -253,8 +265,8 @@ def _temporary_name() -> str:
 
 
 def _temporary_if_ours() -> tuple[Path, ...]:
-    """The temporary store, if it belongs to this user alone; otherwise nothing. Earlier runs without a better place
-    may have left sessions there.
+    """The store in the temporary directory if it exists and only this user can access it, otherwise nothing. Earlier
+    runs may have left sessions there.
     """
     try:
         place = _temporary_path()
@@ -272,9 +284,8 @@ def _is_ours_alone(place: Path) -> bool:
 
 
 def make_private(directory: Path) -> None:
-    """Creates the directory and its missing parents with mode 0700.
-
-    Raises JournalError unless it is writable.
+    """Makes a directory and its missing parents, accessible only to the user. Raises JournalError if that fails or if
+    the directory is not writable.
     """
     try:
         for missing in reversed([directory, *directory.parents]):
@@ -287,7 +298,7 @@ def make_private(directory: Path) -> None:
 
 
 def written_at(path: Path) -> float:
-    """Time of the last write, in seconds of the wall clock; 0 for a file that was just deleted."""
+    """When the file was last written, in seconds since the epoch. 0 if it was just deleted."""
     try:
         return path.stat().st_mtime
     except OSError:  # it was deleted just now

@@ -1,7 +1,6 @@
-"""A session's story as values, in order: prompts, answers, calls with their results, events. Pure.
-
-Nothing is shortened or formatted here: `story_text.py` does that for a terminal, `document.py` for a
-document.
+"""The course of a session as a sequence of values: prompts, answers, tool calls with their results, events. Pure.
+Nothing is shortened or formatted here. `story_text.py` formats the values for a terminal, and `document.py` for
+export.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
-    """Whether the message is ralph's own, in the middle of a run."""
+    """Whether ralph itself wrote the message, in the middle of a run."""
 
 
 class Said(Struct, frozen=True):
@@ -37,7 +36,7 @@ class Said(Struct, frozen=True):
 
 
 class OtherBlock(Struct, frozen=True):
-    """Any other block of an answer, such as thinking."""
+    """A block of an answer that is neither text nor a call, such as thinking."""
 
     block: Block
 
@@ -45,26 +44,24 @@ class OtherBlock(Struct, frozen=True):
 class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
-    """The result of the call; None: the run ended before there was a result."""
+    """The result of the call, or None if it has none (yet)."""
     was_started: bool = True
 
 
 class Happened(Struct, frozen=True):
-    """An event outside the conversation."""
+    """An event that is not part of the conversation."""
 
     fields: Mapping[str, Any]
     event: Event | None
-    """The event; None: this ralph does not know its kind."""
+    """The decoded event, or None if this version of ralph does not know its kind."""
 
 
 Happening = Prompted | Said | OtherBlock | Called | Happened
 
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
-    """The story, run by run. A call stands in the place of its result. A call without a result stands at the end of its
-    run.
-
-    Raises SessionError for the first record that no run would write in that place.
+    """Yields each run with what happened in it, in order. A call appears at the position of its result, and a call
+    without a result at the end of its run. Raises SessionError if a record is impossible at its position.
     """
     calls: dict[str, ToolCall] = {}
     pending: OpenAnswer | None = None
@@ -102,7 +99,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
 
 
 def _calls(record: AssistantRecord) -> Iterator[ToolCall]:
-    """The calls as the model wrote them, malformed ones included."""
+    """The calls as the model wrote them, including malformed ones."""
     for block in calls_of(record):
         raw = record.malformed.get(block["id"])
         yield ToolCall(block["id"], block["name"], {"INVALID_JSON": raw[0]} if raw else block["input"])

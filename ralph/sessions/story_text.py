@@ -1,6 +1,5 @@
-"""`ralph sessions show`: a session's story for a terminal, in the same words as a run's narration. Pure.
-
-Results and prompts are shortened; `document.py` has them in full.
+"""Formats a session for `ralph sessions show`, in the same style as a run's narration. Pure. Shortens results and
+prompts, which `document.py` writes in full.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class SessionText:
             case Happened():
                 yield from self._event(happening.fields, happening.event)
             case OtherBlock():
-                pass  # what a model thinks is no part of what it says
+                pass  # the thinking of a model is not part of the story
 
     def _prompt(self, prompt: Prompted) -> Iterator[str]:
         if prompt.is_automatic:
@@ -135,7 +134,7 @@ class SessionText:
 
 
 def result_text(result: ToolResult) -> str:
-    """The text of a result; blocks of other types are named."""
+    """The text of a result. Blocks that are not text are represented by their type."""
     content = result.output.content
     if isinstance(content, str):
         return content
@@ -146,7 +145,7 @@ def result_text(result: ToolResult) -> str:
 
 
 def no_result(called: Called, outcome: str) -> str:
-    """Why a call has no result. `outcome`: the state of its run."""
+    """Why a call has no result. `outcome` is the state of its run."""
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"
     if outcome == DAMAGED:
@@ -160,8 +159,8 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """The first and the last lines of a text. A file begins with the first lines, and a command reports its success
-    or failure in the last ones.
+    """Yields the first and last lines of a text. The first show what a file begins with, and the last whether a
+    command succeeded.
     """
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]

@@ -1,4 +1,4 @@
-"""Formats times, costs and ends of runs for people. Pure, except for the local time zone."""
+"""Formats times, costs and ends of runs for the user. Pure, apart from using the local time zone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def cost_text(cost_usd: float | None) -> str:
 
 
 def local_time(moment: str) -> str:
-    """An ISO time in local time; any other text unchanged."""
+    """An ISO 8601 time as local time. Text that is no valid time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
-    except ValueError:
+    except (ValueError, OverflowError):  # the time zone may move it out of the years 1 to 9999
         return moment
 
 
@@ -33,8 +33,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about an attempt, or about all attempts of a turn; None: the event is another one, or the turn had only
-    one attempt.
+    """A line about one attempt, or about all attempts of a turn if there was more than one. None for any other
+    event.
     """
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
@@ -48,14 +48,14 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
             return f"[turn {fields['turn']}] {fields['target']} answered in {took}"
         case "turn_asked" if fields["attempts"] > 1:
             return f"[turn {fields['turn']}] {fields['attempts']} attempts in {fields['took_s']:.1f}s"
-        case "api_retry" if "turn" not in fields:  # format 1 has no records of attempts
+        case "api_retry" if "turn" not in fields:  # journals of format 1 have no records of attempts
             return f"[error] {one_line(fields['message'])}"
     return None
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The billed tokens of an attempt, whether its answer is whole or was broken off; empty: the server counted no
-    tokens.
+    """The tokens that an attempt was billed for and their cost, as text. "" if the server counted no tokens. An
+    attempt with an incomplete answer is billed too.
     """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
@@ -64,7 +64,7 @@ def _counts(fields: Mapping[str, Any]) -> str:
 
 
 def ending(ended: EndedRecord) -> str:
-    """A run's end in one line, like the last line of the run itself."""
+    """The end of a run in one line, similar to the last line that the run printed."""
     code = f" (exit {ended.exit_code})" if ended.exit_code else ""
     why = f": {one_line(ended.errors[-1])}" if ended.errors else ""
     took = f"{counted(ended.num_turns, 'turn')}, {ended.duration_s:.1f}s, {cost_text(ended.cost_usd)}"

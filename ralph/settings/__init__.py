@@ -1,1 +1,1 @@
-"""Settings: their tables, the files and variables they come from, and the merged values."""
+"""The tables of settings, the files and environment variables that they are read from, and the merged values."""

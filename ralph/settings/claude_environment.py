@@ -1,6 +1,6 @@
-"""Reads variables that were set for Claude Code: model aliases, its own login, other clouds.
+"""Reads environment variables that were set for Claude Code: model aliases, its own login, and other clouds.
 
-Refuses to send a key to an endpoint that these variables do not mean.
+If these variables say that the key is meant for another cloud, `why_not_asked` gives a reason not to send it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models that `opus`, `sonnet` and `haiku` stand for. A ValueError's text begins with the variable's name."""
+    """The models that `opus`, `sonnet` and `haiku` stand for.
+
+    If a variable holds an invalid name, a ValueError names the variable.
+    """
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()
@@ -36,7 +39,10 @@ def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
 
 
 def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that makes Claude Code use another cloud, and that cloud; None: there is none."""
+    """The variable that makes Claude Code use another cloud, and the name of that cloud.
+
+    None if no such variable is set.
+    """
     for variable, cloud in _CLOUDS.items():
         if environment.get(variable, "").strip().lower() in {"1", "true", "yes", "on"}:
             return variable, cloud
@@ -44,10 +50,10 @@ def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
-    """The reason why a key must not be sent to `base_url`; None: it may be sent.
+    """The reason why a key must not be sent to `base_url`, or None if it may be sent.
 
-    The caller has found that the user did not name `base_url` for this run: it must not be asked if a variable selects
-    another cloud.
+    It is called only if the user did not give --base-url. If a variable selects another cloud, the key may be meant
+    for that cloud.
     """
     cloud = other_cloud(environment)
     if cloud is None:
@@ -60,8 +66,10 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """A note in parentheses for the message about a missing key: which logins ralph does not use. Empty: there are
-    none.
+    """A note in parentheses for the message about a missing key. It names settings of Claude Code that ralph found
+    but does not use: a login, or another cloud.
+
+    The note is empty if there are none.
     """
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():

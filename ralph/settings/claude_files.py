@@ -1,7 +1,7 @@
-"""Finds rules and hooks that people wrote for Claude Code, to report that ralph does not apply them yet.
+"""Finds rules and hooks that people wrote for Claude Code, so that ralph can report that it does not apply them.
 
-The files belong to another program, so a mistake in them is no error. Refuses to read more than a megabyte of a file,
-and to wait for a pipe.
+The files belong to another program, so a mistake in them does not stop a run. At most a megabyte of a file is read. A
+pipe is never read, because ralph could wait for it without end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MOST_BYTES = 1_000_000
-"""Ten times as much as anyone writes; a cloned repository may contain anything."""
+"""The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more
+than a tenth of this maximum."""
 _PROJECT_FILES = (".claude/settings.json", ".claude/settings.local.json")
 _USER_FILE = ".claude/settings.json"
 _LISTS = ("deny", "ask")
@@ -26,7 +27,7 @@ _TIGHT_MODES = ("plan", "dontAsk")
 
 
 def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """One sentence about all files with rules, without a full stop; None: no file has rules."""
+    """One sentence, without a full stop, about all files that contain rules. None if no file contains rules."""
     found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
     if not found:
         return None
@@ -35,7 +36,10 @@ def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """The paths of the files, each once, even if the home directory is the working directory."""
+    """The paths of the files to look at.
+
+    Each path occurs once, even if the home directory is the working directory.
+    """
     files = [directory / name for directory in up_to_repository_root(cwd) for name in _PROJECT_FILES]
     home = Path(environment.get("HOME", ""))
     if home.is_absolute():
@@ -44,7 +48,10 @@ def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
 
 
 def _rules_in(path: Path) -> str | None:
-    """The names of the rules in a file, or the reason why it cannot be read; None: the file has no rules."""
+    """The names of the rules in a file, or the reason why the file cannot be read.
+
+    None if the file contains no rules.
+    """
     try:
         data = _read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -63,7 +70,10 @@ def _rules_in(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content, at most one byte more than the limit; None: the path is no regular file. Raises OSError."""
+    """The content of a file, or None if the path is not a regular file. Raises OSError.
+
+    At most one byte more than the limit is read, which is enough to see that the file is too large.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -75,7 +85,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _names(document: Any) -> Iterator[str]:
-    """Keys that stop or watch calls in Claude Code. Rules that only allow something are harmless here."""
+    """The settings in a file that make Claude Code refuse tool calls, ask about them, or run hooks.
+
+    Rules that only allow tool calls are not reported, because ignoring them takes away no protection.
+    """
     if not isinstance(document, dict):
         return
     permissions = document.get("permissions")

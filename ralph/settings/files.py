@@ -1,7 +1,7 @@
-"""Finds and reads settings files (TOML), decides which are trusted, and checks their form.
+"""Finds and reads settings files (TOML), decides which of them are trusted, and checks their form.
 
-Refuses unknown tables and keys, and files that could hang or flood a run (a pipe, a device, over a megabyte), each
-in one line that names the file.
+It refuses unknown tables and keys. It also refuses files that could block a run or fill its memory: a pipe, a device,
+or a file that is too large. Each error is one line that names the file.
 """
 
 from __future__ import annotations
@@ -19,28 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 LOCAL_FILE = "ralph.toml"
-"""The path of the settings file in the working directory."""
+"""The path of a repository's own settings file, relative to the working directory."""
 MAX_BYTES = 100_000
-"""Ten times as much as anyone writes; a cloned repository may contain anything."""
+"""The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
+tenth of this maximum."""
 _MOST_DOTS_IN_LINE = 100
-"""The most dots in a line, and so in a key: tomllib's time and memory grow with their square, and 80 KB of them
-take all memory."""
+"""The maximum number of dots in a line. The time and memory that tomllib takes for a key grow with the square of its
+dots. A line with 80,000 dots can take all memory."""
 _MOST_LEVELS = 50
-"""The deepest nesting of tables and lists. Settings need five; a walk through 200 and more would overflow the
-stack."""
+"""The maximum nesting of tables and lists. Settings need five levels. With 200 levels or more, recursive code would
+overflow the stack."""
 _MOST_LINKS = 40
-"""Links followed in one path: Linux follows no more."""
+"""The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 
 class SettingsFileError(Exception):
-    """A settings file that exists and cannot be used. The text is one line: path, line number if known, reason."""
+    """A settings file cannot be used, or a file given with `--config` does not exist.
+
+    The text is one line: path, line number if known, and reason.
+    """
 
 
 def user_settings_path(environment: Mapping[str, str]) -> Path | None:
-    """The path of the user's `config.toml`, existing or not; None: neither XDG_CONFIG_HOME nor HOME is an absolute
-    path.
+    """The path of the user's `config.toml`, which need not exist. None if neither XDG_CONFIG_HOME nor HOME is an
+    absolute path.
 
-    Relative ones are ignored, as the XDG specification demands: they would lead into the working directory.
+    Relative paths are ignored, as the XDG specification requires. They would lead into the working directory.
     """
     config_home = environment.get("XDG_CONFIG_HOME", "")
     if Path(config_home).is_absolute():
@@ -50,24 +54,25 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
 
 
 class RecordedFile(Struct, frozen=True):
-    """A settings file as it was when the loop began."""
+    """The content of a settings file at the start of a loop."""
 
     path: str
-    """Absolute."""
+    """The absolute path of the file."""
     text: str | None
-    """The content; None: the file did not exist."""
+    """The content of the file, or None if the file did not exist."""
 
 
 class SettingsFile(Struct, frozen=True):
-    """A settings file as it was when it was read."""
+    """The content of a settings file at the time when it was read."""
 
     path: Path
     is_trusted: bool
-    """False: it lies in the working directory, so it may come from a repository or an agent."""
+    """False if the file is in the working directory, or if its path leads through it. A repository's author or an
+    agent may have written such a file. A file that the user named is always trusted."""
     data: bytes | None
-    """The content; None: the file does not exist."""
+    """The content of the file, or None if the file does not exist."""
     is_named: bool = False
-    """The file was given with `--config`."""
+    """True if the user named the file with `--config`."""
 
 
 def find_settings_files(
@@ -76,9 +81,10 @@ def find_settings_files(
     config_file: Path | None,
     known: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> tuple[SettingsFile, ...]:
-    """One value per place for settings files, from the weakest to the strongest. Raises SettingsFileError.
+    """One `SettingsFile` for each place where a settings file may be, from the lowest to the highest precedence.
 
-    `config_file`: the path given with `--config`. `known`: the content of some paths, which are then not read.
+    The `data` of a file that does not exist is None. `config_file` is the path given with `--config`. `known` holds
+    the contents of some paths; those files are not read again. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -92,9 +98,8 @@ def find_settings_files(
     places = {} if user_file is None else {user_file: not leads_through(user_file, cwd)}
     places[local_file] = False
     for path, is_trusted in places.items():
-        if (
-            is_trusted or named_file is None or not _is_same(named_file, path)
-        ):  # named by the user, it is trusted
+        # An untrusted file that `--config` names is read only once, as the trusted file that the user chose.
+        if is_trusted or named_file is None or not _is_same(named_file, path):
             files.append(file_at(path, is_trusted=is_trusted))
     if named_file is not None:
         files.append(file_at(named_file, is_trusted=True, is_named=True))
@@ -102,9 +107,10 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path, with links followed, passes through the directory.
+    """Whether the absolute path `path` passes through `directory` when its symbolic links are followed.
 
-    If it does, the directory's content decides which file the path means.
+    If so, someone who can write to the directory can decide which file the path leads to. A path with too many links
+    counts as one that passes through.
     """
     fence = os.path.realpath(directory)
     inside = fence.rstrip(os.sep) + os.sep
@@ -120,12 +126,12 @@ def leads_through(path: Path, directory: Path) -> bool:
             return True
         try:
             target = os.readlink(here)  # noqa: PTH115
-        except OSError:  # no link, or nothing at all
+        except OSError:  # it is not a link, or it does not exist
             at = here
             continue
         links += 1
         if links > _MOST_LINKS:
-            return True  # the system does not follow it either
+            return True  # the system would not follow more links either
         at = os.sep if target.startswith(os.sep) else at
         left += reversed([one for one in Path(target).parts if one != os.sep])
     return False
@@ -139,9 +145,12 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
-    """The content; None: the file does not exist and is not `required`. Raises SettingsFileError."""
+    """The content of a settings file. None if the file does not exist and `required` is False.
+
+    Raises SettingsFileError if the file cannot be used.
+    """
     try:
-        # Not blocking: an agent could have put a pipe there.
+        # `O_NONBLOCK` because an agent could have put a pipe there, and opening it would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -164,9 +173,10 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
 def flattened(
     document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """`{"model": {"name": x}}` -> `{"model.name": x}`.
+    """The document as a flat mapping: `{"model": {"name": x}}` becomes `{"model.name": x}`.
 
-    `allowed`: the keys of each table. Values of `lists` stay as they are.
+    `allowed` lists the keys that each table may contain. The values of the keys in `lists`, such as `targets`, are
+    not changed. Raises SettingsFileError for an unknown table or key.
     """
     flat = {}
     for table, content in document.items():
@@ -189,7 +199,10 @@ def flattened(
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """All keys of the document, in nested tables and lists too: each key's own name and its full name."""
+    """All keys of a document, including those in nested tables and lists.
+
+    Each item is a pair of the key's own name and its full name, such as `("name", "model.name")`.
+    """
     if isinstance(value, list):
         for item in value:
             yield from keys_at_any_depth(item, above)
@@ -200,7 +213,7 @@ def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str
 
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:
-    """The file's tables. Raises SettingsFileError."""
+    """The tables of a settings file. Raises SettingsFileError if the content is not acceptable TOML."""
     import tomllib  # noqa: PLC0415 - most runs have no settings file, and start-up is a feature
 
     try:
@@ -218,7 +231,7 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
         line = int(where[1]) if where and where[1] else text.rstrip("\n").count("\n") + 1
         reason = str(error)[: where.start()] if where else str(error)
         raise SettingsFileError(f"{path}:{line}: not valid TOML: {reason}") from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 1,000 deep
+    except (ValueError, RecursionError) as error:  # 5,000 digits, lists 1,000 deep
         raise SettingsFileError(f"{path}: not valid TOML: {type(error).__name__}") from error
     if _is_deeper(document, _MOST_LEVELS):
         raise SettingsFileError(f"{path}: tables and lists are nested deeper than {_MOST_LEVELS} levels")
@@ -226,8 +239,9 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether the document is nested deeper than `most_levels`. Goes level by level: recursion could reach Python's
-    limit.
+    """Whether the document is nested more than `most_levels` deep.
+
+    The function uses no recursion, because deep nesting could exceed Python's recursion limit.
     """
     level: list[Any] = [document]
     for _ in range(most_levels):

@@ -1,7 +1,7 @@
-"""Passes a loop's settings files to its iterations, and keeps those that a later `--continue` needs.
+"""Passes the settings files of a loop to its iterations, and records those that `--continue` needs later.
 
-The loop reads each file once and keeps its content. Each iteration inherits a new descriptor with that content: no
-write of an iteration, to a file or to its descriptor, reaches another iteration.
+The loop reads each file once and keeps the content. Each iteration gets the content through a new file descriptor. So
+an iteration that changes a file, or writes to its descriptor, cannot change the settings of another iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tuple[RecordedFile, ...]:
-    """The files that an agent may change before the loop is resumed: those below the directories in `reach`."""
+    """The files that must be recorded, because an agent could change them before the loop is resumed.
+
+    These are the untrusted files, and the files whose path leads through one of the directories in `reach`, which are
+    the directories that the agent may write to.
+    """
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
@@ -43,7 +47,7 @@ def files_of_loop(
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
 ) -> tuple[SettingsFile, ...]:
-    """The files of a resumed loop: the recorded ones as they were at its beginning, all others as they are now.
+    """The settings files of a resumed loop. Recorded files have their recorded content; all other files are read now.
 
     Raises SettingsFileError.
     """
@@ -52,13 +56,16 @@ def files_of_loop(
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
-    """Paths of recorded files whose content has changed."""
+    """The paths of recorded files whose content has changed since the recording."""
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
 @contextmanager
 def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
-    """A descriptor that holds the files, for one process that inherits it. Raises OSError."""
+    """A context manager that returns a file descriptor from which one child process reads the contents of the files.
+
+    The descriptor is closed at the end. Raises OSError if the contents cannot be written.
+    """
     entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
     data = json.dumps(entries).encode()
     with _private_file() as descriptor:
@@ -69,11 +76,14 @@ def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
 
 
 def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
-    """The files that `handed_over` wrote. Closes the descriptor. Raises SettingsFileError for any other content."""
+    """Returns the files that `handed_over` wrote to the descriptor, and closes the descriptor.
+
+    Raises SettingsFileError if the descriptor holds anything else.
+    """
     try:
         with os.fdopen(descriptor, "rb") as file:
             entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool], ...])
-    except (OSError, ValueError) as error:  # msgspec.ValidationError is one of them
+    except (OSError, ValueError) as error:  # msgspec.ValidationError is a ValueError
         raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
     return tuple(
         SettingsFile(Path(path), is_trusted, _data(text), is_named)
@@ -83,7 +93,9 @@ def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
 
 @contextmanager
 def _private_file() -> Iterator[int]:
-    """A file in memory if the system supports that, else one without a name."""
+    """A context manager that returns the descriptor of a new file without a name, in memory if the system supports
+    that.
+    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ralph-settings")
         try:
@@ -99,11 +111,11 @@ def _now(path: str) -> str | None:
     try:
         return _text(read_settings_file(Path(path)))
     except SettingsFileError:
-        return ""  # the file cannot be used any more
+        return ""  # the file exists but cannot be used any more
 
 
 def _text(data: bytes | None) -> str | None:
-    """The bytes as text from which `_data` restores them exactly."""
+    """The bytes as text. `_data` converts the text back to exactly these bytes."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

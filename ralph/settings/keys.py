@@ -1,4 +1,7 @@
-"""All settings by name, collected from the tables, and where to set those that a repository may not set."""
+"""All settings by name, collected from the tables.
+
+`other_places` says where a user can set a setting that a file in the working directory may not contain.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 TARGETS = "targets"
-"""The name of the list of targets, in order of preference."""
+"""The name of the list of targets in a settings file. The list is in the order of preference."""
 
 
 def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
-    """The table's keys in the order of its fields, inherited fields included."""
-    # As `Annotated` keeps them: `typing.get_type_hints` would take a millisecond for each table.
+    """The settings of a table in the order of its fields. Inherited fields are included."""
+    # The annotations are read directly, because `typing.get_type_hints` would take a millisecond per table.
     annotations: dict[str, Any] = {}
     for one in reversed(kind.__mro__):
         annotations |= getattr(one, "__annotations__", {})
@@ -33,7 +36,7 @@ def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
 
 ALL_KEYS = tuple(row for table, kind in TABLES.items() for row in _rows(table, kind))
 KEYS = tuple(key for key in ALL_KEYS if key.is_in_files)
-"""Settings that files may contain. All other settings have only a flag."""
+"""The settings that files may contain. All other settings can only be set by their flag."""
 BY_NAME = {key.name: key for key in ALL_KEYS}
 ALLOWED = {
     table: tuple(key.name.removeprefix(f"{table}.") for key in KEYS if key.name.startswith(f"{table}."))
@@ -41,8 +44,9 @@ ALLOWED = {
 }
 CUSTOM_ONLY = ("retry.max_retries", "retry.base_delay_s", "retry.max_delay_s")
 
-# A repository may say these nowhere, at any depth, and is told where they can stand. `sandbox*`, which goes with them,
-# does not exist yet: such a file is told why it may not, and not that it is unknown.
+# A file in the working directory may not contain these keys at any depth, and the error says where the user can set
+# them. Keys that begin with `sandbox` do not exist yet. They get the same error, so that nobody takes them for
+# unknown keys.
 _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
     "base_url": BY_NAME["model.base_url"].places[::-1],
     "ca_file": BY_NAME["model.ca_file"].places[::-1],
@@ -54,10 +58,11 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """The variable and the flag of a key that a file in the working directory may not set.
+    """The environment variable and the flag by which the user can set a key that a file in the working directory may
+    not contain. Empty if there is neither.
 
-    None: such a file may set the key, or there is no such key. `key`: the key's own name. `whole_name`: the name with
-    its tables.
+    None if such a file may contain the key, or if no such key exists. `key` is the key's own name, such as `name`,
+    and `whole_name` is its name with the names of its tables, such as `model.name`.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

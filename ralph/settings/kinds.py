@@ -1,7 +1,8 @@
-"""Kinds of values beyond numbers and plain texts: addresses, paths, lists of names.
+"""The kinds of values that only settings have: addresses, paths, and lists of names. `values/setting.py` has the
+kinds for numbers and plain texts.
 
-Errors are ValueErrors whose text follows the setting's name ("must be ..."). They never repeat values that may
-contain a secret (URLs, assignments of variables, headers).
+A wrong value raises ValueError whose text is meant to follow the setting's name ("must be ..."). The text does not
+repeat values that may contain a secret: URLs, assignments of variables, and headers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Puts `subject` in front of the text of ValueErrors raised inside."""
+    """A context manager that puts `subject` in front of the text of each ValueError raised inside it."""
     try:
         yield
     except ValueError as error:
@@ -32,10 +33,11 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """All values of a table, decoded by the kinds of their keys.
+    """The values of a table, each decoded by the `Kind` of its key.
 
-    A ValueError names the key at fault. `holder`: words for the table in that error. msgspec could decode the table in
-    one step, but its error would name neither the value nor the known keys.
+    Raises a ValueError that names the key if a key is unknown or wrong, or if a key in `needed` is missing. `holder`
+    describes the table in that error. msgspec could decode the whole table
+    at once, but its error would name neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:
@@ -119,7 +121,10 @@ KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secre
 
 
 def number(text: str) -> int:
-    """A whole number of at most 15 digits: no setting needs more, and `int` is slow on thousands of digits."""
+    """A whole number of at most 15 digits. Raises ValueError for other texts.
+
+    No setting needs more digits, and `int` is slow for thousands of digits.
+    """
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     raise ValueError("must be a whole number")

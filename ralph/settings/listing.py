@@ -1,6 +1,6 @@
-"""Lists the settings as text: values and origins for doctor, meanings for the docs.
+"""Shows the settings as text: values and origins for `ralph doctor`, meanings for the documentation.
 
-Keys and headers are never shown, only the names of their variables and headers.
+It never shows the values of API keys and headers. It shows the names of the variables and headers instead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from ralph.values.models import Price
     from ralph.values.setting import Key
 
-# A longer value moves its own origin to the right, and not those of all lines.
+# The column of values is at most this wide. A longer value moves only the origin in its own line to the right.
 _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """One line per setting in three columns: key, value, origin."""
+    """One line for each setting, for the usable tools and for the number of targets. The columns are name, value and
+    origin.
+    """
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))
@@ -32,7 +34,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
 
 
 def target_lines(target: Target) -> Iterator[str]:
-    """The name of a target, and below it its values."""
+    """The name of a target, followed by one line for each of its values."""
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
@@ -66,7 +68,7 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def shown_value(value: object) -> str:
-    """A setting's value as people write it."""
+    """The value of a setting, written as a person would write it."""
     match value:
         case None:
             return "not set"
@@ -100,7 +102,7 @@ _REFERENCE_HEAD = (
 
 
 def reference_lines() -> tuple[str, ...]:
-    """One line of Markdown for each setting that a file may contain."""
+    """The lines of the Markdown table of all settings that a file may contain."""
     return (*_REFERENCE_HEAD, *map(_reference_line, KEYS))
 
 
@@ -117,7 +119,7 @@ def _reference_line(key: Key) -> str:
 
 
 def _in_a_file(default: object) -> str:
-    """The default as written in a settings file."""
+    """The default, written as in a settings file."""
     match default:
         case None | ():
             return "none"

@@ -1,7 +1,7 @@
-"""Merges flags, environment and files into one frozen `Settings`, once, each value with its origin.
+"""Merges flags, environment variables and files into one immutable `Settings`, and records the origin of each value.
 
-Refuses unknown keys, values out of range, and every key that a file in the working directory may not set. Such a
-file can only tighten the other sources' settings. `settings/keys.py` lists the settings.
+It refuses unknown keys, values out of range, and keys that a file in the working directory may not set. Such a file
+can only make settings stricter. `settings/keys.py` lists the settings.
 """
 
 from __future__ import annotations
@@ -53,19 +53,23 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 _FLAG = "flag "
-"""The first word of an origin that is a flag; the flag's spelling follows."""
+"""The beginning of an origin that is a flag. The spelling of the flag follows."""
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(Exception):
-    """A problem with one setting, in one line without secrets. `from_flag`: a usage error (exit 2), else exit 78."""
+    """One setting is wrong. The message is one line without secrets.
+
+    If `from_flag` is True, it is a usage error (exit 2). Otherwise the exit code is 78.
+    """
 
     def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings, if the only problem is a missing API key; None: something else is wrong."""
+        """All settings if the only problem is the API key: it is missing, or it may be meant for another cloud. None
+        if something else is wrong."""
 
 
 class _Given(Struct, frozen=True):
@@ -74,18 +78,20 @@ class _Given(Struct, frozen=True):
 
 
 _Layer = dict[str, _Given]
-"""The values of one source, by their names in `BY_NAME`; under "targets" the decoded entries of `[[targets]]`."""
+"""Maps the name of a setting to its value and origin, for one source or for all sources merged. The names are the keys
+of `BY_NAME`, and also "targets", whose value is the decoded list of targets.
+"""
 
 
 class _Layers(Struct, frozen=True):
-    """The values of all sources, each group from the weakest to the strongest."""
+    """The values of all sources. Each group is ordered from the lowest to the highest precedence."""
 
     user: _Layer
-    """The user's own file, if it is trusted."""
+    """The values from the user's own file. Empty if that file is not trusted."""
     untrusted: list[_Layer]
-    """Files in the working directory."""
+    """The values from each untrusted file, as `SettingsFile.is_trusted` defines them."""
     stronger: list[_Layer]
-    """--config, environment, flags."""
+    """The values from the file of `--config`, from environment variables, and from flags."""
 
     @property
     def trusted(self) -> list[_Layer]:
@@ -99,13 +105,14 @@ def load_settings(
     config_file: Path | None,
     files: Sequence[SettingsFile] | None = None,
 ) -> Settings:
-    """Reads all sources once. Raises `SettingsError` for the first invalid value, even if another source overrides
-    it.
+    """Reads all sources once and merges them.
 
-    `flags`: by their names in `BY_NAME`; None: not given. `config_file`: the path given with `--config`. `files`:
-    those that a loop read for all its iterations; None: they are read now.
+    Raises `SettingsError` for the first invalid value, even if another source overrides it. `flags` holds values by
+    their names in `BY_NAME`; None means that the flag was not given. `config_file` is the path given with `--config`.
+    `files` are the files that a loop has read for all its iterations. If `files` is None, the files are read now.
     """
-    from_flags = _flag_layer(flags, cwd)  # first: what was typed just now is the likeliest mistake
+    # The flags come first, because a mistake is most likely in what the user has just typed.
+    from_flags = _flag_layer(flags, cwd)
     layers = _file_layers(environment, cwd, config_file, files)
     layers.stronger.extend((_environment_layer(environment, cwd), from_flags))
     given: _Layer = {name: one for layer in layers.trusted for name, one in layer.items()}
@@ -116,7 +123,7 @@ def load_settings(
     remarks = (*ignored, *_lacking_tools(given), *settings.remarks)
     settings = replace(settings, remarks=remarks)
     problem = missing_key(settings.targets, environment)
-    if problem is None and "model.base_url" not in from_flags:  # who types a URL means that one
+    if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
         problem = meant_for_another_cloud(settings.targets, environment)
     if problem is not None:
         raise SettingsError(problem, so_far=settings)
@@ -130,7 +137,8 @@ def _settings(
     first = _settle_model(given, access, environment)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
-    # Lists that a stronger source replaced count too: the keys that they name are secrets all the same.
+    # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
+    # too.
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
     return Settings(
         **tables,
@@ -172,7 +180,7 @@ def _file_layers(
     files: Sequence[SettingsFile] | None,
 ) -> _Layers:
     user_file = user_settings_path(environment)
-    # Advice to use a file that lies in the working directory too would not help.
+    # If the user's own file lies in the working directory too, it is no use to name it in the advice.
     is_usable = user_file is not None and not leads_through(user_file, cwd)
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
@@ -191,7 +199,10 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """The values of one file. `user_place`: where the user can set keys that an untrusted file may not."""
+    """The values of one file.
+
+    `user_place` names the place where the user can set keys that an untrusted file may not contain.
+    """
     path = file.path
     if file.data is None:
         return {}
@@ -215,7 +226,8 @@ def _refuse_untrusted(document: Mapping[str, Any], path: Path, user_place: str) 
     names = [name for name, places in refused.items() if places is not None]
     if not names:
         return
-    name = max(names, key=lambda one: one.count("."))  # the name of a target's key says more than the list's
+    # The name of a key in a target (`targets.base_url`) says more than the name of the list (`targets`).
+    name = max(names, key=lambda one: one.count("."))
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
     raise SettingsError(
         f"{path}: {name!r} does not count in the working directory, where a cloned repository or an agent could have "
@@ -227,7 +239,7 @@ def _environment_layer(environment: Mapping[str, str], cwd: Path) -> _Layer:
     layer = {}
     for key in KEYS:
         text = environment.get(key.variable, "").strip() if key.variable else ""
-        if key.variable and text:  # an empty variable is an unset one
+        if key.variable and text:  # an empty variable counts as not set
             layer[key.name] = _decoded(key, text, key.variable, cwd)
     return layer
 
@@ -241,22 +253,25 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
 
 
 def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
-    """The value with its origin. A relative path is relative to `directory`."""
+    """The decoded value with its origin. A relative path starts from `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
 
 
-# --- What holds between settings
+# --- Rules that involve several sources or settings
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Lets untrusted files tighten the trusted values in `given`. Returns a remark about each value that is ignored."""
+    """Applies the values of untrusted files to `given` where they make a setting stricter.
+
+    Returns a remark for each value that is ignored because it would make a setting looser.
+    """
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
             rule = BY_NAME[name].in_repository
-            assert rule is not None  # noqa: S101 - others were refused
+            assert rule is not None  # noqa: S101 - keys without a rule were refused before
             trusted = _given_or_default(given, name)
             counts = rule.apply(trusted.value, wanted.value)
             if counts is None:
@@ -271,7 +286,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The value `counts`, with the origins of all values that it was made from."""
+    """The merged value `counts`, with the origins of all values that contributed to it."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -289,10 +304,11 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """Refuses numbers of the custom policy if no policy "custom" belongs to them.
+    """Checks the settings in `CUSTOM_ONLY`, which have an effect only with the retry policy "custom".
 
-    The policy belongs to the numbers of its own source, and to those of sources that set no policy. If a stronger
-    source overrides the policy (`--retry off`), the numbers are dropped too.
+    Raises SettingsError for such a setting if its source sets another policy, or if its source sets no policy and no
+    other source sets "custom". If a source of higher precedence then chooses another policy (`--retry off`), these
+    settings are removed from `given`.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -306,7 +322,10 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout to a lower maximum. Refuses a timeout above the maximum if the user has set it."""
+    """Lowers the default timeout of Bash to the maximum timeout.
+
+    Raises SettingsError if the user has set a default timeout that is longer than the maximum.
+    """
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -321,7 +340,10 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer) -> Iterator[Remark]:
-    """A remark for each list that names other programs' tools, which have no effect here."""
+    """A remark for each list of tools that contains names of other programs' tools.
+
+    Such names have no effect in ralph.
+    """
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
         if names:
@@ -331,11 +353,14 @@ def _lacking_tools(given: _Layer) -> Iterator[Remark]:
             )
 
 
-# --- Who is asked
+# --- The model, the key and the targets
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The requested model, whose id replaces its name in `given`. With targets, the name only selects one of them."""
+    """The requested model. In `given`, an alias such as `opus` is replaced by the id of its model.
+
+    If the settings list targets, the name is left as it is, because it only selects one of them.
+    """
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -350,7 +375,7 @@ def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping
 
 
 def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
-    with _explained(""):  # the line begins with the variable
+    with _explained(""):  # the text of the error already names the variable
         credential = credential_from("ANTHROPIC_API_KEY", environment) or credential_from(
             "ANTHROPIC_AUTH_TOKEN", environment
         )
@@ -377,13 +402,13 @@ def _targets(
             return implicit_targets(model, first_model, fallbacks, access)
     entries: tuple[TargetEntry, ...] = given[TARGETS].value
     first = flags.get("model.name")
-    if first is not None:  # as it was typed: a target may be called what is an alias elsewhere
+    if first is not None:  # not resolved, because a target may have the name of an alias
         with _explained(BY_NAME["model.name"].spelling, from_flag=True):
             entries = with_first(entries, str(first).strip())
     if fallbacks:
         with _explained(BY_NAME[_FALLBACK].spelling, from_flag=True):
             entries = with_fallbacks(entries, fallbacks)
-    if flags.get("model.max_tokens") is not None:  # typed just now, it is meant for whoever is asked
+    if flags.get("model.max_tokens") is not None:  # the flag is meant for all targets
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)
     with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
         return explicit_targets(entries, model, access, environment)
@@ -393,7 +418,10 @@ def _targets(
 
 
 def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
-    """Turns ValueErrors raised inside into SettingsErrors that begin with the value's source."""
+    """A context manager that turns each ValueError raised inside it into a SettingsError.
+
+    The message begins with the source of the value.
+    """
     return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
 
 
@@ -405,7 +433,10 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """Turns ValueErrors raised inside into SettingsErrors that begin with `says`."""
+    """A context manager that turns each ValueError raised inside it into a SettingsError.
+
+    The message begins with `says`.
+    """
     try:
         yield
     except ValueError as error:

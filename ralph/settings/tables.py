@@ -1,7 +1,8 @@
-"""The tables of settings: one field per setting, with its type, its default and its `Key`.
+"""The tables of settings. Each field is one setting, with its type, its default and its `Key`.
 
-A new setting is one such field, here or in `LimitSettings` or `ClockLimits`; its flag, variable, key in files, line
-in doctor's listing and line in docs/settings.md are made from it. `ralph/settings/merge.py` reads the values.
+To add a setting, add a field here, in `LimitSettings` or in `ClockLimits`. Its flag, its variable, its key in files,
+its line in the output of `ralph doctor` and its line in docs/settings.md are made from the field.
+`ralph/settings/merge.py` reads the values.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
@@ -14,6 +15,7 @@ from msgspec import Struct, field
 
 from ralph.api.clocks import ClockLimits
 from ralph.retry.backoff import PATIENT_BUDGET_S, PATIENT_SCHEDULE_S
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings import kinds as must_be
 from ralph.values.credentials import NO_HEADERS, Secret, secret_header_values
 from ralph.values.endpoint import DEFAULT_BASE_URL
@@ -65,7 +67,8 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = USUAL_MODEL
-    """The model's id, with aliases resolved; with `[[targets]]`, the name as the user wrote it."""
+    """The id of the model. If there are `[[targets]]`, it is the name that the user wrote, without any alias
+    resolved."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
@@ -80,7 +83,7 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """Names as the user wrote them, in order; empty: no fallback."""
+    """The names of the fallback models, in order and as the user wrote them. Empty if there is no fallback."""
     max_tokens: Annotated[
         int,
         Key(
@@ -90,7 +93,8 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = DEFAULT_MAX_TOKENS
-    """The longest answer in tokens, >= 1; `models.max_tokens_for` lowers it to the model's known maximum."""
+    """The maximum length of an answer in tokens, at least 1. `models.max_tokens_for` lowers it to the model's known
+    maximum."""
     effort: Annotated[
         str | None,
         Key(
@@ -100,7 +104,7 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = None
-    """One of `EFFORTS`; None: the API's own choice."""
+    """One of `EFFORTS`. None leaves the choice to the API."""
     base_url: Annotated[
         str,
         Key(
@@ -110,7 +114,7 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The server's address, as `values/endpoint.normal_base_url` returns it."""
+    """The server's address, in the form that `values/endpoint.normal_base_url` returns."""
     ca_file: Annotated[
         Path | None,
         Key(
@@ -119,7 +123,8 @@ class ModelSettings(Struct, frozen=True):
             variable="SSL_CERT_FILE",
         ),
     ] = None
-    """PEM file of trusted certificate authorities, absolute, may be missing; None: the usual authorities."""
+    """The absolute path of a PEM file with trusted certificate authorities. The file may be missing. None means the
+    usual authorities."""
 
 
 class RetrySettings(Struct, frozen=True):
@@ -136,7 +141,7 @@ class RetrySettings(Struct, frozen=True):
             in_repository=FEWER_RETRIES,
         ),
     ] = "standard"
-    """One of `RETRY_POLICIES`. Only "custom" uses `max_retries`, `base_delay_s` and `max_delay_s`."""
+    """One of `RETRY_POLICIES`. Only the policy "custom" uses `max_retries`, `base_delay_s` and `max_delay_s`."""
     strategy: Annotated[
         str,
         Key(
@@ -144,7 +149,7 @@ class RetrySettings(Struct, frozen=True):
             "which of several targets gets a request: `fallback` (the first that is not cooling down) or `round_robin`",
         ),
     ] = "fallback"
-    """One of `STRATEGIES`: which of several targets gets a request."""
+    """One of `STRATEGIES`. It decides which of several targets gets a request."""
     revert: Annotated[
         str,
         Key(
@@ -152,21 +157,23 @@ class RetrySettings(Struct, frozen=True):
             "when `fallback` returns to an earlier target: `cooldown-expiry` (when its cooldown ends) or `never`",
         ),
     ] = "cooldown-expiry"
-    """One of `REVERTS`: when "fallback" returns to an earlier target."""
+    """One of `REVERTS`. It decides when the strategy "fallback" returns to an earlier target."""
     enabled: Annotated[bool, Key(SWITCH, "`false`: no retries")] = True
-    """False: no retries, whatever the policy."""
+    """False if ralph must not retry, whatever the policy is."""
     max_retries: Annotated[
         int, Key(at_least(0), "custom only: number of retries after the first request; 0: none")
     ] = 4
-    """Retries after the first request; 0: none."""
+    """The number of retries after the first request. 0 means no retries."""
     base_delay_s: Annotated[
         float, Key(SECONDS, "custom only: wait before the first retry, doubled for each further one")
     ] = 2
-    """Seconds to wait before the first retry, doubled for each further one; 0: retry at once."""
+    """The seconds to wait before the first retry. Each further wait is twice as long as the one before. 0 means that
+    ralph retries at once."""
     max_delay_s: Annotated[
         float, Key(SECONDS_OR_NONE, "custom only: longest wait before one retry; 0 or less: no maximum")
     ] = 300
-    """The longest wait before a retry, in seconds. A longer wait is not begun: the retries end. 0 or less: no maximum."""
+    """The longest wait before a retry, in seconds. If a longer wait would be necessary, ralph stops retrying. 0 or
+    less means that there is no maximum."""
 
 
 class ClockSettings(ClockLimits, frozen=True):
@@ -178,16 +185,18 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 30.0
-    """Seconds without output after which a heartbeat tells what ralph is waiting for; 0: no heartbeats."""
+    """The seconds without output after which ralph prints a heartbeat, a line that says what it is waiting for. 0
+    means no heartbeats."""
     input_s: Annotated[
         float,
         Key(
             SECONDS,
-            "time to wait for the first byte of a pipe (standard input, `-f`), and from there for its end; 0: no limit",
+            "time to wait for the first byte of a pipe (standard input, `-f`); 0: no limit",
             in_repository=SMALLER,
         ),
     ] = 60.0
-    """Seconds to wait for the first byte of a pipe, and from there for its end; 0: no limit."""
+    """The seconds to wait for the first byte of a pipe. 0 means no limit. The wait for the rest of the data never has
+    a limit."""
 
 
 class SessionSettings(Struct, frozen=True):
@@ -198,14 +207,16 @@ class SessionSettings(Struct, frozen=True):
             "days after its last change on which a journal is removed; 0: never ([sessions](sessions.md))",
         ),
     ] = 30
-    """Days after the last write to a journal until it is removed; 0: never."""
+    """A journal is removed this many days after its last change. 0 means that no journal is removed because of its
+    age."""
     keep_mb: Annotated[
         int,
         Key(
             at_least(0), "most megabytes of journals to keep; beyond that the oldest are removed; 0: no limit"
         ),
     ] = 1000
-    """Most megabytes of journals; beyond that the oldest are removed. 0: no limit."""
+    """The maximum size of all journals in megabytes. The oldest journals are removed until the rest fits. 0 means no
+    limit."""
 
 
 class ToolsSettings(Struct, frozen=True):
@@ -223,7 +234,7 @@ class ToolsSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = None
-    """Exactly these tools; None: not set, `allowed` decides."""
+    """The only tools that the run may use. None means that `allowed` decides."""
     allowed: Annotated[
         tuple[str, ...] | None,
         Key(
@@ -239,7 +250,7 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=NARROWS,
         ),
     ] = None
-    """Names of tools that are allowed besides the read-only ones; None: all tools."""
+    """The tools that the run may use in addition to the read-only tools. None means that all tools are allowed."""
     disallowed: Annotated[
         tuple[str, ...],
         Key(
@@ -255,7 +266,7 @@ class ToolsSettings(Struct, frozen=True):
             in_repository=ADDS,
         ),
     ] = ()
-    """Names of tools that a run may not use."""
+    """The tools that a run may not use."""
     bash_timeout_s: Annotated[
         float,
         Key(
@@ -265,7 +276,8 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 120
-    """Timeout of a command for which the model requests none, in seconds; > 0, at most `bash_max_timeout_s`."""
+    """The timeout in seconds of a command for which the model requests no timeout. More than 0, at most
+    `bash_max_timeout_s`."""
     bash_max_timeout_s: Annotated[
         float,
         Key(
@@ -275,7 +287,8 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
-    """Longest timeout of a command, in seconds; a longer one that the model requests is reduced to it. > 0."""
+    """The longest timeout of a command, in seconds (> 0). If the model requests a longer timeout, the command gets
+    this one."""
     max_output_bytes: Annotated[
         int,
         Key(
@@ -285,7 +298,8 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.number,
         ),
     ] = 30_000
-    """Most bytes of a result of Bash, Glob or Grep; the rest is left out, with a note. >= 1."""
+    """The maximum number of bytes in a result of Bash, Glob or Grep (>= 1). The rest is left out, and a note says
+    so."""
     pass_env: Annotated[
         tuple[str, ...],
         Key(
@@ -299,11 +313,11 @@ class ToolsSettings(Struct, frozen=True):
             ),
         ),
     ] = ()
-    """Environment variables that tools get although they look like credentials."""
+    """Environment variables that tools get even though their names or values look like credentials."""
 
 
 class LoopSettings(Struct, frozen=True):
-    """Settings of `ralph loop`; the defaults are those of `--retry patient`."""
+    """Settings of `ralph loop`. The defaults are the waits of `--retry patient`."""
 
     outage_waits_s: Annotated[
         tuple[float, ...],
@@ -313,12 +327,14 @@ class LoopSettings(Struct, frozen=True):
             "([loop](loop.md))",
         ),
     ] = PATIENT_SCHEDULE_S
-    """Seconds to wait after the first, second, ... iteration in a row that ends with exit 75; the last is repeated."""
+    """The seconds to wait after the first, second, ... run in a row that ends with exit 75 because the API is not
+    available. The last wait is repeated."""
     outage_budget_s: Annotated[
         float,
         Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
-    """The most seconds of such waits in a row, added up; then the loop ends. > 0."""
+    """The maximum sum of the waits after consecutive runs with exit 75, in seconds (> 0). The loop ends when the sum
+    would exceed it."""
 
 
 TABLES: dict[str, type[Struct]] = {
@@ -328,6 +344,7 @@ TABLES: dict[str, type[Struct]] = {
     "clocks": ClockSettings,
     "sessions": SessionSettings,
     "tools": ToolsSettings,
+    "sandbox": SandboxSettings,
     "loop": LoopSettings,
 }
 
@@ -335,7 +352,7 @@ TABLES: dict[str, type[Struct]] = {
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """Advice to the user, for doctor."""
+    """Advice to the user. `ralph doctor` shows it."""
 
 
 class Settings(Struct, frozen=True):
@@ -345,38 +362,44 @@ class Settings(Struct, frozen=True):
     clocks: ClockSettings = ClockSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     loop: LoopSettings = LoopSettings()
     targets: "tuple[Target, ...]" = ()
-    """The targets in order of preference; `load_settings` returns at least one."""
+    """The targets in order of preference. `load_settings` returns at least one."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
-    """The models that opus, sonnet and haiku stand for at the environment's endpoint."""
+    """The models that opus, sonnet and haiku stand for at the endpoint that the environment names."""
     credential: "Credential | None" = None
-    """The key from the environment; None: there is none, as for a local server."""
+    """The API key from the environment. None if no key is set, which is usual for a local server."""
     custom_headers: "Headers" = NO_HEADERS
-    """Headers of every request."""
+    """The headers from ANTHROPIC_CUSTOM_HEADERS. A target with a base URL or keys of its own does not get them."""
     key_variables: frozenset[str] = frozenset()
-    """Variables that an `api_key_env` names: tools never get them, however short their values are."""
+    """The variables that are named in an `api_key_env`. Tools never get them, even if their values are too short to
+    be recognised as secrets."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """Keys of targets that are configured but not used; they must never be shown either."""
+    """The keys and secret headers of all configured targets, including targets that are not used. They must not be
+    shown either."""
     remarks: tuple[Remark, ...] = ()
-    """Warnings for people; none of them stops a run."""
+    """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The origin of each value, by its name in `KEYS`, "targets" or "tools": "flag --model", a variable's name, a
-    file's path, several of these separated by commas, or "default"."""
+    """The origin of each value, by its name in `KEYS`, "targets" or "tools". An origin is "flag --model", the name of
+    a variable, the path of a file, several of these separated by commas, or a text that begins with "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
-        """The tools that a run may use."""
+        """The tools that the run may use, in their usual order."""
         return enabled_tools(self.tools.exact, self.tools.allowed, self.tools.disallowed)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to print at the start of the run."""
+        """The warnings to print at the start of the run."""
         return tuple(remark.text for remark in self.remarks)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be shown: all keys, and headers that look like keys, whether they are sent or not."""
+        """The values that must never be shown.
+
+        They are all API keys, and all headers that look like keys, whether ralph sends them or not.
+        """
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:

@@ -1,7 +1,8 @@
-"""`[[targets]]` as values: the form of an entry, the entries in use, and the targets made from them.
+"""Makes the targets of a run, from the `[[targets]]` in a settings file or from a model and its fallbacks.
 
-An entry with its own base URL gets the environment's key only if that URL is the default API: a key goes only to
-the server it is meant for. Errors are ValueErrors without secrets.
+A target is a model at a server, with the keys for that server. A target with its own base URL gets the key from the
+environment only if that URL is the default API, so that no key is sent to a server that it is not meant for. Errors
+are ValueErrors whose texts contain no secrets.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
 class TargetEntry(Struct, frozen=True):
-    """One decoded entry of the list. None and empty values: not set."""
+    """One decoded entry of the list of targets. A value that is None or empty was not set."""
 
     name: str
     model: str
     base_url: str | None = None
     api_key_env: tuple[str, ...] = ()
-    """The variables that hold the target's keys, in the order in which the keys are tried."""
+    """The variables that hold the target's keys. The keys are tried in this order."""
     headers: Headers = NO_HEADERS
     max_tokens: int | None = None
     context_window: int | None = None
@@ -45,18 +46,20 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """The key, headers and model aliases from the environment. They belong to one server."""
+    """The key, headers and model aliases from environment variables. All of them belong to the same server."""
 
     credential: Credential | None
     headers: Headers
     aliases: Mapping[str, NamedModel]
 
 
-# --- What an entry may hold
+# --- The keys of an entry
 
 
 def _price(table: dict[str, Any]) -> Price:
-    """The price of an entry: all four numbers or none, as a guessed one would make the shown cost wrong."""
+    """The price in an entry. Raises ValueError unless all four numbers are given, because a guessed number would make
+    the shown cost wrong.
+    """
     prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
 
@@ -84,7 +87,9 @@ KINDS: dict[str, Kind] = {
 
 
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """The decoded list of targets. The ValueError names an entry, or gives its 1-based number."""
+    """The decoded list of targets. Raises a ValueError that contains the name of the wrong entry, or its number,
+    counted from 1.
+    """
     entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
@@ -103,17 +108,19 @@ def _entry(table: dict[str, Any], number: int) -> TargetEntry:
         return TargetEntry(**decoded_table(table, KINDS, ("name", "model"), "a target"))
 
 
-# --- Which entries count
+# --- The entries in use
 
 
 def with_first(entries: tuple[TargetEntry, ...], name: str) -> tuple[TargetEntry, ...]:
-    """The entry with that name, then the others in their order."""
+    """The entry called `name`, followed by the other entries in their order. Raises ValueError if there is none."""
     first = _named(entries, name)
     return (first, *(entry for entry in entries if entry is not first))
 
 
 def with_fallbacks(entries: tuple[TargetEntry, ...], names: Iterable[str]) -> tuple[TargetEntry, ...]:
-    """The first entry, then only those with these names, in this order."""
+    """The first entry, followed by the entries called `names`, in that order. All other entries are dropped. Raises
+    ValueError if a name is unknown.
+    """
     chosen = (entries[0], *(_named(entries, name) for name in names))
     return tuple({entry.name: entry for entry in chosen}.values())
 
@@ -126,13 +133,17 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
     raise ValueError(f"must name a target ({listed}), not {name!r}")
 
 
-# --- The targets that are made from them
+# --- The targets that are made from the entries
 
 
 def implicit_targets(
     model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], access: EnvironmentAccess
 ) -> tuple[Target, ...]:
-    """Targets for `first` and then for `fallbacks`, all at one server, each named as the user wrote it."""
+    """The targets of a run without `[[targets]]`: one for the model `first`, then one for each fallback model.
+
+    All of them are at the same server. The name of a fallback is the name that the user wrote. A model that occurs
+    twice gets one target.
+    """
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
         fallback = named_model(name, access.aliases)
@@ -158,9 +169,10 @@ def explicit_targets(
     access: EnvironmentAccess,
     environment: Mapping[str, str],
 ) -> tuple[Target, ...]:
-    """The targets of the entries.
+    """The targets that are made from the entries of `[[targets]]`.
 
-    Raises ValueError for a variable without a key, with the names of variable and target.
+    Raises ValueError if a variable in `api_key_env` holds no key, or if the name of a model is invalid. The error
+    names the target.
     """
     return tuple(_explicit(entry, model, access, environment) for entry in entries)
 
@@ -170,7 +182,7 @@ def _explicit(
 ) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env
     with about(f"{entry.name!r}: model"):
-        # The environment's names for models hold for the environment's server only.
+        # The environment's aliases are meant for the environment's server only.
         named = named_model(entry.model, access.aliases if entry.base_url is None else ALIASES)
     inherited = access.headers.plain if uses_access else ()
     own = {name.lower() for name, _ in entry.headers.plain}
@@ -193,7 +205,7 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """The entry's keys in the order in which they are tried, each once."""
+    """The keys of an entry, each once, in the order in which they are tried."""
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()
@@ -207,18 +219,21 @@ def _keys(
     return keys.values()
 
 
-# --- What holds for all of them
+# --- Secrets and checks of all targets
 
 
 def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
-    """Keys and secret headers of the entries, in use or not."""
+    """The keys and the secret headers of all entries, whether the entries are used or not."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
         yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """Advice about the first target that needs a key and has none; None: no target lacks a key."""
+    """An error message about the first target that needs a key and has none. None if there is no such target.
+
+    Only the default API needs a key.
+    """
     elsewhere = login_of_another_program(environment)
     for target in targets:
         if target.secrets or not is_default(target.base_url):
@@ -236,13 +251,16 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """The reason why a key must not be sent to the first target that has one; None: it may, or there is no key."""
+    """The reason why a key must not be sent to the first target that has a key.
+
+    None if the key may be sent, or if no target has a key.
+    """
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)
 
 
 def plain_http_warnings(targets: Iterable[Target]) -> tuple[str, ...]:
-    """A warning for each host to which a key is sent without encryption."""
+    """A warning for each host to which ralph would send a key without encryption."""
     hosts = [
         target.base_url.split("/")[2]
         for target in targets

@@ -1,1 +1,1 @@
-"""The tools a model can call: Read, Write, Edit, Bash, Glob, Grep. `docs/tools.md` says what each promises."""
+"""The tools that a model can call: Read, Write, Edit, Bash, Glob and Grep. `docs/tools.md` describes each of them."""

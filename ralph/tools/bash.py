@@ -1,22 +1,29 @@
-"""Bash: runs one command in a session of its own, bounded in time and output, and leaves nothing of it behind."""
+"""Implements Bash, which runs one command with limits on time and output. When the command ends, all processes that
+it started are stopped. If one of them cannot be stopped, the result says so.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
+from ralph.machine.starting import start_thread
 from ralph.values.error_text import ToolError, os_error_text
-from ralph.values.shortage import ShortageError
+from ralph.values.ports import TIMED_OUT
+from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
-    from ralph.machine.command_supervisor import ForkedCommand
+    from ralph.machine.command_supervisor import SupervisedCommand
     from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
 _LONGEST_PURPOSE = 80
+# Looking at the paths in a command's output takes microseconds, unless one is on a file system that does not answer.
+_EXPLAIN_WITHIN_S = 2.0
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
@@ -35,9 +42,48 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     if limit_s < requested_s:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
-    return ToolOutput(
-        "\n".join([text, *notes]), is_error=ending.how is not Ended.BY_ITSELF or ending.status != 0
-    )
+    has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
+    denials = _denials(text, room, has_failed=has_failed)
+    return ToolOutput("\n".join([text, *notes, *denials]), is_error=has_failed, is_denied=bool(denials))
+
+
+def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
+    """Notes about the changes to protected files that were undone, and about what the sandbox denied to the command.
+
+    A thread does this work, because a file system may never answer, and the output can name any path. The undoing is
+    waited for; the second note is left out if it takes long. Raises Interrupted.
+    """
+    box = room.box
+    if box is None:
+        return []
+    mailbox = room.waiter.mailbox()
+
+    def look() -> None:
+        try:
+            working_directory = os.path.realpath(room.settings.cwd)
+            mailbox.put(box.undo_changes(working_directory))
+            denial = box.denial_note(output, working_directory) if has_failed else None
+            mailbox.put(f"[{denial}]" if denial else "")
+        except BaseException as failed:  # noqa: BLE001 - raised where it is waited for
+            mailbox.put(failed)
+
+    try:
+        thread = start_thread(look, name="sandbox notes")
+    except ShortageError:
+        return [note] if (note := box.undo_changes(str(room.settings.cwd))) else []
+    try:
+        undone = room.waiter.wait(mailbox, until_s=None, waiting_for="Bash: protected files")
+        until_s = room.clock.now_s() + _EXPLAIN_WITHIN_S
+        denial = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: what the sandbox denied")
+    except BaseException:
+        thread.join(_EXPLAIN_WITHIN_S)  # a change that is half undone would stay
+        raise
+    finally:
+        mailbox.close()
+    for found in (undone, denial):
+        if isinstance(found, BaseException):
+            raise found
+    return [note for note in (denial, undone) if note and note is not TIMED_OUT]
 
 
 def _ran(
@@ -59,24 +105,35 @@ def _ran(
     )
     try:
         return running.run(limit_s, waiting_for), capture
-    except NotFollowedError as error:
-        raise ToolError(str(error)) from None
+    except BaseException as error:
+        if room.box is not None:  # the command may have changed protected files before it was stopped
+            room.box.undo_changes(str(settings.cwd))
+        if isinstance(error, NotFollowedError):
+            raise ToolError(str(error)) from None
+        raise
 
 
-def _started(command: str, room: ToolRoom) -> ForkedCommand:
-    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - for the first command
+def _started(command: str, room: ToolRoom) -> SupervisedCommand:
+    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
     settings = room.settings
     try:
+        environment = settings.environment
+        if room.box is not None:
+            environment = room.box.variables(environment)
+            room.box.look()
         return room.supervisor.start(
             [room.program("bash") or "/bin/sh", "-c", command],
             cwd=settings.cwd,
-            environment=environment_for_commands(settings.environment),
+            environment=environment_for_commands(environment),
             grace_s=settings.kill_grace_s,
         )
     except ShortageError as error:
         raise ToolError(f"the command was not started: {error}. That passes: try again") from None
     except OSError as error:
+        short = shortage_of(error)
+        if short is not None:
+            raise ToolError(f"the command was not started: {short}. That passes: try again") from None
         if not settings.cwd.is_dir():
             raise ToolError(f"the working directory {settings.cwd} no longer exists") from None
         raise ToolError(f"the command could not be started: {os_error_text(error)}") from None

@@ -1,4 +1,6 @@
-"""The definitions of the tools for the model. They are part of every request: all six stay under 3.2 KB as JSON."""
+"""The definitions of the tools that are sent to the model. They are part of every request, so they are short: all six
+together take less than 3.2 KB of JSON.
+"""
 
 from __future__ import annotations
 

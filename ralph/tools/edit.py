@@ -1,4 +1,6 @@
-"""Edit: replaces exactly one place of a file, or all places on request. Every other byte stays as it is."""
+"""Implements Edit, which replaces one occurrence of a text in a file, or all of them on request. No other byte of the
+file changes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from ralph.tools.tool_room import Arguments, ToolRoom
 
-# Bytes, text and the edited text are in memory together.
+# The limit is low because the bytes, the text and the edited text are in memory at the same time.
 _MAX_BYTES = 10 * 1024 * 1024
 _LINES_AROUND = 3
 _MOST_SNIPPET_LINES = 14
@@ -33,10 +35,12 @@ _LONGEST_SNIPPET_LINE = 200
 _MOST_LINES_NAMED = 10
 _NUMBERED = re.compile(r"\s*\d+\t")
 _SHORTEST_TELLING_LINE = 4
-# Each bound keeps its step below a fraction of a second.
+# The limits of the search for similar text. Each limit keeps one step of the search below a fraction of a second.
 _MOST_CHARACTERS_SQUEEZED = 1_000_000
 _MOST_LINES_COMPARED = 2000
 _LONGEST_COMPARED_LINE = 100
+_MOST_LINES_COMPARED_IN_FULL = 200
+_LEAST_RATIO = 0.7
 
 
 def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
@@ -44,7 +48,7 @@ def plan(arguments: Arguments, room: ToolRoom) -> PlannedWrite:
     _check_strings(old, new)
     path = room.resolve(shown)
     data, before = _content(path, shown, room)
-    # The bytes that were read are edited: where the file has changed since, the write refuses it.
+    # The edit applies to the bytes that were read. If the file has changed since then, the write is refused.
     target = replace(write_target(path, shown, room), before=before)
     digest = hashlib.sha256(data).hexdigest()
     room.seen.refuse_changed(target.path, before, digest, shown)
@@ -97,8 +101,8 @@ def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_res
 
 
 def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
-    """The first reading of the bytes in which `old` occurs. If `old` occurs in no reading, it is the likeliest
-    reading, without a place.
+    """Decodes the bytes and finds the places of `old`. Tries the possible encodings and returns the first in which
+    `old` occurs. If it occurs in none, returns the most likely encoding with zero places.
     """
     readings = []
     for encoding in possible_encodings(data):
@@ -136,7 +140,9 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
 
 
 def _snippet(edited: str, start: int, first: int, new: str) -> str:
-    """The first changed place, numbered, with lines around it. The place begins at `start`, in line `first`."""
+    """The first changed place with line numbers and a few lines around it. The place begins at the offset `start`, in
+    line `first`.
+    """
     begin = max(first - _LINES_AROUND, 1)
     lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
     numbered = [
@@ -150,8 +156,8 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """The `count` lines that begin `before` lines above the position; fewer at the end of the text. Only these lines
-    are split off, not the whole text.
+    """Returns `count` lines, of which the first is `before` lines above the one at `position`. There are fewer at the
+    end of the text. Does not split the whole text, for speed.
     """
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
@@ -166,7 +172,7 @@ def _lines_around(text: str, position: int, before: int, count: int) -> list[str
 
 
 def hint_for_no_match(text: str, wanted: str) -> str:
-    """A sentence about the most similar text and its place; empty: there is none."""
+    """A sentence that tells the model where the most similar text is. Empty if no text is similar."""
     beginning = text[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     wanted_lines = wanted.strip("\n")[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     at = _first_line_of(beginning, wanted_lines)
@@ -185,7 +191,7 @@ def hint_for_no_match(text: str, wanted: str) -> str:
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """The 1-based number of the line where the wanted lines begin when white space is ignored; 0: they are nowhere."""
+    """The number (from 1) of the line where the wanted lines occur if white space is ignored. 0 if they do not occur."""
     squeezed, have = _squeezed(wanted_lines), _squeezed(lines)
     if not squeezed.strip("\n"):
         return 0
@@ -194,19 +200,29 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """The lines without white space, joined by line breaks. A line break at both ends makes a search find whole
-    lines only.
+    """The lines without white space, joined by line breaks, with one at each end. So a search in the result finds
+    only complete lines.
     """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
 
 
 def _most_similar(lines: list[str], telling: str) -> str:
-    import difflib  # noqa: PLC0415 - only a mistake needs it
+    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. A comparison in
+    full is slow, so only the lines with the highest upper bound of the similarity are compared in this way.
+    """
+    from difflib import SequenceMatcher  # noqa: PLC0415 - only a mistake needs it
 
     compared = [line.strip()[:_LONGEST_COMPARED_LINE] for line in lines]
-    similar = difflib.get_close_matches(
-        telling[:_LONGEST_COMPARED_LINE], dict.fromkeys(compared), n=1, cutoff=0.7
-    )
-    if not similar:
-        return ""
-    return f"The most similar line is {compared.index(similar[0]) + 1}: {similar[0]}"
+    matcher = SequenceMatcher(b=telling[:_LONGEST_COMPARED_LINE])
+    bounds = []
+    for line in dict.fromkeys(compared):
+        matcher.set_seq1(line)
+        if matcher.real_quick_ratio() >= _LEAST_RATIO and (bound := matcher.quick_ratio()) >= _LEAST_RATIO:
+            bounds.append((bound, line))
+    best = (_LEAST_RATIO, "")
+    for bound, line in sorted(bounds, reverse=True)[:_MOST_LINES_COMPARED_IN_FULL]:
+        if bound < best[0]:
+            break
+        matcher.set_seq1(line)
+        best = max(best, (matcher.ratio(), line))
+    return f"The most similar line is {compared.index(best[1]) + 1}: {best[1]}" if best[1] else ""

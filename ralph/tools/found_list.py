@@ -1,4 +1,4 @@
-"""A list of findings with bounds on entries and bytes, and notes on what is missing."""
+"""A list of search results with limits on entries and bytes. Its text includes notes on what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FoundList:
         self._bytes = 0
 
     def add(self, entry: str) -> bool:
-        """Adds an entry. Returns False if there is no room for the entry: the search can stop."""
+        """Adds an entry and returns True. Returns False if the list is full, so that the search can stop."""
         size = len(entry.encode("utf-8", "replace")) + 1
         if len(self.entries) >= self.max_entries or self._bytes + size > self.max_bytes:
             self.is_full = True

@@ -1,4 +1,4 @@
-"""Glob: lists the files whose path fits a pattern, in the order of their paths."""
+"""Implements Glob, which lists the files whose paths match a pattern, sorted by path."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def _start_and_pattern(pattern: str, path: str, room: ToolRoom) -> tuple[Path, str]:
-    """The directory where the search starts, and the pattern. If the pattern is absolute or climbs with `../`, the
-    search starts in the last directory that the pattern names without special characters.
+    """The directory where the search starts, and the pattern relative to it. If the pattern is absolute or begins
+    with `~/` or `../`, the search starts in the last directory that the pattern names before any special character.
     """
     start = room.resolve(path)
     if not pattern.startswith(("/", "~/", "../")):

@@ -1,4 +1,4 @@
-"""Grep: finds the lines, files or counts that fit a regular expression, in the order of the paths."""
+"""Implements Grep, which lists lines, files or counts that match a regular expression, sorted by path."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def _query(arguments: Arguments) -> LineQuery:
 def _entries(
     search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
-    """The findings as lines for the model, filtered by the glob."""
+    """Yields the results as lines for the model. Drops results in files that do not match the glob or must not be
+    read.
+    """
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
@@ -91,7 +93,7 @@ def _entries(
     is_apart = False
     for record in search.records(b"\0" if lists_files else b"\n"):
         name, has_name, rest = record[0].partition(b"\0")
-        if not lists_files and not has_name:  # "--", or a remark on a binary file
+        if not lists_files and not has_name:  # "--", or what ripgrep says about a binary file
             is_apart = is_apart or record[0] == b"--"
             continue
         path = os.fsdecode(name).removeprefix("./")
@@ -110,9 +112,7 @@ def _entries(
 
 
 def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers: bool) -> str:
-    """A found line as `PATH:NUMBER:LINE`. A line around a match has dashes instead of colons, as in the output of
-    grep.
-    """
+    """A line of a result, as `PATH:NUMBER:LINE`. As in grep, lines around a match have dashes instead of colons."""
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.

@@ -1,4 +1,6 @@
-"""Read: shows a range of lines of a text file, or a whole image. Regular files only, and a bounded part of them."""
+"""Implements Read, which shows some lines of a text file, or an image. Reads only regular files, and only a limited
+part of them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
 # This makes 5 MB of base64, which clouds stricter than Anthropic's own API (10 MB) accept too.
 _MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
-# A single image may have 8000; with more than 20 in a conversation each has this limit.
+# The API accepts 8000 pixels a side in a request with few images, but only this many if there are more than 20
+# images.
 _MAX_IMAGE_PIXELS = 2000
 _MOST_NAMES_COMPARED = 2000
 
@@ -45,10 +48,9 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
-    """A descriptor to read from, and the real path of the open file.
-
-    Never blocks, and never opens a device, which could react to being opened. Raises ToolError for what must not
-    be read.
+    """Opens a regular file for reading. Returns the descriptor and the real path of the file. Never blocks, and never
+    opens a device, because opening can have an effect on it. Raises ToolError if the file does not exist, cannot be
+    opened or must not be read.
     """
     judged = room.guard.refuse_read(path, shown)
     try:
@@ -101,7 +103,7 @@ def _chunks(descriptor: int, start: bytes) -> Iterator[bytes]:
 def _read_chunk(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _CHUNK_BYTES)
-    except BlockingIOError:  # kernel logs (/proc/kmsg) look regular, and have nothing to say now
+    except BlockingIOError:  # /proc/kmsg looks like a regular file, but has no data now
         return b""
 
 

@@ -1,4 +1,4 @@
-"""The parts that all tools of a run share: the settings, the clock, the waiter, and the redaction of credentials."""
+"""The parts that all tools of a run share: settings, clock, waiter, open directories and redaction of credentials."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.machine.output_capture import SpillDirectory
-from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
+from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.command_box import CommandBox
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, Waiter
@@ -30,42 +31,50 @@ ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 class ToolSettings(Struct, frozen=True):
     cwd: Path
-    """The working directory, absolute. Relative paths and every command start here."""
+    """The working directory as an absolute path. Commands start here, and relative paths are relative to it."""
     environment: Mapping[str, str]
-    """The environment of commands, already without credentials. `bash` is found on its PATH, but not in the work."""
+    """The environment variables that commands get. The caller has removed credentials. ralph looks for `bash` in the
+    directories of PATH in this environment, but not in those inside the checkout.
+    """
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
-    """The longest timeout of a command. A longer requested timeout is shortened to it."""
+    """The longest timeout of a command in seconds. If the model requests a longer timeout, the command gets this
+    one."""
     max_output_bytes: int = 30_000
-    """Bytes of one result of Bash, Glob or Grep; the rest is left out, with a note."""
+    """The most bytes in one result of Bash, Glob or Grep. A note replaces the rest."""
     enabled: frozenset[str] = ALL_TOOLS
     kill_grace_s: float = 5.0
-    """Seconds from SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL when a command is stopped."""
     search_timeout_s: float = 20.0
     spill_bytes: int = 100_000_000
-    """Bytes of output after which a command is stopped."""
+    """A command that prints more bytes than this is stopped."""
     writable: tuple[Path, ...] = ()
-    """Directories besides `cwd` in which Write and Edit may write. Absolute."""
+    """Directories other than `cwd` where Write and Edit may write. Absolute paths."""
     user_environment: Mapping[str, str] | None = None
-    """The environment that ralph was started with; it shows where the user's secrets are. None: `environment` is used.
+    """The environment variables with which ralph was started. They show where the user's credentials are stored. None
+    means the same as `environment`.
     """
     configuration: tuple[Path, ...] = ()
-    """The settings files that the command line named."""
+    """The settings files that the command line names."""
     session_directory: Path | None = None
-    """The directory for sessions that the command line named."""
+    """The directory for sessions that the command line names, or None."""
     is_below_loop: bool = False
     """Whether the parent of this process is `ralph loop`."""
+    box_plan: BoxPlan | None = None
+    """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
+    most_processes: int | None = None
+    """The maximum number of processes of all commands together. 0 means no limit, None the default limit."""
 
 
-# Base64 makes them a third larger, which leaves a third of the API's 32 MB for everything else.
+# Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
 MOST_BYTES = 16 * 1024 * 1024
-# The most that models with the smallest window take in one request.
+# The most images in one request that the API accepts for every model. Some models take more.
 MOST_IMAGES = 100
 
 
 class ImageBudget:
-    """The most images that one conversation may hold. Every request sends all images again, and the API always refuses
-    a request that is too large. Any thread may call.
+    """Limits the images in one conversation. Every request contains all images again, and the API rejects requests
+    that are too large. Safe to use from any thread.
     """
 
     def __init__(self) -> None:
@@ -74,7 +83,7 @@ class ImageBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Takes room for one image. Raises ToolError if there is too little."""
+        """Counts one more image. Raises ToolError if the conversation may not have it."""
         with self._lock:
             if self._images >= MOST_IMAGES:
                 raise ToolError(
@@ -90,7 +99,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Counts the images that the conversation holds already. If they exceed the most, there is no room for more."""
+        """Counts the images that are already in the conversation. There may be more of them than the limit allows."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes
@@ -116,47 +125,84 @@ class ToolRoom(Struct, frozen=True, dict=True):
     seen: SeenFiles = field(default_factory=SeenFiles)
     images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
-    """Set when the results of the running read-only calls are no longer needed."""
+    """Set when running searches must stop, because their results are no longer needed."""
     _found: dict[str, str | None] = field(default_factory=dict)
 
     @cached_property
     def guard(self) -> PathGuard:
-        from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - for the first file tool
-        from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - the same
+        from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - only file tools need it
+        from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - only file tools need it
 
         settings = self.settings
         environment = settings.environment if settings.user_environment is None else settings.user_environment
         roots = self.roots.paths
         return PathGuard(
-            lambda: gather_paths(roots, environment, settings.configuration, settings.session_directory),
+            lambda: gather_paths(
+                roots,
+                environment,
+                settings.configuration,
+                settings.session_directory,
+                denied=() if settings.box_plan is None else settings.box_plan.read_deny,
+                given=() if settings.box_plan is None else settings.box_plan.read,
+            ),
             own_files=lambda: self.spill.path,
         )
 
     @cached_property
+    def box(self) -> CommandBox | None:
+        """The sandbox of commands and searches, or None if they run without one."""
+        settings = self.settings
+        if settings.box_plan is None or settings.box_plan.means is None:
+            return None
+        from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - for the first command
+
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        places = BoxPlaces(
+            tuple(self.roots.paths),
+            environment,
+            lambda: self.guard.paths,
+            lambda: None if self.spill.path is None else str(self.spill.path),
+        )
+        return CommandBox(settings.box_plan, places)
+
+    @cached_property
     def supervisor(self) -> CommandSupervisor:
-        from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - for the first command
-        from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - the same
+        from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
+        from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
         environment = environment_for_commands(self.settings.environment)
-        return CommandSupervisor(environment, is_below_loop=self.settings.is_below_loop)
+        return CommandSupervisor(
+            environment,
+            most_processes=self.settings.most_processes,
+            is_below_loop=self.settings.is_below_loop,
+            confinement=None if self.box is None else self.box.confinement,
+        )
 
     def close(self) -> None:
-        """Releases the resources of the tools. Call it when no tool runs any more."""
+        """Releases the resources of the tools. Must be called after the last tool call has ended."""
         if "supervisor" in vars(self):
             self.supervisor.close()
+        if "box" in vars(self) and self.box is not None:
+            self.box.close()
         self.spill.remove()
         self.roots.close()
 
     def program(self, name: str) -> str | None:
-        """The path of a program for ralph's own use, looked up once; None when there is none outside the work."""
+        """The path of a program that ralph itself runs, or None if there is none outside the checkout. Each name is
+        looked up once.
+        """
         if name not in self._found:
+            from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
+
             work = repository_top(self.settings.cwd) or self.settings.cwd
             search_path = self.settings.environment.get("PATH", os.defpath)
             self._found[name] = own_program(name, search_path, work)
         return self._found[name]
 
     def resolve(self, path: str) -> Path:
-        """An absolute path, relative to the working directory; `~` is the home directory. Links are not followed."""
+        """The absolute path for a path from the model, which may be relative to the working directory or begin with
+        `~`. Does not resolve links. Raises ToolError if it cannot be a path.
+        """
         if path == "~" or path.startswith("~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
         try:
@@ -168,8 +214,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.settings.cwd / path
 
     def shown(self, path: Path) -> str:
-        """A path for the model, relative to the working directory when inside it: shorter, and models type it
-        like that.
+        """A path to show to the model. It is relative if it is inside the working directory, because that is shorter
+        and models write paths like that.
         """
         try:
             return str(path.relative_to(self.settings.cwd))
@@ -178,4 +224,4 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
 
 Arguments = dict[str, Any]
-"""A call's arguments, already checked against the tool's schema."""
+"""The arguments of a tool call, already validated against the schema of the tool."""

@@ -1,4 +1,6 @@
-"""Runs tool calls: a failure becomes an error for the model, and a signal leaves nothing running."""
+"""Runs tool calls. A failed call becomes an error message for the model. After a signal, the running calls are
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ from msgspec.structs import replace
 
 from ralph.machine.starting import start_thread
 from ralph.tools.definitions import DEFINITIONS
-from ralph.tools.files.planned_write import PlannedWrite, settle
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.error_text import ToolError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import TypeAlias
 
+    from ralph.tools.files.planned_write import PlannedWrite
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.tool_calls import Block
 
@@ -31,23 +33,24 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     Job: TypeAlias = tuple[str, Callable[[], T]]
-    """Work for a thread: a name, which heartbeats show, and a function. The function raises only
-    WorkingDirectoryGoneError."""
+    """Work for a thread: a name to show in heartbeats, and a function. The only error that the function may raise is
+    WorkingDirectoryGoneError.
+    """
 
-# Tools that show a file's content unredacted, or no edit would match; the output of programs and searches is
-# redacted.
+# In the results of these tools, credentials are redacted. Read and Edit show the content of a file unredacted,
+# because the text that the model wants to edit must match the file.
 _REDACTED = frozenset({"Bash", "Glob", "Grep"})
-# Searches look up ten times a second, and a write in progress should finish rather than leave its temporary file;
-# what hangs on a dead mount is left behind.
+# How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
+# finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
-# Without memory a thread may die without a message.
+# How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash waits for signals itself, and the kernel ties its command to the thread that starts it.
 _ON_THIS_THREAD = frozenset({"Bash"})
 
 
 class LocalToolbox:
-    """The six tools on this machine, as this user. `close()` removes what long outputs left in files."""
+    """Runs the six tools on this machine as the current user. `close()` removes the files with long outputs."""
 
     def __init__(
         self,
@@ -59,11 +62,9 @@ class LocalToolbox:
         redact_longest: int = 0,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
     ) -> None:
-        """`redact` replaces every known credential; `redact_longest` is the longest one's length in bytes.
-
-        `why_refused`: the reason why an offered tool may not be used now; None: it may.
-
-        Raises WorkingDirectoryGoneError, and OSError for another directory that cannot be held open.
+        """`redact` replaces known credentials, and `redact_longest` is the length of the longest one in bytes.
+        `why_refused` returns why a tool may not be used now, or None if it may. Raises WorkingDirectoryGoneError, and
+        OSError if another directory cannot be opened.
         """
         self._why_refused = why_refused
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
@@ -75,20 +76,23 @@ class LocalToolbox:
         return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
 
     def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
-        """Takes over the files and images that earlier runs of the session have shown the model. `seen`: the digest
-        of each path's content; `contents`: the contents of the messages.
+        """Restores what earlier runs of the session have shown to the model. `seen` maps the path of each file that
+        the model has seen to what `SeenFiles` has stored about the file. `contents` are the contents of the messages,
+        which may include images.
         """
         self._room.seen.restore(seen)
         for content in contents:
             self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepares for a call of this tool that is still arriving: starts the parts that take time to start. Changes
-        nothing else.
+        """Prepares for a call of this tool while its arguments are still arriving. For Bash, it starts the
+        supervisor and makes the sandbox, which takes time. Has no other effect.
         """
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
+                if self._room.box is not None:
+                    self._room.box.confinement()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
@@ -96,16 +100,23 @@ class LocalToolbox:
             return None
         [(planned, _)] = self._together([self._job(call, self._planned)])
         self._plans = {call.id: planned}
-        return planned.change if isinstance(planned, PlannedWrite) else None
+        return None if isinstance(planned, ToolOutput) else planned.change
 
     def settle(self, change: FileChange) -> ToolOutput | None:
+        def settled_change() -> ToolOutput | None:
+            from ralph.tools.files.planned_write import settle  # noqa: PLC0415 - most runs resume no change
+
+            return settle(change, Path(change.path), self._room.seen)
+
         def look() -> ToolOutput | None:
-            return _guarded("Settling it", lambda: settle(change, Path(change.path), self._room.seen))
+            return _guarded("Settling it", settled_change)
 
         [(settled, _)] = self._together([("an interrupted change", look)])
         return settled
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
+        if any(call.name in _REDACTED for call in calls):
+            _ = self._room.box  # made on this thread, before several threads look for it
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         return [result for call in calls for result in self._run_alone(call)]
@@ -127,7 +138,9 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
-        """Does all jobs on threads of their own, so that a signal is noticed while they run."""
+        """Runs all jobs at the same time, each on its own thread, so that a signal is noticed meanwhile. A job for
+        which the machine has no thread left runs on this thread.
+        """
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
@@ -158,8 +171,8 @@ class LocalToolbox:
             return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
-        """The index of a finished job, and its result. Raises ShortageError if the threads ended without reporting
-        even their failure.
+        """The index and the result of a job that has finished. Raises ShortageError if all threads have ended without
+        a result, which happens if memory runs out.
         """
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
@@ -171,7 +184,7 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Stops everything that the calls have started. A further signal ends this wait."""
+        """Stops the jobs that are still running, and waits briefly for them. Another signal ends this wait."""
         self._room.give_up.set()
         deadline_s = self._room.clock.now_s() + _GIVE_UP_S
         try:
@@ -192,7 +205,7 @@ class LocalToolbox:
         if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
-        why = self._why_refused(call.name)  # asked last, as the caller may have forgotten to
+        why = self._why_refused(call.name)  # checked again here, in case the caller has not
         if why is not None:
             return ToolOutput(why, is_error=True)
         if call.name not in FILE_TOOLS:
@@ -200,15 +213,17 @@ class LocalToolbox:
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
             )
         planned = self._plans.pop(call.id, None) or self._planned(call)
-        output = _guarded(call.name, planned.execute) if isinstance(planned, PlannedWrite) else planned
+        output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        """The planned write, or an output for the model with the reason why there is none."""
+        """The planned write, or an output that tells the model why nothing can be written."""
         return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
-        """The output, redacted where that is promised, and encodable even if file names are not valid text."""
+        """The output with credentials redacted for the tools in `_REDACTED`, and as text that can be encoded as
+        UTF-8.
+        """
         if not isinstance(output.content, str):
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
@@ -216,9 +231,7 @@ class LocalToolbox:
 
 
 def _no_plan(_call: ToolCall) -> None:
-    """Plans nothing, because the effects of a command cannot be foreseen. The working directory has already been
-    checked.
-    """
+    """Does nothing, because only file tools plan their effects. The caller has already checked the working directory."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
@@ -232,12 +245,12 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """Does the work. A failure or a bug becomes an error for the model, and the run continues."""
+    """Calls `work` and returns its value. If `work` fails, even because of a bug, returns an error for the model."""
     try:
         return work()
     except ToolError as failure:
         return ToolOutput(str(failure), is_error=True)
-    except Exception as bug:  # noqa: BLE001 - as above
+    except Exception as bug:  # noqa: BLE001 - a bug in a tool must not end the run
         short = shortage_of(bug)
         if short is not None:
             return ToolOutput(
@@ -247,7 +260,7 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 
 
 def _module(call: ToolCall) -> Any:
-    """The module of a tool. It is loaded at the first call of the tool, because most runs need only half of the
+    """The module of a tool. It is imported when the tool is first called, because most runs use only some of the
     tools.
     """
     return import_module(f"ralph.tools.{call.name.lower()}")

@@ -1,4 +1,4 @@
-"""Write: replaces or creates a whole file atomically."""
+"""Implements Write, which creates a file or replaces its whole content atomically."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Values that every room speaks: outcomes, events, errors, usage, limits, reports, and the ports of clock and
-waiter.
+"""The values and interfaces that all packages of ralph share: outcomes, events, errors, usage, limits, reports, and
+the ports for clock and waiter.
 """

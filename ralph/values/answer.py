@@ -1,4 +1,4 @@
-"""A whole assistant message as the loop sees it: its blocks, its calls, and warnings about it."""
+"""A complete assistant message: its content blocks, its tool calls, and warnings about it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
     from ralph.values.tool_calls import Block, ToolCall
 
-# The API refuses a conversation with other characters in an id or a name, or with a longer name.
+# The API refuses a conversation if the id or the name of a tool call contains any of these characters, or if the
+# name is longer than this.
 _REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 128
 
 
 class MalformedCall(Struct, frozen=True):
-    """A tool call that must not run. `raw` is its input as the model wrote it."""
+    """A tool call that must not run because its input is faulty.
+
+    `raw` is the input as the model wrote it. `reason` says what is wrong with the input; the model gets it.
+    """
 
     id: str
     name: str
@@ -29,13 +33,15 @@ class MalformedCall(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """A whole assistant message."""
+    """A complete assistant message."""
 
     message: dict[str, Any]
-    """The API's message object; `content` holds finished blocks in index order."""
+    """The API's message object. Its `content` holds complete blocks, ordered by their index."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The client tool calls, in order. Empty where the stop reason forbids running any."""
+    """The tool calls (`tool_use` blocks) of the answer, in order. The tuple is empty if the stop reason does not
+    allow any call to run."""
     warnings: tuple[str, ...] = ()
+    """Notices for people about oddities of the answer, such as a missing stop reason."""
     request_id: str | None = None
 
     @property
@@ -45,7 +51,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def call_ids(self) -> list[str]:
-        """The ids of all client tool calls, including those that must not run."""
+        """The ids of all tool calls (`tool_use` blocks), including calls that must not run."""
         return [block["id"] for block in self.content if block.get("type") == "tool_use"]
 
     @property
@@ -54,16 +60,16 @@ class Answer(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The model's text, unchanged; each block begins a new line."""
+        """The text blocks of the answer, unchanged and joined by line breaks."""
         return "\n".join(block["text"] for block in self.content if block.get("type") == "text")
 
 
 def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
-    """The answer with new ids and names for calls whose own ids and names the API would refuse in the next
-    request.
+    """Replaces the ids and names of tool calls that the API would refuse in the next request.
 
-    Some local servers number their calls from 0 in every answer, or call them `functions.Bash:0`; the API wants
-    ids unique over a conversation (`taken`: the ids so far), and both without dots and colons.
+    Ids and names may contain only ASCII letters, digits, `_` and `-`, and every id must be unique in the
+    conversation. `taken` holds the ids that the conversation already has. Some local servers number the calls of each
+    answer from 0, or name a call `functions.Bash:0`.
     """
     ids = _sendable_ids(answer.call_ids, taken)
     content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]

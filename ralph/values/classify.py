@@ -1,7 +1,9 @@
-"""Classifies an error: whether a retry makes sense, the kind of failure, and the outcome of a run that it ends.
+"""Classifies an error: whether a retry makes sense, what kind of failure it is, and which outcome a run has that ends
+with it.
 
-The decision uses fields, never message text, with three exceptions where servers give nothing else: context overflow,
-low credit, and spend limits sent as a plain 400. `docs/retry.md` shows the table; a test compares.
+The decision is based on fields, not on message texts. There are three exceptions, for which some servers give no
+other sign: context overflow, low credit, and a spend limit. A test compares this module with the table in
+`docs/retry.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ class ErrorClass(enum.Enum):
 
 
 class FailureKind(enum.Enum):
-    """The kinds of failure, finer than `ErrorClass`. They decide outcomes, events and the choice of a target."""
+    """The kinds of failure. Outcomes, events and the choice of a target depend on them."""
 
     RATE_LIMIT = "rate_limit"
     USAGE_LIMIT = "usage_limit"
@@ -47,7 +49,7 @@ PERMANENT_KINDS = frozenset(
         FailureKind.CONTEXT_OVERFLOW,
     }
 )
-"""Kinds of failures that a retry cannot solve."""
+"""Kinds of failure that a retry cannot solve."""
 
 PERMANENT_CAUSES = frozenset(
     {
@@ -57,17 +59,18 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Causes of network failures that somebody must fix. All other causes, unknown ones included, are expected to pass."""
+"""Causes of network failures that last until somebody fixes them. All other causes, including unknown ones, are
+expected to be temporary."""
 
-# The last one is OpenAI's: a 429 that no waiting mends.
+# "insufficient_quota" is OpenAI's. It comes with status 429, but waiting does not help.
 SPEND_LIMIT_CODES = frozenset(
     {"enforced_spend_limit_reached", "contract_spend_limit_reached", "insufficient_quota"}
 )
 OVERFLOW_CODES = frozenset({"context_length_exceeded"})
-"""OpenAI's code for an overflow, which gateways pass on."""
+"""OpenAI's error code for a prompt that exceeds the context window. Gateways pass this code on."""
 
 DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
-"""Error codes that alone determine the kind of failure; the status and the type do not count."""
+"""Error codes that determine the kind of failure, whatever the status and the error type are."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -82,12 +85,12 @@ STATUS_OF_TYPE = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The HTTP status that belongs to each `error.type`. It is used for errors inside a stream, whose answer has status
-2xx.
-"""
+"""The HTTP status that belongs to each `error.type`. It is needed for an error inside a stream, because the HTTP
+status of that answer is 2xx."""
 
-# Anthropic (with and without counts), its Bedrock form, llama.cpp, vLLM/OpenAI.
-# Compiled by `re` when first searched for, like all patterns that only a failure needs.
+# The patterns match the messages of Anthropic (with and without token counts), Anthropic on Bedrock, llama.cpp, and
+# vLLM or OpenAI.
+# `re` compiles the patterns when they are first used, because only a failure needs them.
 _OVERFLOW_TEXT = (
     r"(?i:prompt is too long|input is too long|exceed context limit|exceed_context_size|exceeds the available context"
     r"|maximum context length|context_length_exceeded)"
@@ -101,7 +104,7 @@ _KIND_OF_STATUS = {
     403: FailureKind.AUTH,
     404: FailureKind.NOT_FOUND,
     407: FailureKind.AUTH,
-    # 408 and 409 pass with time, as the official client holds too; the rest of 4xx does not.
+    # 408 and 409 are temporary, as in the official client. The rest of 4xx is not.
     408: FailureKind.TIMEOUT,
     409: FailureKind.SERVER,
     413: FailureKind.CONTEXT_OVERFLOW,
@@ -113,7 +116,10 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """Classify by R1 of the retry specification: transient errors are retried, permanent ones never."""
+    """Classifies an error by rule R1 of the retry specification.
+
+    Transient errors are retried, permanent errors are not.
+    """
     match error:
         case HttpError():
             transient = _is_transient_status(error)
@@ -129,7 +135,7 @@ def classify_error(error: AgentError) -> ErrorClass:
 
 
 def is_damaged(error: AgentError) -> bool:
-    """Whether the answer makes no sense: it is neither a message nor an error that the server reports."""
+    """Whether the answer is unreadable: neither a valid message nor a valid report of an error."""
     match error:
         case Json():
             return True
@@ -157,19 +163,24 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """The HTTP status that an error inside a stream stands for: that of its type; if the type is unknown, `status`,
-    which the error itself names.
+    """The HTTP status that an error inside a stream corresponds to.
+
+    It is the status in `STATUS_OF_TYPE` for the error's type. If the type is not in that table, it is `status`, the
+    number that the server wrote into the error (None if it wrote none).
     """
     return STATUS_OF_TYPE.get(error_type or "", status)
 
 
 def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
-    """The kind of an error that a server reports, as an HTTP answer or inside a stream. `status` None: unknown."""
+    """The kind of an error that a server reports, either as an HTTP answer or inside a stream.
+
+    `status` is None if the status is unknown.
+    """
     if error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
     if error_code in OVERFLOW_CODES or error_type == "exceed_context_size_error":
         return FailureKind.CONTEXT_OVERFLOW
-    # A user's spend limit comes as 400, a tier's as 429; only the text tells them from other errors.
+    # A user's spend limit comes as 400, a tier's as 429. Only the text distinguishes them from other errors.
     if status in (400, 429) and re.search(_SPEND_LIMIT_TEXT, text):
         return FailureKind.USAGE_LIMIT
     if status == 400 and re.search(_LOW_CREDIT_TEXT, text):
@@ -194,8 +205,9 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether a 429 or 5xx answer forbids a retry (`x-should-retry: false`). This run must not retry; a later one may
-    succeed.
+    """Whether this run must not retry, although a later run may succeed.
+
+    That is so for a 429 or 5xx answer with `x-should-retry: false`, unless the kind of failure is permanent.
     """
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
@@ -203,22 +215,22 @@ def is_for_later(error: AgentError) -> bool:
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether the account's credit is too low. The API reports that as a plain 400, and only the text identifies it."""
+    """Whether the server says, with status 400, that the account's credit is too low. Only the text says so."""
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def is_shortage(error: AgentError) -> bool:
-    """Whether this machine lacks a resource, such as memory. No server is involved: another target would not help."""
+    """Whether this machine lacks a resource, such as memory. Another target would fail in the same way."""
     return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 
 def is_bad_key(error: AgentError) -> bool:
-    """Whether the server refuses the key itself (401). It may accept another key."""
+    """Whether the server refuses the API key (status 401). The server may accept another key."""
     return _status_of(error) == 401
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of the answer, or the status that an error inside a stream stands for."""
+    """The HTTP status of an `HttpError`, or the status that a `StreamParse` corresponds to. None for other errors."""
     match error:
         case HttpError():
             return error.status

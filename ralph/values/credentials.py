@@ -1,6 +1,7 @@
-"""Recognises credentials by name and by value, and chooses the environment that a tool's process may see.
+"""Recognises credentials by name and by value, and chooses the environment variables that a tool's process may see.
 
-A value of fewer than eight characters never counts as a known secret, so that "1" or "true" is not cut out of texts.
+A value of fewer than eight characters is never treated as a known secret. Otherwise every "1" or "true" in a text
+could be redacted.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SECRET_CHARS = 8
-"""The least length of a secret: shorter values occur in ordinary text by accident, and nobody hands out keys this
-short.
-"""
+"""The minimum length of a secret. Shorter values occur in ordinary text by accident, and no service issues keys this
+short."""
 
 
 class Secret(Generic[T]):
-    """A value that never shows itself: its `repr` hides it, and so do errors and log lines.
+    """A wrapper whose `repr` does not show the value, so that the value cannot get into errors or log lines by
+    accident.
 
-    Two secrets are equal if their values are.
+    Two secrets are equal if their values are equal.
     """
 
     __slots__ = ("plain",)
@@ -46,30 +47,31 @@ class Secret(Generic[T]):
 
 
 Headers = Secret[tuple[tuple[str, str], ...]]
-"""Header names and values, sent in this order; latin-1. Any of them may be a credential."""
+"""Names and values of headers (latin-1), in the order in which they are sent. Any of them may be a credential."""
 NO_HEADERS: Headers = Secret(())
 
 
 class Credential(Struct, frozen=True):
-    """The key or token that identifies the sender to the endpoint."""
+    """The key or token that ralph sends to the endpoint."""
 
     header: str
-    """The HTTP header's name, lower case."""
+    """The name of the HTTP header, in lower case."""
     value: Secret[str]
-    """The header's whole value, `Bearer ` included; latin-1."""
+    """The whole value of the header (latin-1), including `Bearer `."""
     source: str
-    """The environment variable it came from."""
+    """The environment variable that holds the key or token."""
 
     @property
     def secret(self) -> str:
-        """The part that must never be shown."""
+        """The key or token without `Bearer `."""
         return self.value.plain.removeprefix("Bearer ")
 
 
 def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
-    """The key in a variable; None when it is not set or empty. The variable's name tells how the key is sent.
+    """The credential in an environment variable. None if the variable is not set or is empty.
 
-    Raises ValueError, without the value, for a value that a header cannot carry.
+    The variable's name decides which header carries the key. Raises ValueError if a header cannot carry the value;
+    the error does not contain the value.
     """
     text = environment.get(variable, "").strip()
     if not text:
@@ -83,23 +85,26 @@ def credential_from(variable: str, environment: Mapping[str, str]) -> Credential
     return Credential("x-api-key", Secret(key), variable)
 
 
-# A single word that is enough, anywhere in a word of the name (PGPASSWORD, SECRETS).
+# A name that contains one of these texts anywhere is a credential's (PGPASSWORD, SECRETS).
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
-# Neighbouring words that are enough anywhere (AWS_ACCESS_KEY_ID).
+# A name that contains these neighbouring words anywhere is a credential's (AWS_ACCESS_KEY_ID).
 _TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_")
-# Not a prefix: GIT_AUTHOR_NAME is no credential, and WWW-Authenticate asks for one.
+# These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
+# header WWW-Authenticate only asks for a credential.
 _AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
 _LAST_WORDS = frozenset({"DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
-# Alone these are a directory, a word and a variable of every shell script.
+# These words mark a credential only at the end of a longer name, such as DB_PASS. Alone, PWD is a directory, and the
+# others are ordinary names.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
-# Names of a place, not of its content: SSH_AUTH_SOCK, AWS_WEB_IDENTITY_TOKEN_FILE.
+# A name that ends with one of these says where a credential is, not the credential itself: SSH_AUTH_SOCK,
+# AWS_WEB_IDENTITY_TOKEN_FILE.
 _PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})
-# Settings about credentials: TOKEN_LIMIT, AUTH_TYPE.
+# A name that ends with one of these is a setting about credentials: TOKEN_LIMIT, AUTH_TYPE.
 _ABOUT = frozenset(
     {"LIMIT", "COUNT", "TYPE", "BUDGET", "TTL", "URL", "URI", "HOST", "PORT", "ENDPOINT", "ENABLED", "METHOD"}
     | {"MODE", "LENGTH", "SIZE", "NAME", "REMAINING", "RESET"}
 )
-# MAX_OUTPUT_TOKENS and x-ratelimit-remaining-tokens count what a model reads and writes.
+# MAX_OUTPUT_TOKENS and x-ratelimit-remaining-tokens count the tokens of a model.
 _COUNTED = frozenset(
     {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
 )
@@ -107,7 +112,7 @@ _KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "
 
 
 def looks_like_credential_name(name: str) -> bool:
-    """Whether the name of a variable or a header means that its value is secret. Matches whole words."""
+    """Whether the name of a variable or a header suggests that its value is secret."""
     words = _words(name)
     if not words or words[-1] in _PLACES:
         return False
@@ -127,31 +132,32 @@ def looks_like_credential_name(name: str) -> bool:
 
 
 def is_header_list(name: str) -> bool:
-    """Whether a variable lists headers, as OTEL_EXPORTER_OTLP_HEADERS does: `name=value` pairs, the value most
-    often a key.
+    """Whether a variable holds a list of headers, as OTEL_EXPORTER_OTLP_HEADERS does.
+
+    The list consists of `name=value` pairs, and most of the values are keys.
     """
     words = _words(name)
     return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
 
 
 def is_endpoint_name(name: str) -> bool:
-    """Whether a variable names a server for requests: HTTPS_PROXY, npm_config_proxy, OPENAI_BASE_URL."""
+    """Whether a variable holds the address of a server, as HTTPS_PROXY, npm_config_proxy and OPENAI_BASE_URL do."""
     words = _words(name)
     return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name: `npm_config__authToken` -> NPM CONFIG AUTH TOKEN."""
+    """The words of a name in upper case, with KEY for KEYS: NPM, CONFIG, AUTH, TOKEN for `npm_config__authToken`."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
 
 
 @cache
 def credential_shapes() -> re.Pattern[str]:
-    """A pattern for everything that looks like a credential inside a text.
+    """A regular expression that matches everything in a text that looks like a credential.
 
-    The group `password` is set for a URL's password. The time is linear even for hostile texts, because no run of
-    characters is searched twice.
+    The group `password` matches the password of a URL. The search takes linear time even for hostile texts, because
+    no run of characters is searched twice.
     """
     return re.compile(
         r"""
@@ -175,15 +181,18 @@ def credential_shapes() -> re.Pattern[str]:
 
 
 def looks_like_credential_value(value: str) -> bool:
-    """Whether a value holds a key of a known shape, or a URL with a password."""
+    """Whether a value contains a key of a known form, or a URL with a password."""
     return credential_shapes().search(value) is not None
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The values of headers that look like a credential, by name or value."""
+    """The secret values among `headers`: those of a header whose name or value looks like a credential's.
+
+    For a value of several words, such as `Bearer x`, the last word follows on its own.
+    """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
-            yield from filter(None, (value, value.rpartition(" ")[2]))  # `Bearer x`: x alone is secret too
+            yield from filter(None, (value, value.rpartition(" ")[2]))
 
 
 def child_environment(
@@ -194,9 +203,9 @@ def child_environment(
 ) -> dict[str, str]:
     """The environment of a tool's process.
 
-    It lacks all variables whose names begin with ANTHROPIC_ or are in `withheld`, and every variable that looks like a
-    credential by name or value, or that contains one of `secrets`. Variables named in `pass_env` are passed in any
-    case.
+    It lacks the variables whose names begin with ANTHROPIC_ or are in `withheld`. It also lacks each variable whose
+    name or value looks like a credential's, whose value contains one of `secrets`, or that holds a server's address
+    with a credential in it. The variables named in `pass_env` are always passed.
     """
     login_names = _login_names(environment)
 
@@ -216,9 +225,11 @@ def child_environment(
 
 
 def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
-    """The values to redact: those of variables that look like a credential, and `extra` (settings, headers).
+    """The values that must be redacted: the credentials in the environment's variables, and `extra`.
 
-    If a value is a longer text that contains a credential (a URL, a JSON text), only the credential is redacted.
+    `extra` holds secrets from settings and headers. If the name of a variable does not mark it as secret, but its
+    value contains a credential (in a URL, a JSON text), only that credential is redacted. Values of fewer than
+    `MIN_SECRET_CHARS` characters are left out.
     """
     found: set[str] = set()
     login_names = _login_names(environment)
@@ -237,8 +248,10 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """The values in a list of headers, each as it is written and with percent escapes resolved, with and without its
-    scheme.
+    """The values in a list of headers.
+
+    Each value comes in up to four forms: as written or with percent escapes decoded, and both of these with or
+    without the scheme (such as `Bearer`).
     """
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
@@ -251,17 +264,17 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """The credential inside an endpoint's address, in all its forms: `TOKEN@host`, `user:password@host`, with or
-    without a scheme.
+    """The credential inside the address of a server, as written and with percent escapes decoded.
 
-    Empty if there is none, or if it is only the user's own login name, which also occurs in the paths of the user's
-    files.
+    The address may be `TOKEN@host` or `user:password@host`, with or without a scheme. The list is empty if there is
+    no credential. It is also empty if only the user's own login name stands before the `@`, because that name occurs
+    in the paths of the user's files.
     """
     found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:
         return []
     user, _, password = found[1].partition(":")
-    # With `x` or nothing for a password, the name is the token.
+    # If the password is as short as `x`, or empty, the user name is the token.
     secret = password if len(password) >= MIN_SECRET_CHARS else user
     return [found[1], _unquoted(found[1]), secret, _unquoted(secret)]
 
@@ -284,7 +297,7 @@ def _secret_parts(value: str) -> Iterator[str]:
 
 
 def _unquoted(text: str) -> str:
-    """The text with percent escapes resolved, as a program that uses the URL would see it."""
+    """The text with its percent escapes decoded."""
     raw = text.encode("utf-8", "surrogateescape")
     plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), raw)
     return plain.decode("utf-8", "surrogateescape")

@@ -1,6 +1,7 @@
-"""Checks base URLs and header lines, and brings them into one form.
+"""Checks base URLs and header lines, and converts them to a normal form.
 
-Raises ValueError for a text that HTTP cannot carry safely. The error never repeats the text, which may hold a key.
+Raises ValueError for a text that HTTP cannot carry safely. The error never repeats the text, because the text may
+contain a key.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ MESSAGES_PATH = "/v1/messages"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Headers that the HTTP client sets itself; a user's value would break the request."""
+"""Headers that say how a request is transmitted. Only the HTTP client may set them: values of the user could break
+the request."""
 
 
 def messages_url(base_url: str) -> str:
-    """The address that requests are posted to. `base_url`: as `normal_base_url` returns it."""
+    """The URL to which requests are posted. `base_url` must be in the form that `normal_base_url` returns."""
     return base_url + MESSAGES_PATH
 
 
 def normal_base_url(text: str) -> str:
-    """The address without a closing `/`, `/v1` or `/v1/messages`, so that `messages_url` is right for each way of
-    writing it.
+    """The URL without a final `/`, `/v1` or `/v1/messages`.
+
+    Users write base URLs with and without these parts. `messages_url` adds the API's path to the result.
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
@@ -52,7 +55,7 @@ def normal_base_url(text: str) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """The path that a gateway puts before the API's own path."""
+    """The path without the API's own part at its end. A gateway may have a path before that part."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):
@@ -65,12 +68,12 @@ def _above_the_api(path: str) -> str:
 
 
 def is_default(base_url: str) -> bool:
-    """Whether the URL is the address of Anthropic's own API, where nothing works without a key."""
+    """Whether the URL's host is that of Anthropic's own API, which accepts no request without a key."""
     return _host(base_url) == _host(DEFAULT_BASE_URL)
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine by name or number: requests to it cross no wire."""
+    """Whether the URL's host is this machine. Requests to such a host do not leave the machine."""
     host = _host(url)
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
         return True
@@ -88,7 +91,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _host(url: str) -> str:
-    from urllib.parse import urlsplit  # noqa: PLC0415 - see above
+    from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
     try:
         return (urlsplit(url).hostname or "").removesuffix(".")
@@ -97,7 +100,10 @@ def _host(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without surrounding white space. Raises ValueError for a line break: it would begin another header."""
+    """The value without surrounding white space. Raises ValueError for characters that a header cannot carry.
+
+    A line break is one of them, because it would begin another header.
+    """
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not hold line breaks or control characters")
@@ -107,7 +113,10 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """The headers in `Name: value` lines; empty lines do not count. Errors give the number of the line, from 1."""
+    """The headers in a text of `Name: value` lines. Empty lines are skipped.
+
+    A ValueError names the line by its number, counted from 1.
+    """
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -120,8 +129,9 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers in a `{name: value}` table of a settings file. Errors name the header, or give its number, counted
-    from 1.
+    """The headers in a `{name: value}` table of a settings file.
+
+    A ValueError names the header, or gives the number of the entry (counted from 1) if the name itself is invalid.
     """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):

@@ -1,4 +1,4 @@
-"""Describes exceptions in one line: the system's own words, a tool's words for the model, the place of a bug."""
+"""Describes exceptions in one line: an error of the system, an error of a tool for the model, or a bug in ralph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ _MOST_FRAMES = 4
 
 
 def describe_bug(error: BaseException) -> str:
-    """The exception and the innermost frames, innermost first; no source text, no values."""
+    """One line with the exception, its message and its innermost frames, the innermost first.
+
+    Apart from the message, it contains no source text and no values of variables.
+    """
     frames = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -24,7 +27,7 @@ def os_error_text(error: OSError) -> str:
 
 
 class ToolError(Exception):
-    """A tool's failure, described so that the model can act on it: the text becomes the call's error result.
+    """A failure of a tool. Its text is written for the model and becomes the result of the tool call.
 
-    Any other exception from a tool is a bug.
+    Any other exception from a tool is a bug in ralph.
     """

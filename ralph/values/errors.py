@@ -1,13 +1,13 @@
-"""The errors that can come between a request and a whole answer. They keep facts in fields, for whoever shows them.
+"""The errors that can occur between a request and a complete answer. Their fields hold the facts about the error.
 
 AgentError
-├── HttpError        the server answered, and not with 2xx
-├── StreamTransient  a 2xx answer cut short, stalled, empty, or with a transient `error` event
-├── StreamParse      a 2xx answer that is no event stream, breaks the protocol, or a permanent `error` event
-├── Api              no answer at all: connect, reset, timeout, DNS, TLS, garbage before the headers
-└── Json             undecodable JSON in a data line
+├── HttpError        the server answered with a status other than 2xx
+├── StreamTransient  a 2xx answer that broke off, stalled, was empty, or had a transient `error` event
+├── StreamParse      a 2xx answer that is not an event stream, breaks the protocol, or has a permanent `error` event
+├── Api              no answer: connect, reset, timeout, DNS, TLS, or garbage before the headers
+└── Json             a data line of the stream is not JSON
 
-`classify.classify_error` decides whether a request is sent again after an error.
+`classify.classify_error` decides whether an error is transient. Only after a transient error is a request retried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ralph.values.usage import TokenUsage
 
 
 class NetworkCause(enum.Enum):
-    """The reasons why no answer came, in terms that do not depend on httpx or ssl."""
+    """The reasons why no answer came. The names do not depend on httpx or ssl."""
 
     TIMEOUT = "timeout"
     REFUSED = "connection refused"
@@ -37,18 +37,20 @@ class NetworkCause(enum.Enum):
 
 
 class AgentError(Exception):
-    """Any error that `send_message()` can raise. Code that retries catches this class, never a subclass."""
+    """Any error that `send_message()` can raise. Code that retries catches this class and none of its subclasses."""
 
     tokens = TokenUsage()
-    """The server's token counts for an answer that broke off: it is discarded, but billed."""
+    """The token counts for an answer that broke off, which ralph discards but the server bills. The output count is
+    ralph's estimate if that is higher than the server's count."""
 
 
 class HttpError(AgentError):
-    """A status outside 2xx. `retry_after`: the wait that the server requests, in seconds (>= 0); None: it
-    requests none.
+    """An answer whose status is not 2xx.
 
-    `body` holds at most 64 KiB, redacted; `error_type`, `error_code` and `message` come from it if it is the
-    API's error object. `should_retry` is the `x-should-retry` header.
+    `retry_after` is the wait that the server requests, in seconds (>= 0), or None if the server requests no wait.
+    `body` holds at most 64 KiB and is redacted. If the body is an error object of the API, `error_type`, `error_code`
+    and `message` are taken from it. `should_retry` is the value of the `x-should-retry` header, or None if the answer
+    has no such header.
     """
 
     def __init__(
@@ -84,7 +86,10 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer without a whole message. `error_type` is set if an error event or object gave a reason."""
+    """A 2xx answer that does not contain a complete message.
+
+    `error_type` and `error_code` are those of the error that the server reported, or None.
+    """
 
     def __init__(
         self,
@@ -100,7 +105,7 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The HTTP status that the server named inside the error; None: unknown."""
+        """The HTTP status that the server wrote into the error, or None if it wrote none."""
 
     def __str__(self) -> str:
         kind = f"{self.error_type}: " if self.error_type else ""
@@ -109,15 +114,19 @@ class _AnswerError(AgentError):
 
 
 class StreamTransient(_AnswerError):  # noqa: N818 - the specification's name
-    """The answer broke off, and asking again may well work."""
+    """An answer that cannot be used, for example because it broke off. The same request may succeed later."""
 
 
 class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
-    """The answer makes no sense, or the server rejected the request inside the stream."""
+    """An answer that is not a valid stream of events, or in which the server rejected the request for good."""
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
-    """No answer at all. `detail` is the library's own sentence, redacted; `host` is the host that did not answer."""
+    """No answer came.
+
+    `detail` is a redacted message about the cause. `host` is the host or the base URL that gave no answer. Either may
+    be empty.
+    """
 
     def __init__(self, cause: NetworkCause, detail: str = "", host: str = "") -> None:
         super().__init__(cause, detail, host)
@@ -132,7 +141,10 @@ class Api(AgentError):  # noqa: N818 - the specification's name
 
 
 class Json(AgentError):  # noqa: N818 - the specification's name
-    """A data line that is not JSON. `cause` is the decoder's sentence, `raw` the line's first bytes, redacted."""
+    """A data line of the stream is not JSON.
+
+    `cause` is the decoder's message. `raw` is the beginning of the line, redacted.
+    """
 
     def __init__(self, cause: str, raw: str = "") -> None:
         super().__init__(cause, raw)

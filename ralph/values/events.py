@@ -1,6 +1,7 @@
-"""Events, as values. Output turns them into JSON lines and into sentences; nothing here prints.
+"""The events of a run and of a loop. `output/` turns them into JSON lines and into sentences.
 
-Every event is emitted once, where it is known first. `output/stream_json.py` holds their names on the wire.
+This module prints nothing. An event is emitted once, by the code that first knows the fact. `output/stream_json.py`
+has the names that the events have in stream-json.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.values.models import ModelFacts
     from ralph.values.outcome import Outcome
     from ralph.values.report import Report
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """The call that a model repeated until the run ended because of it."""
+    """The reason why ralph ended a run that made no progress: repeated calls, or malformed calls in a row."""
 
     name: str
-    """One of `guards.GUARDS`, or of `call_rules.NAMES`."""
+    """The name of the guard or rule that refused the calls: one of `guards.GUARDS` or `call_rules.NAMES`."""
     call: ToolCall
-    """The last such call."""
+    """The last of the refused calls."""
     error: str
-    """Why the run ends, for people."""
+    """The reason for the end of the run, written for people."""
 
 
 class RunStarted(Struct, frozen=True):
@@ -33,24 +36,29 @@ class RunStarted(Struct, frozen=True):
     model: str
     tools: tuple[str, ...]
     api_key_source: str
-    """The source of the credential: a variable's name, or "none"."""
+    """The environment variable that the API key comes from, or "none" if there is no key."""
     targets: tuple[str, ...] = ()
-    """The names of all targets of the run, beginning with the first; empty if there is only one."""
+    """The names of all targets of the run, in the order in which ralph tries them. Empty if there is only one
+    target."""
     permission_mode: str = "bypassPermissions"
-    """One of `permission_mode.PermissionMode`."""
+    """The value of a `permission_mode.PermissionMode`."""
+    sandbox: str = "none"
+    """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
+    protections: Mapping[str, bool] = field(default_factory=dict)
+    """For each protection of the sandbox, by name, whether it is in force."""
 
 
 class StreamReceived(Struct, frozen=True):
-    """One event of the answer as the server sent it, before it is known whether the answer will be whole."""
+    """One stream event of an answer, as the server sent it. The answer may still turn out to be incomplete."""
 
     event: dict[str, Any]
 
 
 class AnswerAccepted(Struct, frozen=True):
-    """A whole assistant message, committed."""
+    """A complete assistant message has become part of the conversation."""
 
     message: dict[str, Any]
-    """The API's message object: id, type, role, model, content, stop_reason, stop_sequence, usage."""
+    """The API's message object with id, type, role, model, content, stop_reason, stop_sequence and usage."""
     request_id: str | None = None
 
 
@@ -65,78 +73,97 @@ class ToolFinished(Struct, frozen=True):
 
 
 class UserMessageCommitted(Struct, frozen=True):
-    """Tool results, or a message ralph adds for the model (a continuation, a notice)."""
+    """A user message that ralph made has become part of the conversation.
+
+    It holds tool results, or a text that ralph adds for the model, such as a request to continue. The user's own
+    prompts have no such event.
+    """
 
     content: tuple[Block, ...]
 
 
 class AttemptEnded(Struct, frozen=True):
-    """The end of one attempt, which is one `send_message()`, with an answer or an error.
+    """One attempt has ended: with an answer, with an error, or because it was interrupted.
 
-    An error is shown even if no retry follows.
+    An attempt is one call of `send_message()`. An error is reported even if no retry follows.
     """
 
     turn: int
-    """1-based, within the run."""
+    """The number of the turn within the run, counted from 1."""
     attempt: int
-    """The number of the attempt within the turn, from 1.
-
-    Retries, requests to other targets, synthetic retries, continuations and summaries all count.
-    """
+    """The number of the attempt within the turn, counted from 1. Retries, requests to other targets, synthetic
+    retries, continuations and summaries are all counted."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The server's token counts; for an answer that broke off, the counts up to that point."""
+    """The token counts for which the server bills the attempt. If the server gave no count, or the answer broke off,
+    they may be ralph's estimates."""
     facts: ModelFacts | None = None
-    """The known facts of the target's model, above all its price."""
+    """The known facts of the target's model, including its price. None if the model is unknown."""
     status: int | None = None
-    """The HTTP status of an error answer."""
+    """The HTTP status of an error answer, or None if there was no such answer."""
     kind: str | None = None
-    """A `FailureKind`, or "interrupted"; None: the attempt was answered."""
+    """The value of a `FailureKind`, or "interrupted". None if the attempt was answered."""
     error: str | None = None
+    """The text of the error, or None if the attempt was answered."""
     wait_s: float = 0.0
-    """Seconds of waiting before the next attempt."""
+    """The seconds that ralph waits before the next attempt. 0 if no attempt or no wait follows."""
 
 
 class TurnAsked(Struct, frozen=True):
-    """The end of a turn, with the number of attempts for its answers and the seconds that they took, with waits."""
+    """A turn in which at least one request was sent has ended.
+
+    `took_s` is the number of seconds that the turn's requests took, including the waits between them.
+    """
 
     turn: int
     attempts: int
-    """The number of all attempts of the turn, counted as in `AttemptEnded`."""
+    """The number of attempts in the turn, counted as in `AttemptEnded`."""
     took_s: float
 
 
 class RetryScheduled(Struct, frozen=True):
-    """The announcement of a retry, even of one without a wait. `attempt` counts retries from 1."""
+    """A retry will follow after `wait_s` seconds, which may be 0.
+
+    `attempt` is the number of the retry among the retries of one request, counted from 1. `max_retries` is the number
+    of retries that the policy allows.
+    """
 
     attempt: int
     max_retries: int
     wait_s: float
     status: int | None
     error_class: str
+    """The name of the class of the error, one of the five in `values/errors.py`."""
     kind: str
     """The value of a `FailureKind`."""
     message: str
     requested_wait_s: float | None = None
-    """The wait that the server requested; None: ralph computed the wait itself."""
+    """Equal to `wait_s` if the server requested a wait, which the policy may have shortened. None if ralph computed
+    the wait itself."""
     restarts_response: bool = False
-    """The answer broke off in the stream; the retry requests it again from the beginning."""
+    """True if the failed answer had status 2xx, so that parts of it may have been streamed. The retry requests the
+    whole answer again."""
     turn: int = 1
     target: str = ""
-    """The target that the error came from."""
+    """The name of the target that reported the error."""
 
 
 class RetryRecovered(Struct, frozen=True):
+    """A request was answered after at least one retry."""
+
     retries: int
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The attempt that was answered, counted as in `AttemptEnded`. The next four events count alike."""
+    """The number of the attempt that was answered. It is counted as in `AttemptEnded`, here and in the next four
+    events."""
 
 
 class RetryExhausted(Struct, frozen=True):
+    """A request failed for good, or was interrupted, after a retry was announced."""
+
     retries: int
     total_wait_s: float
     error: str
@@ -145,19 +172,23 @@ class RetryExhausted(Struct, frozen=True):
 
 
 class ModelFallback(Struct, frozen=True):
-    """A change to another target: it gets the requests from now on."""
+    """Ralph has changed to another target. The next request goes to that target."""
 
     from_target: str
     to_target: str
     reason: str
-    """The `FailureKind` of the error that caused the change, or "cooldown" if no error of this turn caused it."""
+    """The value of the `FailureKind` that caused the change, or "cooldown" if no error in this turn caused the
+    change."""
     turn: int
     attempt: int
-    """The attempt that failed; 0: none of this turn did."""
+    """The number of the attempt that failed, or 0 if no attempt in this turn failed."""
 
 
 class ModelFallbackSucceeded(Struct, frozen=True):
-    """A fallback target, any target but the first, has given its first answer."""
+    """A fallback target has given its first answer since ralph changed to it.
+
+    Every target except the preferred one, which is usually the first, is a fallback target.
+    """
 
     target: str
     turn: int
@@ -165,7 +196,7 @@ class ModelFallbackSucceeded(Struct, frozen=True):
 
 
 class ModelFallbackRecovered(Struct, frozen=True):
-    """The first target answers again."""
+    """The preferred target has answered a request again, after a fallback target had replaced it."""
 
     target: str
     turn: int
@@ -173,60 +204,72 @@ class ModelFallbackRecovered(Struct, frozen=True):
 
 
 class ResponseDiscarded(Struct, frozen=True):
-    """The end of a partial answer that is thrown away: its streamed parts do not count."""
+    """An answer, complete or not, has been discarded. Readers must ignore the parts of it that were streamed."""
 
     message_id: str
 
 
 class ClockFired(Struct, frozen=True):
+    """A time limit of an answer was reached, so the request was given up."""
+
     clock: str
+    """The name of the time limit, as in `api/clocks.py`."""
     after_s: float
 
 
 class Heartbeat(Struct, frozen=True):
+    """Ralph is still waiting. `since_s` is the number of seconds since the last output for a reader."""
+
     waiting_for: str
     since_s: float
 
 
 class TurnStarted(Struct, frozen=True):
-    """The start of a turn: one accepted answer and the results of its tools."""
+    """A turn has started. It lasts until the model has completed an answer and the calls in it have results."""
 
     turn: int
-    """1-based, within the run."""
+    """The number of the turn within the run, counted from 1."""
 
 
 class SyntheticRetry(Struct, frozen=True):
-    """A new request after a useless answer. Neither that answer nor the notice about it is kept."""
+    """Ralph sends a new request after a useless answer.
+
+    If the useless answer has no tool calls, it does not become part of the conversation.
+    """
 
     turn: int
     number: int
-    """1-based, within the turn."""
+    """The number of the synthetic retry within the turn, counted from 1."""
     reason: str
-    """One of `next_step.FAILURES`; the API never sees it."""
+    """One of `next_step.FAILURES`. It is not sent to the API."""
 
 
 class MalformedCallRefused(Struct, frozen=True):
-    """A tool call that could not be run as it was written: cut, no JSON, an unknown tool, wrong arguments."""
+    """A tool call was refused because it could not be run as the model wrote it.
+
+    Its input is incomplete or not JSON, its arguments are wrong, or the tool is unknown. A call of the report tool
+    whose report was not accepted counts too.
+    """
 
     turn: int
     tool: str
     why: str
-    """The error message for the model."""
+    """The error message that the model gets."""
 
 
 class GuardTripped(Struct, frozen=True):
-    """The refusal of a call that makes no progress."""
+    """A guard has refused a call because the run makes no progress with it."""
 
     turn: int
     guard: str
-    """One of `guards.GUARDS`."""
+    """The name of the guard, one of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
-    """Refusals in a row, this one included."""
+    """The number of refusals in a row, including this one."""
 
 
 class FinalTurnEntered(Struct, frozen=True):
-    """The final turn has begun: only a report or a closing answer is taken from now on."""
+    """The final turn has begun. From now on ralph accepts only a report or a closing answer."""
 
     turn: int
     reason: str
@@ -234,70 +277,77 @@ class FinalTurnEntered(Struct, frozen=True):
 
 
 class TurnsCollapsed(Struct, frozen=True):
-    """A failed report has shortened the rest of the run."""
+    """Ralph has lowered the turn limit because a report failed or is missing."""
 
     turn: int
     reason: str
+    """"report_failed" after a report that was not accepted, "no_report" after too many answers without a report."""
     old_max_turns: int | None
-    """The previous limit of turns; None: there was none."""
+    """The turn limit before the change, or None if there was no limit."""
     new_max_turns: int
 
 
 class ReportAccepted(Struct, frozen=True):
-    """The run's final report is known."""
+    """The run has its final report."""
 
     source: str
     """One of "tool_call", "text" or "synthetic"."""
     status: str
-    """One of `report.STATUSES`: "success" or "failure"."""
+    """One of `report.STATUSES`, which are "success" and "failure"."""
     turn: int
-    """The turn that gave the report; for a synthetic report, the last turn that was requested."""
+    """The turn in which the model gave the report. For a synthetic report, the last turn that ralph requested."""
     attempts: int
-    """Attempts at a report in this run, this one included: calls of the tool, and plain text in its place."""
+    """The number of the model's attempts at a report in this run, including the one that was accepted. Calls of the
+    report tool are counted, and so are plain texts that the model gave instead."""
     forced_reason: str | None = None
-    """Why the run was in its final turn; None: it was not."""
+    """The reason for the final turn, one of `finishing.FORCES`. None if the run was not in its final turn."""
 
 
 class ContextCompacted(Struct, frozen=True):
-    """A fresh context takes the place of the old one."""
+    """A shorter context has replaced the old one."""
 
     trigger: str
-    """One of "threshold", "overflow" or "window_exceeded"."""
+    """The reason for the compaction. "threshold": the context was nearly full. "overflow": the server refused the
+    request as too large. "window_exceeded": the window became full during an answer."""
     source: str
-    """The source of the fresh context: "model" (the model's summary), or "cut" (the history, cut without a summary)."""
+    """"model" if the new context contains a new summary by the model, "cut" if it contains the end of the history
+    instead."""
     pre_tokens: int
-    """Estimated tokens of the context before the change; `post_tokens` are those after it."""
+    """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
 
 
 class PermissionModeChanged(Struct, frozen=True):
-    """A driver has set the mode in the middle of the run."""
+    """A driver has changed the permission mode during the run."""
 
     mode: str
 
 
 class Notice(Struct, frozen=True):
-    """A sentence for the people who read a run's or a loop's messages."""
+    """A message for the people who read the output of a run or a loop."""
 
     text: str
     is_vital: bool = False
-    """True: `--quiet` does not hide the notice. In a run it tells that some of the user's input is left out."""
+    """True if `--quiet` does not hide the notice. In a run, such a notice says that ralph left out some of the user's
+    input."""
 
 
 class LoopEvent(Struct, frozen=True):
-    """An event of a loop, around its runs. `loop/events.py` has the kinds."""
+    """An event of a loop itself, and not of one of its runs. `loop/events.py` has the kinds."""
 
 
 class SessionOpened(Struct, frozen=True):
-    """The session is open: all following events belong to it."""
+    """The session is open. All later events belong to it."""
 
     session_id: str
 
 
 class SessionTotal(Struct, frozen=True):
+    """The totals of the runs of a session so far."""
+
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost of all runs; None: the cost of one of them is unknown."""
+    """The cost of all runs in USD, or None if the cost of any of them is unknown."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         known = (self.cost_usd, ended.usage.cost_usd)
@@ -306,41 +356,48 @@ class SessionTotal(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """The end of a run, with all facts of the `result` object."""
+    """A run has ended. The event has all facts of the `result` object."""
 
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The model's final answer; None: it gave none."""
+    """The text of the result: the model's final answer, or the summary of the final report. None if there is
+    neither."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """Turns in which the model answered or was interrupted, even if the answer was not used."""
+    """The number of turns in which the model answered or was interrupted. A turn is counted even if its answer was
+    not used."""
     duration_s: float
     api_s: float
-    """Seconds spent in `send_message()`; retries count, the waits before them do not."""
+    """The seconds spent in `send_message()`. Retries are included, but not the waits before them."""
     usage: RunUsage
     retries: int = 0
     waited_s: float = 0.0
     api_failure: str | None = None
-    """The `FailureKind` of the API's failure that ended the run; None: something else did."""
+    """The value of the `FailureKind` that ended the run, or None if no failure of the API ended it."""
     api_error_status: int | None = None
     retry_after_s: float | None = None
     hints: tuple[str, ...] = ()
-    """Advice for the reader, one sentence each."""
+    """Advice for the reader, one text per cause."""
     notices: tuple[str, ...] = ()
-    """Parts of the user's input that were left out, one sentence each."""
+    """Remarks about parts of the user's input that ralph left out."""
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"; None: none of these."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if none of these limits
+    ended it."""
     report: Report | None = None
-    """The final report, the model's or a synthetic one; None: no report was required, and the run ended with an answer.
-    """
+    """The final report, written by the model or by ralph. If no report was required, it is None unless ralph wrote
+    one because an answer is missing."""
     dead_end: DeadEnd | None = None
-    """The call that was repeated too often."""
+    """The calls without progress that ended the run, or None if the run ended for another reason."""
     denied: tuple[ToolCall, ...] = ()
-    """Calls that the permission mode did not let run."""
+    """The calls that the permission mode refused, or to which the sandbox denied something."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
-    """Totals of all runs of the session, this one included."""
+    """The totals of all runs of the session, including this run."""
+    sandbox: str | None = None
+    """The level of the sandbox, as in RunStarted. None if the run ended before it was known."""
+    protections: Mapping[str, bool] = field(default_factory=dict)
+    """The protections of the sandbox, as in RunStarted."""
 
 
 Event = (
@@ -377,4 +434,5 @@ Event = (
 )
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""Events that show a reader a sign of life. Text deltas count too; see `Heartbeats`."""
+"""The events that are output for a reader. `Heartbeats` takes them, and the text of an answer that is arriving, as
+signs that the reader has seen output."""

@@ -1,25 +1,29 @@
-"""Finds the parts of a model's text that may be JSON: all of the text, and its last fenced block. Pure.
+"""Finds the parts of a model's text that may be JSON: the whole text, and its last fenced block. No I/O happens here.
 
-Brackets in the middle of prose are an example or a quotation, and ignored. This module parses nothing: the caller
-decides whether a part is the JSON that it needs. The time is linear in the length of the text.
+A fenced block is a Markdown code block between lines of three backticks; its language must be `json` or missing.
+JSON within ordinary sentences is ignored, because it may be an example or a quotation. This module does not parse
+JSON: the caller decides whether a part is the JSON that it needs. The search takes linear time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_TEXT = 1_000_000
-"""The most characters of a text that is searched: in a part of a longer text, a fragment could pass for the whole."""
+"""The maximum length of a text that is searched, in characters. A longer text is not searched, not even in part,
+because a fragment of it could be taken for the whole."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     body: str
     around: str
-    """The text outside `body`; empty: there is none."""
+    """The rest of the text, outside `body`. It may be empty."""
 
 
 def found_in(text: str) -> Iterator[Found]:

@@ -1,9 +1,12 @@
-"""The limits of a run, and its budget, which is checked against the highest possible cost of each request.
+"""The limits of a run, and its budget.
 
-The highest cost: every token of the prompt at the highest input price, and an answer of the greatest length.
+Before each request, ralph computes the highest possible cost of the request: every token of the prompt at the highest
+input price, and an answer of the maximum length. If the remaining budget is smaller, the answer is limited to the
+length that the budget can pay for, or the run ends.
 """
 
-# No `from __future__ import annotations` here: the rows of settings are read from the annotations.
+# There is no `from __future__ import annotations` here, because the definitions of settings are read from the
+# annotations when the program runs.
 
 import math
 from typing import TYPE_CHECKING, Annotated
@@ -19,10 +22,11 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts, Price
 
 SHORTEST_ANSWER = 1024
-"""The fewest tokens that an answer must be allowed. If the budget cannot pay for them, the run ends instead."""
+"""The smallest length, in tokens, to which ralph limits an answer because of the budget or the context window. If the
+budget does not cover such an answer, the run ends."""
 
 MOST_REFUSALS = 6
-"""The most refusals in a row by guards: the last one ends the run."""
+"""The number of consecutive refusals by guards after which the run ends."""
 
 _MILLION = 1_000_000
 
@@ -37,7 +41,7 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """Most turns of one task (exit 3); None: no limit."""
+    """The maximum number of turns of one task (exit 3), or None if there is no limit."""
     max_budget_usd: Annotated[
         float | None,
         Key(
@@ -47,7 +51,7 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """Most US dollars that the process may spend (exit 3); None: no limit."""
+    """The maximum number of US dollars that the process may spend (exit 3), or None if there is no limit."""
     max_time_s: Annotated[
         float | None,
         Key(
@@ -57,32 +61,37 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """Seconds from the start of the process after which the run ends (exit 124); None: no limit."""
+    """The number of seconds after the start of the process at which the run ends (exit 124), or None if there is no
+    limit."""
 
 
 class Budget:
-    """The budget of a process for all its requests, summaries and broken answers included."""
+    """The budget of a process for all its requests, including summaries and answers that broke off.
+
+    As an `Events` sink, it adds up the costs.
+    """
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
-        """The budget in US dollars; None: no limit."""
+        """The budget in US dollars, or None if there is no limit."""
         self.spent_usd = spent_usd
-        """Dollars spent so far, by the servers' counts."""
+        """The US dollars spent so far, computed from the tokens in `AttemptEnded` events."""
 
     def emit(self, event: "Event") -> None:
         if isinstance(event, AttemptEnded):
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
-        """The most answer tokens, up to `requested`, that the budget can still pay for.
+        """The maximum number of answer tokens that the remaining budget can pay for, at most `requested`.
 
-        0: the budget cannot pay for any, or the model has no known price.
+        Without a budget, it is `requested`. It is 0 if the budget cannot pay for any token, or if there is a budget
+        and the price of the model is unknown.
         """
         if self.max_usd is None:
             return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
-            return 0  # what cannot be counted cannot be kept within a budget
+            return 0  # without a price, ralph cannot keep the cost within the budget
         left_millionths = (self.max_usd - self.spent_usd) * _MILLION - prompt_tokens * _dearest_input(price)
         if left_millionths < 0:
             return 0
@@ -93,21 +102,29 @@ class Budget:
         )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
-        """The US dollars that must be left before a request is made; 0: the model has no known price."""
+        """The US dollars that must be left before ralph makes a request: for the prompt, and for the shortest answer.
+
+        It is 0 if the price of the model is unknown.
+        """
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0.0
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """True if that share is spent, or if the next request, which may cost `least_usd`, may be the last."""
+        """Whether at least `share` of the budget is spent, or the rest may not pay for two more requests.
+
+        `least_usd` is the result of the method `least_usd` for the next request. The result is False if there is no
+        budget, or if nothing is spent yet.
+        """
         if self.max_usd is None or not self.spent_usd:
             return False
         return self.spent_usd >= share * self.max_usd or self.max_usd - self.spent_usd < 2 * least_usd
 
 
 def _dearest_input(price: "Price") -> float:
-    """The highest price of an input token in ralph's requests. They never ask for the 1-hour cache, so its price does
-    not count.
+    """The highest price that an input token of a request may have, in USD per million tokens.
+
+    The price of the 1-hour cache is ignored, because ralph never requests that cache.
     """
     return max(price.input, price.cache_write, price.cache_read)

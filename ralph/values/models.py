@@ -1,12 +1,12 @@
-"""Known facts of each model: window, largest answer, thinking, effort, prices. Data, with date and source.
+"""The known facts about each model: context window, longest answer, thinking, effort and prices.
 
-Source: the Messages API reference as of 2026-11-21 (prices in USD per million tokens). An unlisted model gets a
-plain request and no price: nothing is guessed.
+The source is the Messages API reference as of 2026-11-21. Prices are in USD per million tokens. For an unlisted model
+ralph knows no price, and its request contains thinking or effort only if the user sets them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class NamedModel(NamedTuple):
-    """A model as people name it."""
+class NamedModel(Struct, frozen=True):
+    """The model that a name or an alias stands for."""
 
     id: str
-    """The id that requests carry."""
+    """The model id that is sent in requests."""
     context_window: int | None = None
-    """The window in tokens that the name itself states; None: it states none, or the model's facts are known."""
+    """1,000,000 if the name ends with `[1m]` and `facts_of` does not know the model. Otherwise None."""
 
 
 ALIASES = {
@@ -37,7 +37,10 @@ DEFAULT_MAX_TOKENS = 32_000
 
 
 class Price(Struct, frozen=True):
-    """USD per million tokens. `cache_write` is the 5-minute price, `cache_write_1h` the 1-hour one."""
+    """Prices in USD per million tokens.
+
+    `cache_write` applies to the 5-minute cache, `cache_write_1h` to the 1-hour cache.
+    """
 
     input: float
     output: float
@@ -48,16 +51,18 @@ class Price(Struct, frozen=True):
 
 class ModelFacts(Struct, frozen=True):
     context_window: int | None
-    """Tokens of prompt and answer together; None: not known."""
+    """The maximum number of tokens of prompt and answer together, or None if it is unknown."""
     max_output: int | None
-    """Largest `max_tokens` the API accepts; None: not known."""
+    """The largest `max_tokens` that the API accepts, or None if it is unknown."""
     price: Price | None
-    """The price of the model; None: not known."""
+    """The price of the model, or None if it is unknown."""
     needs_adaptive: bool = False
-    """Thinking is off unless the request says `adaptive`."""
+    """True if the model thinks only when the request's `thinking` has the type `adaptive`."""
     takes_effort: bool = True
+    """True if requests to the model may contain an effort."""
     long_prompt_price: Price | None = None
-    """The price of a whole request whose prompt is over `long_prompt_tokens`."""
+    """The price that applies to the whole request if its prompt has more than `long_prompt_tokens` tokens. None if
+    the price does not depend on the prompt."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
@@ -79,7 +84,7 @@ _FABLE_5 = _million(Price(10, 50, 12.5, 20, 1))
 _OPUS_4 = _million(Price(5, 25, 6.25, 10, 0.50), needs_adaptive=True)
 
 MODELS: dict[str, ModelFacts] = {
-    # The cache-read price of Fable 5.2 is not published: without it a cost would be a guess.
+    # The cache-read price of Fable 5.2 is not published, so any cost would be a guess.
     "claude-fable-5-2": _million(None),
     "claude-mythos-5-2": _million(None),
     "claude-fable-5-1": _FABLE_5_1,
@@ -108,7 +113,10 @@ MODELS: dict[str, ModelFacts] = {
 
 
 def facts_of(model: str) -> ModelFacts | None:
-    """The known facts of `model`, dated ids such as `claude-opus-4-5-20251101` included; None: there are none."""
+    """The known facts of a model, or None if the model is unknown.
+
+    A dated id such as `claude-opus-4-5-20251101` has the facts of the id without its date.
+    """
     if model in MODELS:
         return MODELS[model]
     name, _, date = model.rpartition("-")
@@ -116,14 +124,15 @@ def facts_of(model: str) -> ModelFacts | None:
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
-    """The model behind a name, an alias or one of them with `[1m]`. `default` is ralph's own choice.
+    """The model that a name stands for. The name is an id or an alias, with or without `[1m]` at its end.
 
-    Raises ValueError for a name that cannot be sent as an id, such as one with another meaning in Claude Code. The
-    error's text follows the name of the option or setting.
+    `default` stands for ralph's own choice. Raises ValueError if the name is `opusplan` (in Claude Code, two models),
+    if it is only `[1m]`, or if it ends with `[1m]` and the model's window is known to be smaller. The text of the
+    error is meant to follow the name of the option or setting.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
-    alias = plain.lower()  # as Claude Code reads them; ids keep their capitals
+    alias = plain.lower()  # Claude Code ignores case in aliases; ids keep their capitals
     if alias == "opusplan":
         raise ValueError("must name one model: 'opusplan' changes it after planning; use opus or sonnet")
     if not plain:
@@ -133,8 +142,9 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a window of a million tokens. The id never contains `[1m]`, and current models have that window
-    without it.
+    """The model with a context window of a million tokens.
+
+    A model that `facts_of` knows is returned unchanged. Raises ValueError if its window is smaller.
     """
     facts = facts_of(model.id)
     if facts is None:
@@ -148,12 +158,17 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether this is a Claude model, which understands prompt-cache markers, even if a gateway extends its name."""
+    """Whether this is a Claude model, possibly with an addition of a gateway to its name.
+
+    Only requests to Claude models contain prompt-cache markers.
+    """
     return "claude" in model
 
 
 def max_tokens_for(model: str, requested: int | None) -> int:
-    """The `max_tokens` of a request: as requested, else the default, and never more than the model's known limit."""
+    """The `max_tokens` of a request: `requested` or, if that is None, the default, but at most the model's known
+    limit.
+    """
     facts = facts_of(model)
     max_tokens = requested or DEFAULT_MAX_TOKENS
     return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)

@@ -1,4 +1,4 @@
-"""The outcome of a run: one enum decides exit code, `result` event and the last line together."""
+"""The outcome of a run, which determines the exit code, the `result` event and the last line of output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import signal
 
 
 class UsageError(Exception):
-    """The command line asks for something impossible: one line, exit 2, no result."""
+    """The command line cannot be carried out as it was given.
+
+    The error's message is one line. The process ends with exit code 2.
+    """
 
 
 class Outcome(enum.Enum):
-    """The ways in which a run can end. The value is the name that users see as `terminal_reason`."""
+    """The ways in which a run can end. The enum's values are what users see as `terminal_reason`."""
 
     COMPLETED = "completed"
     TASK_FAILED = "task_failed"
@@ -28,7 +31,10 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
 
     def exit_code(self, signal_number: int = signal.SIGINT) -> int:
-        """The process exit code, 0-255. `signal_number` counts for INTERRUPTED only (128 + n)."""
+        """The exit code of the process, 0-255.
+
+        For INTERRUPTED it is 128 plus `signal_number`; other outcomes ignore that number.
+        """
         if self is Outcome.INTERRUPTED:
             return 128 + signal_number
         return _EXIT_CODES[self]
@@ -39,17 +45,17 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """How the written result was delivered. The value stands in the journal."""
+    """How the delivery of a run's result to standard output ended. The enum's values are written into the journal."""
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader closed standard output before the whole result was written. The outcome of the work itself counts."""
+    """The reader closed standard output before the whole result was written. The outcome of the run stays as it
+    is."""
     UNREAD = "unread"
-    """The reader never read the result, and the wait for it ended."""
+    """The reader did not read the result before ralph stopped waiting for it."""
     FAILED = "failed"
-    """The result could not be written, on a full disk for example: the process ended with `io_error`, whatever the
-    work's own outcome.
-    """
+    """The result could not be written, for example because the disk is full. The process ends with `io_error` instead
+    of the outcome of the run."""
 
 
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.

@@ -1,7 +1,7 @@
-"""The permission modes, and the calls that each allows. Pure.
+"""The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
-Ralph never asks for permission: a mode that asks in other programs allows everything here, and a notice says so. A mode
-whose limits ralph cannot enforce is refused.
+Ralph never asks for permission. A mode in which Claude Code asks the user allows everything here, and a notice says
+so. Ralph refuses a mode whose limits it cannot enforce.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ralph.values.tool_choice import READ_ONLY
 
 
 class PermissionMode(enum.StrEnum):
-    """The names that drivers and scripts know."""
+    """The permission modes, named as in Claude Code."""
 
     PLAN = "plan"
     BYPASS = "bypassPermissions"
@@ -26,7 +26,11 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The mode of that name. Raises ValueError, whose text follows the option's name."""
+    """The permission mode with that name.
+
+    Raises ValueError if ralph does not support the mode. The text of the error is meant to follow the name of the
+    option.
+    """
     try:
         return PermissionMode(text)
     except ValueError:
@@ -45,7 +49,7 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:
-    """The reason, in words for the model, why the mode refuses a call of the tool; None: the call may run."""
+    """The reason why the mode refuses a call of the tool, written for the model. None if the call may run."""
     if is_permitted(mode, tool):
         return None
     return (
@@ -55,7 +59,7 @@ def why_refused(mode: PermissionMode, tool: str) -> str | None:
 
 
 def mode_notice(mode: PermissionMode) -> str | None:
-    """A notice about a mode that does not do what its name suggests; None: it does."""
+    """A notice that a mode does not do what its name suggests. None if the mode does what its name suggests."""
     if mode in _ASKING:
         return f"permission mode {mode}: nobody is asked here, and every tool of the run may be used"
     return None

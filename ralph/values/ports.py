@@ -1,7 +1,7 @@
-"""The ports that every room uses: clock, waiter, events.
+"""The interfaces (ports) that several packages use (clock, waiter and events), and the exceptions that stop a run.
 
-`machine/` and `run/` implement them, tests have fakes. A port that only one room uses is defined in that room:
-`retry/ports.py`, `agent/ports.py`.
+`machine/` and `run/` implement the ports, and tests use fakes. A port that only one package uses is defined there, in
+`retry/ports.py` or `agent/ports.py`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class Interrupted(BaseException):
-    """Something asked ralph to stop: a signal, a limit or a driver. Raised by the `Waiter`, and where a limit is
-    checked.
+    """A signal, a limit or a driver (a program that controls ralph) stops ralph's work.
 
-    A BaseException, so that no `except Exception` on the way can swallow it. An API error that came before it is
-    its `__cause__`.
+    The `Waiter` raises it, and so does code that checks a limit. It is a BaseException, so that `except Exception`
+    does not catch it. If it ends a request that had failed before, `__cause__` holds the last `AgentError`.
     """
 
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The server's token counts for an answer that was under way."""
+    """The token counts for an answer that was not yet complete. The output count is ralph's estimate if that is
+    higher than the server's count."""
 
 
 class SignalReceived(Interrupted):
-    """Raised once per signal, never by a signal handler."""
+    """A signal arrived. It is raised once per signal, and never inside a signal handler."""
 
     outcome = Outcome.INTERRUPTED
 
@@ -44,21 +44,24 @@ class SignalReceived(Interrupted):
 
 
 class TimeIsUp(Interrupted):
-    """The run's time limit has passed, or the next step would outlast it. Raised once, and never after a signal."""
+    """The run's time limit has passed, or the next wait for the API would end after the limit.
+
+    The `Waiter` raises it at most once, and never after it has raised `SignalReceived`.
+    """
 
     outcome = Outcome.TIMED_OUT
 
 
 class BudgetSpent(Interrupted):
-    """The rest of the budget does not cover the next call at its worst price."""
+    """The remaining budget does not cover the highest possible cost of another request."""
 
     outcome = Outcome.LIMIT_REACHED
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked ralph to stop the work on the current message.
+    """A driver asked ralph to stop working on the current message.
 
-    Ralph then takes the next message, unlike after Ctrl-C.
+    Unlike after Ctrl-C, ralph then works on the next message.
     """
 
     outcome = Outcome.INTERRUPTED
@@ -69,9 +72,7 @@ class InterruptRequested(Interrupted):
 
 
 class RetryAborted(Interrupted):
-    """The driver of this run does not want to wait for the API any longer. Raised while a chain of retries is
-    open.
-    """
+    """A driver asked ralph to stop retrying a request. It is raised only during a retry or the wait before one."""
 
     outcome = Outcome.API_UNAVAILABLE
 
@@ -80,30 +81,33 @@ class RetryAborted(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """A driver requested a guard that ralph cannot provide.
+    """A driver requested a safeguard that ralph does not have, such as a hook.
 
-    The work on the current message stops, and ralph takes no further message.
+    Ralph stops working on the current message, and works on no other message while the safeguard is missing.
     """
 
     outcome = Outcome.CONFIG
 
 
 class JournalError(Exception):
-    """The journal accepts no more records: nothing may happen that the journal would have to record first."""
+    """The journal cannot be written any more.
+
+    After this, ralph must not do anything that has to be recorded in the journal first.
+    """
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
 
 
 class WorkingDirectoryGoneError(Exception):
-    """The path of the working directory leads nowhere, or to another directory: no tool may work there."""
+    """The working directory does not exist any more, or its path leads to another directory. No tool may run then."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(f"the working directory {directory} is gone: it was removed, moved or replaced")
 
 
 class TimedOut:
-    """The result of `Waiter.wait` when the deadline came first."""
+    """The type of `TIMED_OUT`, which `Waiter.wait` returns when the deadline has passed."""
 
 
 TIMED_OUT = TimedOut()
@@ -111,64 +115,75 @@ TIMED_OUT = TimedOut()
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Seconds on a clock that never jumps and, where the system has one, counts suspend."""
+        """The seconds on a clock that never jumps. Only differences between two times have a meaning.
+
+        If the system supports it, the clock also counts the time during which the machine is suspended.
+        """
         ...
 
     def utc_now(self) -> datetime:
-        """The wall clock, aware, for reading HTTP dates and stamping events; never for durations."""
+        """The current date and time, with a time zone.
+
+        It is for comparisons with HTTP dates and for timestamps. Durations are measured with `now_s`.
+        """
         ...
 
 
 class Mailbox(Protocol):
-    """Passes items from a worker thread to the main thread."""
+    """Passes items from other threads to the main thread."""
 
     def put(self, item: Any) -> None:
-        """Add an item. Called from any thread; never blocks. Ignored once the mailbox is closed."""
+        """Adds an item. Any thread may call this, and the call never blocks. A closed mailbox ignores the item."""
         ...
 
     def close(self) -> None:
-        """Drop the present items and all later ones, because nobody will take them."""
+        """Drops all items in the mailbox and all later ones."""
         ...
 
 
 class Waiter(Protocol):
-    """The one place where the main thread waits."""
+    """Waits on behalf of the main thread. The main thread waits nowhere else."""
 
     def mailbox(self) -> Mailbox: ...
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
-        """The mailbox's next item, or `TIMED_OUT` when `now_s()` passes `until_s` (None: wait for ever).
+        """Returns the mailbox's next item, or `TIMED_OUT` when the clock reaches `until_s`.
 
-        An item that is there wins over a deadline that has passed. `waiting_for` is the text of a heartbeat.
-        Raises `SignalReceived` once for each signal, also for one that came before the call, and `TimeIsUp` once
-        when the run's time limit passes. With a driver also `InterruptRequested` and `RetryAborted`, at most one
-        of them for each message.
+        If `until_s` is None, there is no deadline. An item that is already there is returned even after the deadline.
+        `waiting_for` is the text of a heartbeat. Raises `SignalReceived` once for each signal, even for a signal that
+        came before the call. Raises `TimeIsUp` once when the run's time limit passes. If there is a driver, also
+        raises `InterruptRequested`, `RetryAborted` or `GuardRefused`, at most one of them for each message.
         """
         ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
-        """Waits for `seconds`. Raises the same exceptions as `wait`."""
+        """Waits for `seconds`. Raises the exceptions that `wait` raises."""
         ...
 
     def time_left_s(self) -> float:
-        """Seconds until the run's time limit, infinite where there is none. 0 or less: it has passed."""
+        """The seconds until the run's time limit.
+
+        It is infinite if there is no limit, and 0 or less if the limit has passed.
+        """
         ...
 
 
 class Driven(Protocol):
-    """Takes a driver's control lines during every wait of the main thread."""
+    """Handles a driver's control lines. The waiter calls it during every wait of the main thread."""
 
     @property
     def mailbox(self) -> Mailbox:
-        """The mailbox in which the lines arrive."""
+        """The mailbox in which the control lines arrive."""
         ...
 
     def can_take(self) -> bool:
-        """Whether a line may be handled now; otherwise it stays in the mailbox."""
+        """Whether a control line may be handled now. If not, control lines stay in the mailbox."""
         ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
-        """Handles a line. Raises `InterruptRequested` and `RetryAborted`, which end the wait."""
+        """Handles an item of the mailbox. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the
+        current wait. `waiting_for` says what that wait is for, or is None if that is unknown.
+        """
         ...
 
 

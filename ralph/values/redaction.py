@@ -1,6 +1,7 @@
-"""Removes known secrets, and on request everything that looks like one, from text before it is shown or kept.
+"""Removes secrets from text before ralph shows or stores the text.
 
-It does not know the sources of secrets: `credentials.known_secrets` finds them.
+`Redactor.redact` removes known secrets, which `credentials.known_secrets` finds. `Redactor.redact_all` also removes
+everything that looks like a secret.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MARK = "[redacted]"
-# A token may stand there alone. Of other schemes a user is ordinary: ssh://git@host, postgres://me@localhost.
+# In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
+# ssh://git@host, postgres://me@localhost.
 _USER_IN_URL = re.compile(r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@")
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
-# Characters that encoders leave as they are: the RFC's, Python's `quote`, JavaScript's encodeURIComponent,
-# encodeURI and forms.
+# The characters that URL encoders do not escape, one set per encoder: RFC 3986, Python's `quote`, JavaScript's
+# encodeURIComponent, JavaScript's encodeURI, HTML forms.
 _KEPT_IN_URLS = (
     _UNRESERVED,
     _UNRESERVED | frozenset(b"/"),
@@ -32,55 +34,56 @@ _KEPT_IN_URLS = (
     (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
 )
 _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
-"""Characters that no encoder of JSON or URLs changes: those of most keys."""
+"""Characters that neither JSON nor URL encoding changes. Most keys consist of these characters only."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
-"""The shortest line of wrapped base64: PEM has 64 characters (RFC 7468), MIME and the `base64` command have 76."""
+"""The shortest line length of wrapped base64. PEM lines have 64 characters (RFC 7468), those of MIME and of the
+`base64` command have 76."""
 _LEAST_WRAPPED = 24
-"""The least length of a form that is searched for across line breaks. Parts of shorter forms could occur by accident.
+"""The minimum length of a base64 form that is searched for across line breaks. A shorter one could occur by accident.
 """
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
 
 
 class Redactor:
-    """Finds and removes secrets in the forms in which they occur: plain, JSON-escaped, URL-quoted and base64, wrapped
-    or not.
+    """Finds and removes secrets, both in plain form and in encoded forms.
 
-    A "secret" that is part of the mark itself ("redacted") does not count: it was redacted before.
+    The encoded forms are JSON strings, percent-encoded URLs, and base64 with or without line breaks. A secret that is
+    part of `[redacted]` is ignored, because that text replaces the secrets.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secret for secret in secrets if secret and secret not in MARK)
 
     def redact(self, text: str) -> str:
-        """The text without any known secret; a text that has none comes back unchanged.
-
-        A plain search comes first: it costs a tenth of the regular expression, which few texts need.
-        """
+        """The text with every known secret replaced by `MARK`. A text without secrets is returned unchanged."""
+        # A plain search takes a tenth of the time of the regular expression, and most texts contain no secret.
         if ("\n" in text or "\\n" in text) and _holds_any(_joined(text), self._wrapped_forms):
             text = self._wrapped_pattern.sub(MARK, text)
         if not _holds_any(text, self._forms):
             return text
         redacted = self._text_pattern.sub(MARK, text)
         while self._may_rejoin and self._text_pattern.search(redacted):
-            redacted = self._text_pattern.sub("", redacted)  # shorter each time, so this ends
+            # The text becomes shorter each time, so the loop ends.
+            redacted = self._text_pattern.sub("", redacted)
         return redacted
 
     def redact_all(self, text: str) -> str:
-        """The text without known secrets and without anything in the shape of a credential, used in error bodies and
-        complaints.
+        """The text with known secrets, and everything that looks like a credential, replaced by `MARK`.
 
-        Now and then it removes a harmless text too, so it is not used on text that the model reads.
+        This method is for error messages and similar texts. It sometimes replaces harmless text too, so it is not
+        used on tool results.
         """
         redacted = credential_shapes().sub(_mark_shape, self.redact(text))
         return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
 
     @cached_property
     def longest_bytes(self) -> int:
-        """The length in UTF-8 of the longest form of any secret; 0: there are no secrets.
+        """The greatest length in UTF-8 bytes that any form of a secret may have in a text, or 0 without secrets.
 
-        A caller that redacts a stream piece by piece holds back one byte less than this.
+        A secret may begin in one piece of a stream and end in the next. So a caller that redacts piece by piece holds
+        back the last bytes of each piece, one byte less than this length.
         """
         plain = max((len(_utf8(form)) for form in self._forms), default=0)
         breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
@@ -109,21 +112,22 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """Whether redaction can create a new secret at the edge of a mark. That takes a form that holds one of the
-        mark's brackets.
+        """Whether `MARK` can form a new secret together with the text beside it.
+
+        That is possible only if a form of a secret contains a bracket, because `MARK` begins and ends with one.
         """
         return any("[" in form or "]" in form for form in self._forms)
 
 
 def _joined(text: str) -> str:
-    """The text without white space, and without line breaks that are escaped as in JSON."""
+    """The text without white space, and without line breaks that are written as JSON escapes."""
     if "\\n" in text:
         text = text.replace("\\r", "").replace("\\n", "")
     return "".join(text.split())
 
 
 def _holds_any(text: str, forms: Iterable[str]) -> bool:
-    for form in forms:  # noqa: SIM110 - a generator would cost more than what it asks
+    for form in forms:  # noqa: SIM110 - a generator would cost more than the search
         if form in text:
             return True
     return False
@@ -138,9 +142,9 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as the usual JSON encoders write it, and also encoded twice, as JSON inside a JSON text.
+    """The secret as common JSON encoders write it inside a string, and as JSON that was encoded twice.
 
-    Some encoders escape `/` (PHP) or `<>&` (Go).
+    Some encoders also escape `/` (PHP) or `<>&` (Go).
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
@@ -167,10 +171,11 @@ def _base64_forms_of(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(raw: bytes) -> Iterator[str]:
-    """Base64 of the secret alone, and inside a longer text (`user:secret`).
+    """The base64 forms of the secret, both alone and as part of a longer text such as `user:secret`.
 
-    Three bytes make four characters, so there are three alignments; characters that also depend on a neighbour
-    are left out. Only 12 characters and more are kept: fewer occur by accident.
+    Base64 turns three bytes into four characters, so a secret inside a longer text has three possible alignments.
+    Characters at the edges that also depend on neighbouring bytes are left out. Forms of fewer than 12 characters are
+    left out too, because they could occur by accident.
     """
     whole = binascii.b2a_base64(raw, newline=False).decode()
     yield whole
@@ -184,7 +189,8 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 
 def _utf8(text: str) -> bytes:
     try:
-        return text.encode("utf-8", "surrogateescape")  # as the environment spells bytes that are no UTF-8
+        # Python decodes bytes of environment variables that are not UTF-8 in this way.
+        return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
 

@@ -1,6 +1,7 @@
-"""The final report of a run: which texts and calls count as one, and the synthetic report that replaces a missing one.
+"""Decides which texts and calls count as the final report of a run, and makes the synthetic report that replaces a
+missing one. No I/O happens here.
 
-Pure. A user's schema is checked elsewhere: the caller injects a `Validator`.
+The caller passes in a `Validator` that checks the user's schema.
 """
 
 from __future__ import annotations
@@ -22,31 +23,35 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
-    """Maps a report's arguments to their faults: a few short lines, each with path and expectation."""
+    """A function that takes a report's arguments and returns their faults. Each fault is a short line with the path
+    of the wrong value and what is expected there."""
 
 STATUSES = ("success", "failure")
 
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
+"""The reason why an attempt at a report failed if the model wrote text instead of calling the tool."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
+"""The summary of a report that consists of a bare payload."""
 _LONGEST_ERROR = 500
 
 
 class Report(Struct, frozen=True):
     status: str
+    """One of `STATUSES`."""
     summary: str
     payload: Any
-    """The report's payload; None: no schema asks for one, or a failure was reported without one."""
+    """The report's payload. None if there is no schema for a payload, or if a report of failure has none."""
     source: str
+    """"tool_call" for a call of the report tool, "text" for a report found in text, "synthetic" for ralph's own."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`,
-    `last_stop_reason`, `last_error`.
-    """
+    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
+    `last_error`."""
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The problems of a report without a payload. It is the `Validator` of such reports."""
+    """The faults of a report's status and summary. It is the `Validator` if there is no schema for a payload."""
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -58,7 +63,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """The problems outside the payload, for a report whose payload has a schema."""
+    """The faults of a report for whose payload there is a schema, except the faults inside the payload."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')
@@ -72,12 +77,12 @@ def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A short text for a value. A list or an object is only named, because faults inside have lines of their own."""
+    """A short text for a value in an error message. For a list or an object, it is only the type."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "an array"
-    # Python refuses to write out the longest integers.
+    # Python refuses to convert very long integers to text.
     if isinstance(value, int) and value.bit_length() > 64:
         return "a very large integer"
     if isinstance(value, str) and len(value) > _LONGEST_SHOWN_VALUE:
@@ -87,14 +92,14 @@ def shown(value: object) -> str:
 
 
 class ReportForm(Struct, frozen=True):
-    """The form that a final report must have."""
+    """The form that a final report must have: the tool that the model calls, and the validator of its arguments."""
 
     tool: ToolDefinition
     validator: Validator
     has_payload: bool
 
     def desk(self) -> ReportDesk:
-        """A new desk, for one task."""
+        """A new `ReportDesk`. Each task needs its own."""
         return ReportDesk(self.validator, self.has_payload)
 
 
@@ -105,22 +110,20 @@ class ReportDesk:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """Attempts at a report so far, successful or not: calls of the tool, and answers of plain text instead of a
-        call.
-        """
+        """The number of attempts at a report so far, successful or not. An attempt is a call of the report tool, or
+        an answer of plain text instead of a call."""
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """The report in the text of the last answer; None: it holds none. It does not count until `accept_cached` is
-        called.
-        """
+        """A report found in the text of an answer, or None. It does not count until `accept_cached` is called. A
+        later text without a report, or a call of the report tool, discards it."""
         self.last_problem: str | None = None
-        """The reason why the last attempt was not accepted; None: it was accepted, or there was no attempt."""
+        """The fault of the last attempt at a report. None if that attempt was valid, or if there was no attempt."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
-        """Checks a call of the report tool, and returns its result for the model.
+        """Checks a call of the report tool, and returns the result of the call for the model.
 
-        After an accepted report, all others are refused: the result of the first one may already be out. Every call
-        discards the report in an earlier text.
+        Once a report has been accepted, all later reports are refused, because the accepted one may already have been
+        published. Every call discards a report that was found in an earlier text.
         """
         self.attempts += 1
         self.cached = None
@@ -143,20 +146,19 @@ class ReportDesk:
         return ToolOutput("The report was accepted.")
 
     def restored(self, arguments: Mapping[str, Any]) -> Report:
-        """Takes a report that was accepted before, without checking it again, and returns it."""
+        """Restores a report that was accepted in an earlier process, and returns it. It is not checked again."""
         self.attempts += 1
         self.accepted = self._report(arguments, "tool_call")
         return self.accepted
 
     def forget_text(self) -> None:
-        """Discards the report in the last text: the model was told that it does not count, or is about to do something
-        else.
-        """
+        """Discards a report found in a text, after the model was told that the text does not count as a report."""
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """Counts an answer that is only text as an attempt at a report. Returns whether it is a report, which is then
-        cached.
+        """Counts an answer that consists only of text as an attempt at a report, unless the text is empty.
+
+        Returns whether the text contains a valid report. Such a report is cached.
         """
         is_report = self.look_at_text(text)
         if text.strip():
@@ -165,9 +167,9 @@ class ReportDesk:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Whether an answer's text holds a report or a payload, which is then cached.
+        """Returns whether an answer's text contains a valid report or payload, which is then cached as a report.
 
-        Any other text discards the report in an older text.
+        Unless the text is empty, a report found in an earlier text is discarded.
         """
         if text.strip():
             self.cached = None
@@ -183,16 +185,18 @@ class ReportDesk:
         return False
 
     def accept_cached(self) -> Report | None:
-        """Accepts the cached report, unless another was accepted before. Returns the accepted report; None: there is
-        none.
+        """Accepts the cached report, unless another report was accepted before.
+
+        Returns the accepted report, or None if there is none.
         """
         self.accepted = self.accepted or self.cached
         return self.accepted
 
     def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
-        """The arguments of a report, made from a JSON value in a text; None: the value is no report.
+        """The arguments of a report, made from a JSON value in a text. None if the value is not a report.
 
-        A bare payload counts as a success only if the answer has no other text, which could contradict it.
+        A payload alone counts as a report of success only if the answer contains no other text, because other text
+        could contradict it.
         """
         if isinstance(value, dict) and not self.validator(value):
             return value
@@ -207,9 +211,9 @@ class ReportDesk:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """Whether a value is meant as a report, even if it has a mistake.
+    """Whether a value was meant as a report, even if it is faulty.
 
-    Without this check, a lenient schema would take a faulty report for a payload, and a failure for a success.
+    Without this check, a lenient schema could accept a faulty report as a payload, and turn a failure into a success.
     """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
@@ -238,9 +242,10 @@ def synthetic_report(
     last_stop_reason: str | None,
     last_error: str | None,
 ) -> Report:
-    """The report that replaces a missing one. Its summary can stand as the run's only output.
+    """The report that ralph writes if the model gave none. Its status is "failure".
 
-    A `reason` without a phrase of its own appears in the summary as it is, with spaces for underscores.
+    `reason` is a key of `_WHAT_HAPPENED`, or another name, which the summary then contains with spaces for
+    underscores. `attempts` counts the model's attempts at a report, none of which was accepted.
     """
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
     sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
@@ -249,7 +254,8 @@ def synthetic_report(
         sentences.append(f"{_counted(attempts, 'attempt')} at a final report {were} not accepted.")
     if last_stop_reason is not None:
         sentences.append(f"The last answer ended with {last_stop_reason}.")
-    if last_error is not None and (attempts or reason not in _LIMITS):  # a limit's own words say no more
+    # If a limit is the reason, the error only repeats it.
+    if last_error is not None and (attempts or reason not in _LIMITS):
         sentences.append(f"Last error: {_cut(last_error, _LONGEST_ERROR).rstrip('.')}.")
     details = {
         "reason": reason,
@@ -262,7 +268,7 @@ def synthetic_report(
 
 
 def report_object(report: Report) -> dict[str, object]:
-    """The report in the result object, without its payload, which has a field of its own there."""
+    """The report as it appears in the result object. The payload is left out, because it has its own field there."""
     return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
 
 

@@ -1,4 +1,4 @@
-"""The command that resumes a session, as typed into a shell. Pure."""
+"""Writes the shell command that resumes a session. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT_PROMPT = "what is to be done next"
-"""The placeholder for the prompt that a completed session needs, in commands that people are shown."""
+"""The placeholder for the prompt in a suggested command that resumes a completed session. Other sessions can be
+resumed without a new prompt."""
 
 
 def resume_command(
@@ -22,8 +23,8 @@ def resume_command(
 ) -> str:
     """The shell command that resumes a session.
 
-    `name`: the session's id, or enough of it. Arguments that are None are left out. `again`: options, by name, that the
-    next run needs too.
+    `name` is the session's id or its beginning. `again` maps options that the next run needs again to their values.
+    What is None is left out of the command.
     """
     options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]
@@ -34,8 +35,9 @@ def resume_command(
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a shell. Bytes that cannot be printed, such as those of a path that is not UTF-8, are
-    octal.
+    """The text quoted as one word of a shell command.
+
+    If the text is not printable, for example because a path is not UTF-8, its bytes are written in octal.
     """
     if text.isprintable():
         return shlex.quote(text)

@@ -1,4 +1,7 @@
-"""Reads from an answer's headers how long the server asks ralph to wait. Never raises, whatever the headers hold."""
+"""Reads from the headers of an answer how long the server asks ralph to wait.
+
+It raises no error for malformed headers.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RATE_LIMITED = 429
-# This is about three centuries; it keeps arithmetic on a 35-digit header finite.
+# About three centuries. Without this limit, a header of 35 digits would lead to numbers that are too large to add.
 LONGEST_WISH_S = 1e10
-# A reset header over a year ahead is no delay but a Unix time.
+# A number in a reset header that would be a delay of more than a year is a Unix time.
 _LONGEST_DELAY_S = 365 * 86400.0
 
 
 def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
-    """The wait that the server requests, in seconds from `now` (aware), 0 or more; None: it requests none.
+    """The seconds that the server asks ralph to wait from `now`, 0 or more. None if the server does not ask for a
+    wait.
 
-    `headers` has lower-case names. `retry-after-ms` wins over `retry-after` (seconds as integer or float, or an HTTP
-    date). Only if both are absent, the longest wait for a rate-limit reset counts, and only for limits that are
-    exhausted: the others say nothing about this failure. If the answer has a `date`, it replaces `now`, because the
-    local clock may be hours off.
+    `headers` has lower-case names, and `now` has a time zone. If the answer has a `date` header, that date replaces
+    `now`, because the local clock may be hours off. `retry-after-ms` takes precedence over `retry-after`, which is a
+    number of seconds or an HTTP date. If neither is present, the wait lasts until all exhausted rate limits have been
+    reset. Limits that are not exhausted did not cause this failure, so their resets do not count.
     """
     now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
@@ -32,7 +36,7 @@ def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> 
             return _bounded(milliseconds / 1000)
         return _delay_or_date(headers.get("retry-after", ""), now)
     waits_s = _exhausted_limits(headers, now, is_limited=status == RATE_LIMITED)
-    # One limit, so a 429 is about it.
+    # `x-ratelimit-*` headers describe a single limit, so a 429 is about that limit.
     if status == RATE_LIMITED or _is_used_up(headers, "x-ratelimit"):
         waits_s.append(_reset(headers.get("x-ratelimit-reset-ms", ""), now, unit_s=0.001))
         waits_s.append(_reset(headers.get("x-ratelimit-reset", ""), now, unit_s=1.0))
@@ -40,10 +44,10 @@ def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> 
 
 
 def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
-    """The seconds until the exhausted `anthropic-ratelimit-*` limits are reset.
+    """The seconds until each exhausted `anthropic-ratelimit-*` limit is reset, or None where the time is malformed.
 
-    A limit is exhausted if its header says that nothing remains. After a 429 (`is_limited`), a limit without such a
-    header counts as exhausted too.
+    A limit is exhausted if its `-remaining` header says that nothing remains. After a 429 (`is_limited`), a limit
+    without that header counts as exhausted too.
     """
     waits_s = []
     for name, value in headers.items():
@@ -68,7 +72,7 @@ def _delay_or_date(value: str, now: datetime) -> float | None:
 
 
 def _http_date(value: str) -> datetime | None:
-    """The moment that an HTTP date names, aware; None: the text is no date."""
+    """The date and time of an HTTP date, with a time zone. None if the text is not an HTTP date."""
     try:
         moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -77,9 +81,9 @@ def _http_date(value: str) -> datetime | None:
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
-    """The seconds until a limit is reset.
+    """The seconds until a limit is reset, or None if the value of the header is malformed or negative.
 
-    The header holds a delay or a Unix time, in units of `unit_s`, or a date and time.
+    The value is a number, or a date and time. The number is a delay or a Unix time, in units of `unit_s` seconds.
     """
     number = _number(value)
     if number is None:
@@ -97,7 +101,7 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 
 def _until(moment: datetime, now: datetime) -> float | None:
-    """Seconds until a moment. A moment that has passed gives 0: the request may be sent again at once."""
+    """The seconds until a moment, or 0 if the moment has passed. None if the difference is too large to compute."""
     try:
         return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
@@ -117,7 +121,10 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """The seconds, at most `LONGEST_WISH_S`; None: the number is negative, which makes no sense."""
+    """The seconds, limited to `LONGEST_WISH_S`.
+
+    None if the number is negative, because a negative wait makes no sense.
+    """
     if seconds < 0:
         return None
     return min(seconds, LONGEST_WISH_S)

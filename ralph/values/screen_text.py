@@ -1,9 +1,8 @@
-"""Makes foreign text fit to be shown to people: nothing in it acts on a terminal, hides, or looks like ralph's
-own.
+"""Makes text from models, tools, servers, files and records safe to show to people.
 
-Foreign text comes from models, tools, servers, files and records. Ralph's own lines begin with a word in
-brackets, `[retry]`, or with `ralph:`. Where a program reads, it gets the exact text instead; the writer decides
-that.
+After the conversion, the text cannot control the terminal, hide characters, or look like one of ralph's own lines.
+Ralph's own lines begin with a word in brackets, such as `[retry]`, or with `ralph:`. Output that a program reads
+contains the exact text instead.
 """
 
 from __future__ import annotations
@@ -12,33 +11,37 @@ import re
 from functools import cache
 
 FOREIGN = "| "
-"""The prefix of a foreign line that begins as ralph's own lines do."""
+"""The prefix for a line that begins like one of ralph's own lines but does not come from ralph."""
 
-# ECMA-48, with ESC or as one character (C1): CSI sequences; strings (OSC, DCS, PM, APC, SOS), up to the end of the line
-# where nothing ends them; other escapes.
+# The control sequences of ECMA-48, which begin with ESC or with a single character (C1): CSI sequences; strings (OSC,
+# DCS, PM, APC, SOS), which extend to the end of the line if nothing ends them; other escape sequences.
 _SEQUENCES = (
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]"
 )
 _LINE_SEPARATORS = "\u2028\u2029"
-# Control characters; marks, overrides and isolates of the direction; characters without width that only hide something.
-# Those that join or part letters and emoji (U+200C, U+200D) or choose their form (U+FE00-FE0F) are needed, and stay.
+# The characters that `visible` removes: control characters; characters that change the direction of text; characters
+# without width. Those that join or separate letters and emoji (U+200C, U+200D) or choose their form (U+FE00-FE0F) are
+# kept, because ordinary text needs them.
 _HIDDEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
-# Characters that may stand before a bracket unnoticed: neither a letter nor a digit nor ASCII; letters without a
-# shape.
+# Characters that a reader may not notice before a bracket: characters outside ASCII that are neither letters nor
+# digits, spaces and control characters of ASCII, and letters that are not visible.
 _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
 _BRACKETS = r"[\[\uff3b\u2045\u27e6\u2772\u3010\u3014\u3016]"
-# Between the letters of a name there may be characters without width: the joiners and selectors that are shown.
+# Between the letters of a name there may be invisible characters, because joiners and selectors are kept.
 _NAME = _UNNOTICED.join("ralph")
 _LIKE_OURS = rf"{_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
 
 
 def visible(text: str) -> str:
-    """The text without control sequences and characters that hide something. Line breaks and tabs stay."""
+    """The text without control sequences and without the characters in `_HIDDEN`, which may deceive a reader.
+
+    Line breaks and tabs are kept.
+    """
     if text.isprintable() or not _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").search(text):
         return text
     text = _compiled(_SEQUENCES).sub("", text)
@@ -47,24 +50,24 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """The visible text in one line, each line break a space: it cannot begin a line of its own."""
+    """The text as `visible` returns it, with a space for each line break."""
     return text if text.isprintable() else visible(text).replace("\n", " ")
 
 
 def foreign_lines(text: str) -> list[str]:
-    """The visible text, line by line, none of which looks like one of ralph's own."""
+    """The lines of the text as `visible` returns it. A line that looks like one of ralph's own gets a prefix."""
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 
 def json_for_terminal(line: str) -> str:
-    """The line's JSON value, written without characters that act on a terminal."""
+    """A line of JSON in which characters that would control a terminal are escaped. The JSON value is unchanged."""
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)
 
 
 def _looks_like_ours(line: str) -> bool:
-    # Nearly every line is decided by its first character.
+    # For nearly every line, the first character decides.
     if "!" <= line[:1] <= "~" and line[0] not in "[rR":
         return False
     return _compiled(_LIKE_OURS).match(line) is not None
@@ -72,9 +75,7 @@ def _looks_like_ours(line: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern, compiled when first used: most runs need none, and each would take part of a millisecond of
-    every start.
-    """
+    """The compiled pattern. It is compiled at the first use, because otherwise it would delay every start."""
     return re.compile(pattern, re.IGNORECASE)
 
 

@@ -1,7 +1,8 @@
-"""The row of a setting: its allowed values, its sources, the changes that a repository may make to it, and its meaning.
+"""The definition of one setting: its allowed values, its sources, the changes that a repository may make to it, and
+its meaning.
 
-A row stands in the annotation of the field that holds the value, whichever room that Struct is in;
-`ralph/settings/keys.py` collects them. This module reads no settings.
+A definition is written in the annotation of the Struct field that holds the setting's value. `ralph/settings/keys.py`
+collects the definitions of all packages. This module reads no settings.
 """
 
 from __future__ import annotations
@@ -18,41 +19,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_SECONDS = 31_536_000
-"""A year. Python's own waits overflow at about 292 years, and no run is meant to wait longer than a year."""
+"""A year, the longest time that a setting may have. Python's own waits overflow at about 292 years."""
 _MOST_DOLLARS = 1_000_000
-"""The highest price of a million tokens, and the highest budget of a run. Nobody sells tokens at a dollar each, and
-sums must stay finite.
-"""
+"""The highest amount in US dollars that a setting may have: the price of a million tokens, or the budget of a run.
+Above it, a price would be more than a dollar per token, and sums could become infinite."""
 _SHOWN_CHARS = 60
 
 
-# --- What a value must be
+# --- The allowed values of a setting
 
 
 class Kind(Struct, frozen=True):
+    """A rule for the values of a setting. Several settings may share it."""
+
     type: Any
-    """The type to which msgspec decodes a value, with a range if the type can express it."""
+    """The type to which msgspec decodes a value. It includes the range of the values if a type can express that
+    range."""
     says: str
-    """The allowed values in words that follow "must be"."""
+    """The allowed values in words, as they follow "must be" in an error message."""
     then: Callable[[Any], Any] | None = None
-    """A rule that a type cannot express. Takes the decoded value and returns the value to keep. Raises ValueError."""
+    """A function for a rule that a type cannot express. It takes the decoded value and returns the value to use, or
+    raises ValueError. None if there is no such rule."""
     is_secret: bool = False
-    """True: errors do not repeat a wrong value, which may be a key in the wrong place."""
+    """True if error messages must not repeat a wrong value, because it may be a key."""
 
     @property
     def plain_type(self) -> type:
-        """The type without its ranges."""
+        """The type without the range of its values."""
         plain: type = getattr(self.type, "__origin__", self.type)
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
-        """The value to keep. `is_text`: a number or a switch may be written as text, as it is in a variable.
+        """Decodes and checks a raw value, and returns the value to use.
 
-        Raises ValueError, whose text goes after the setting's name ("must be ...").
+        If `is_text` is True, a number or a boolean may be written as text, as in an environment variable. Raises
+        ValueError, whose text is meant to follow the setting's name ("must be ...").
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
-        except (ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are no text
+        except (ValidationError, UnicodeEncodeError):  # a variable may hold bytes that are not text
             given = "" if self.is_secret else f", not {_shown(raw)}"
             raise ValueError(f"must be {self.says}{given}") from None
         return value if self.then is None else self.then(value)
@@ -67,8 +72,9 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without surrounding white space. Raises ValueError if nothing is left, or if it holds characters that
-    are not printable.
+    """The text without surrounding white space.
+
+    Raises ValueError if the text is empty or contains characters that are not printable.
     """
     text = text.strip()
     if not text or not text.isprintable():
@@ -77,7 +83,10 @@ def printable(text: str) -> str:
 
 
 def duration_s(value: float | str) -> float:
-    """The seconds of a duration. A text may be `90`, `45s`, `30m`, `1h 30m` or `2d`."""
+    """The duration in seconds. A number is returned unchanged. A text may be `90`, `45s`, `30m`, `1h 30m` or `2d`.
+
+    Raises ValueError for any other text, and for a text that means 0 or more than a year.
+    """
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -107,7 +116,7 @@ POSITIVE_SECONDS = Kind(_PositiveSeconds, _SAYS_POSITIVE_SECONDS)
 SECONDS_OR_NONE = Kind(
     Annotated[float, Meta(le=MAX_SECONDS)], _SAYS_SECONDS, lambda seconds: max(seconds, 0.0)
 )
-"""Seconds; 0 or any negative number means that there is no maximum."""
+"""A maximum in seconds. 0 and negative numbers mean that there is no maximum."""
 LIST_OF_SECONDS = Kind(
     Annotated[tuple[_PositiveSeconds, ...], Meta(min_length=1)],
     f"a list of seconds, such as [5, 60, 300], each more than 0 and at most {MAX_SECONDS}",
@@ -131,28 +140,36 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}..."
 
 
-# --- What a file that came with a repository may do
+# --- Changes that a settings file in a repository may make
 
 
 class Tightening(Struct, frozen=True):
-    """A rule by which a file in a repository can tighten the values of trusted sources. It can do nothing else."""
+    """A rule that decides how a settings file in a repository may change a setting.
+
+    The file may have been written by somebody else. So with most rules it can make a setting stricter than the user's
+    own sources do, but not looser.
+    """
 
     says: str
     """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
-    """Takes the trusted value and the requested value, and returns the value to use. None: the requested value is
-    looser.
-    """
+    """Takes the value from the user's own sources and the value that the file requests. Returns the value to use, or
+    None if the requested value is looser."""
     joins_stronger: bool = False
-    """True: the rule also tightens the values of flags and variables. False: they replace the value of such a file."""
+    """True if the file also tightens a value that a flag or an environment variable sets. False if such a value
+    replaces the value of the file."""
 
 
-# From the tightest to the loosest. "custom" may be either, so that only "off" is known to be tighter.
+# The retry policies from the strictest to the loosest. "custom" is missing because its numbers decide how strict it
+# is: compared with it, only "off" is known to be stricter.
 _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """The requested bound; None: it is looser than the trusted bound. A trusted bound of None or 0 means no bound."""
+    """Returns the requested bound, or None if it is looser than the trusted bound.
+
+    A trusted bound of None or 0 means that there is no bound.
+    """
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -166,17 +183,20 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names that both lists allow; None: the requested list is looser. A trusted None allows all names."""
+    """Returns the names that both lists allow, or None if the requested list allows all trusted names and more.
+
+    If `trusted` is None, all names are allowed.
+    """
     if trusted is None:
         return requested
-    # Reading is allowed in any case.
+    # Read-only tools are left out of the comparison, because the setting allows them in any case.
     if set(requested) - set(READ_ONLY) > set(trusted) - set(READ_ONLY):
         return None
     return tuple(name for name in trusted if name in requested)
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names in either list of forbidden tools; None: the requested list is looser."""
+    """Returns the tools that either list forbids, or None if the requested list is only a part of the trusted one."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -189,67 +209,73 @@ NARROWS = Tightening("narrows", _fewer, joins_stronger=True)
 ADDS = Tightening("adds", _more, joins_stronger=True)
 
 
-# --- The row
+# --- The definition of a setting
 
 
 class Takes(enum.Enum):
-    """The words of the command line that belong to a flag."""
+    """The ways in which a flag takes its values from the command line."""
 
     ONE = enum.auto()
-    """One word, of the type of the setting's kind. A switch takes none, and has a `--no-` form beside it."""
+    """The flag takes one word, which has the type of the setting. The flag of a boolean setting takes no word, and
+    has a second form that begins with `--no-`."""
     JOINED = enum.auto()
-    """Several texts: the flag is repeated, or commas separate them. The setting gets one text with commas."""
+    """The flag takes several texts. The user repeats the flag, or separates the texts by commas. The setting's value
+    is one text, in which commas separate them."""
     NAMES = enum.auto()
-    """Several names: the flag is repeated, or commas or spaces separate them in one word."""
+    """The flag takes several names. The user repeats the flag, or separates the names by commas or spaces within one
+    word."""
     WORDS = enum.auto()
-    """Several names, as for `NAMES`; all words up to the next option belong to the flag."""
+    """The flag takes several names, as with `NAMES`. In addition, all words up to the next option belong to the
+    flag."""
 
 
 class Flag(Struct, frozen=True):
-    """An option of `ralph run`."""
+    """A flag of `ralph run` that sets a setting."""
 
     spelling: str
     help: str
     metavar: str | None = None
-    """The value's name in the help."""
+    """The name of the value in the help, or None for typer's own choice."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
-    """The only texts that the flag accepts; empty: any text."""
+    """The only values that the flag accepts. If this is empty, the flag accepts any text."""
     other_spellings: tuple[str, ...] = ()
 
 
 class Key(Struct, frozen=True):
-    """One setting."""
+    """The definition of one setting. It is written in the annotation of the Struct field with the setting's value."""
 
     kind: Kind
     meaning: str = ""
-    """The setting's meaning as one line of Markdown, for the list of keys in docs/settings.md."""
+    """The setting's meaning as one line of Markdown. It appears in the list of keys in docs/settings.md."""
     flag: Flag | None = None
     variable: str | None = None
-    """A variable of the environment."""
+    """The environment variable that sets the setting, or None if there is no such variable."""
     read: Callable[[str], object] | None = None
-    """Converts the variable's text; None: the kind converts it."""
+    """Converts the text of the environment variable. If this is None, `kind` converts it."""
     in_repository: Tightening | None = None
-    """How a file that lies in the working directory may tighten it; None: not at all (exit 78)."""
+    """How a settings file in the working directory may change the setting. None means that such a file must not
+    contain the setting (exit 78)."""
     is_in_files: bool = True
-    """False: the setting is about one run, so only its flag sets it."""
+    """False if settings files cannot contain the setting, because it concerns a single run. Only the flag sets it
+    then."""
     name: str = ""
-    """Table and key, with a dot between; `ralph/settings/keys.py` fills it in."""
+    """The table and the key, joined by a dot. `ralph/settings/keys.py` fills this in."""
     default: Any = None
-    """The field's default; `ralph/settings/keys.py` fills it in too."""
+    """The default of the field. `ralph/settings/keys.py` fills this in."""
 
     @property
     def spelling(self) -> str:
-        """The flag's spelling; empty if there is no flag."""
+        """The spelling of the flag, or an empty text if the setting has no flag."""
         return self.flag.spelling if self.flag else ""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Flag and variable, as far as there are any."""
+        """The spelling of the flag and the name of the variable. One that does not exist is left out."""
         return tuple(place for place in (self.spelling, self.variable) if place)
 
     def from_variable(self, text: str) -> Any:
-        """The value that a variable's text means. Raises ValueError as `Kind.decoded` does."""
+        """The setting's value for a variable's text. Raises ValueError, as `Kind.decoded` does."""
         return (
             self.kind.decoded(text, is_text=True) if self.read is None else self.kind.decoded(self.read(text))
         )

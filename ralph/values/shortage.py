@@ -1,4 +1,7 @@
-"""Recognises that the machine has no thread, process, memory or file descriptor left. Such a shortage passes."""
+"""Recognises errors that mean that the machine has no thread, process, memory or file descriptor left.
+
+Ralph treats such a shortage as temporary.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,24 @@ _MISSING = {
     errno.ENOMEM: "memory",
     errno.ENOBUFS: "memory",
 }
-# The message for an extension module that cannot be loaded; the error has no code.
+# Parts of the messages that the dynamic loader gives if an extension module cannot be loaded. Such an error has no
+# error number.
 _LOADER_SAYS = {
     "Too many open files": "file descriptor",
     "Cannot allocate memory": "memory",
     "failed to map segment": "memory",
 }
 _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "memory"}
-"""CPython's messages for a shortage; CPython raises them without the system's error."""
+"""Messages of a RuntimeError by which CPython reports a shortage. Such an error has no error number."""
 
 
 def line_with_advice(error: ShortageError) -> str:
-    """One line about the shortage, for the person whose run it ends."""
+    """One line that names the shortage and gives advice to the user."""
     return f"{error}: {ADVICE}"
 
 
 class ShortageError(OSError):
-    """The machine has none left of `missing`: "thread", "process", "memory" or "file descriptor"."""
+    """The machine has run out of `missing`, which is "thread", "process", "memory" or "file descriptor"."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(errno.EAGAIN, f"this machine has no {missing} left")
@@ -46,7 +50,7 @@ class ShortageError(OSError):
 
 
 def shortage_of(error: BaseException) -> ShortageError | None:
-    """The shortage that caused an error; None: something else did."""
+    """The shortage that caused an error, or None if the error has another cause."""
     for cause in causes_of(error):
         if isinstance(cause, ShortageError):
             return cause
@@ -57,7 +61,7 @@ def shortage_of(error: BaseException) -> ShortageError | None:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes, including those that a library has hidden by `from None`."""
+    """The error and its causes, including causes that a library has hidden with `from None`."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -71,7 +75,7 @@ def _missing(cause: BaseException) -> str | None:
         return _CPYTHON_SAYS.get(str(cause))
     if isinstance(cause, ImportError):
         return next((missing for words, missing in _LOADER_SAYS.items() if words in str(cause)), None)
-    # Errors of name lookup and TLS are system errors too, with numbers of their own.
+    # Errors of name lookup and TLS are OSErrors too, but have error numbers of their own.
     if isinstance(cause, OSError) and type(cause).__module__ == "builtins":
         return _MISSING.get(cause.errno or 0)
     return None

@@ -1,4 +1,7 @@
-"""Decodes standard JSON up to a limited depth. All JSON from a server is decoded here. Pure."""
+"""Decodes standard JSON with limited nesting. No I/O happens here.
+
+It is meant for JSON from elsewhere, such as answers of servers, reports of models and control lines.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,30 @@ from typing import Any, NoReturn
 import msgspec
 
 DEEPEST = 100
-"""The deepest level of nesting that is accepted, so that accepted values can be walked by recursion."""
+"""The maximum depth of nesting. It is so low that recursive functions can process every accepted value."""
 
 
 def strict_json(text: str) -> Any:
     """The value of a JSON text.
 
-    Raises ValueError if the text is not standard JSON (NaN, Infinity and numbers beyond a float are not), or if the
-    value is nested too deeply. Raises RecursionError if it is nested so deeply that Python cannot decode it.
+    Raises ValueError if the text is not standard JSON. NaN, Infinity and numbers too large for a float are not
+    standard. Raises ValueError also if the value is nested more than `DEEPEST` levels deep, and RecursionError if
+    Python cannot decode the nesting at all.
     """
     try:
         value = _QUICK.decode(text)
-    except (
-        ValueError
-    ):  # it refuses half characters, which may join later, and describes a fault in less detail
+    except ValueError:
+        # msgspec also refuses half of a surrogate pair, although the other half may arrive in the next delta. And the
+        # messages of the standard library describe a fault in more detail.
         value = _EXACT.decode(text)
-    # Counting brackets is quick, and hardly any text has this many of them.
+    # Counting brackets is quick, and hardly any text has so many that the depth must be measured.
     if text.count("[") + text.count("{") > DEEPEST and _is_deeper(value, DEEPEST):
         raise ValueError(f"nested deeper than {DEEPEST}")
     return value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether the value is nested deeper than `levels`. Goes level by level, without recursion."""
+    """Whether the value is nested more than `levels` deep. The function uses no recursion."""
     level = [value]
     for _ in range(levels):
         level = [
@@ -61,9 +65,10 @@ _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def with_whole_keys(value: Any) -> Any:
-    """The JSON value without the keys that hold half of a surrogate pair, at any depth.
+    """The JSON value without the entries of objects whose key contains half of a surrogate pair, at any depth.
 
-    msgspec compares keys as UTF-8 and cannot convert an object with such a key; no key that ralph knows is one.
+    msgspec encodes keys as UTF-8 to compare them, so it cannot convert an object with such a key. Ralph reads none of
+    these entries.
     """
     if isinstance(value, dict):
         return {key: with_whole_keys(one) for key, one in value.items() if _is_whole(key)}

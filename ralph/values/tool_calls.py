@@ -1,4 +1,4 @@
-"""The vocabulary of tools: their definitions, the model's calls, and the results."""
+"""The types for tools: their definitions, the model's calls, and the results of the calls."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FINAL_REPORT = "final_report"
-"""The tool with which a model ends a task that requires a report. It runs nothing: `values/report.py` takes the call.
-"""
+"""The name of the tool that the model calls to end a task that requires a report. A call runs nothing;
+`values/report.py` checks its arguments."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""Tools whose effect is one file's new content: a later check can tell whether the write was done."""
+"""Tools that write one file. Ralph records a checksum of the new content before a call, so that it can check after a
+crash whether the file was written."""
 
 Block = dict[str, Any]
-"""One content block as it stands on the wire; unknown kinds are carried verbatim."""
+"""One content block of a message, as JSON for the API. Blocks of unknown types are passed on unchanged."""
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as the model sees it. `input_schema` is JSON Schema, `type: object` at the top."""
+    """A tool as the model sees it. `input_schema` is a JSON Schema whose top level has `type: object`."""
 
     name: str
     description: str
     input_schema: dict[str, Any]
     is_read_only: bool = False
-    """Read-only calls of one message may run in parallel, and again after a crash."""
+    """True if the tool changes nothing. Calls of such a tool may run in parallel, and may be repeated after a
+    crash."""
 
 
 class ToolCall(Struct, frozen=True):
-    """A call the model made. `id` is the API's `tool_use` id."""
+    """A tool call by the model. `id` is the API's `tool_use` id."""
 
     id: str
     name: str
@@ -39,32 +41,39 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolOutput(Struct, frozen=True):
-    """The result of a tool: text, or content blocks (text and image) in wire form."""
+    """The result of a tool. It is a text, or a series of text and image blocks as the API expects them."""
 
     content: str | tuple[Block, ...]
     is_error: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The content of files that the model knows from this result, by path. It is for the journal alone, and no
-    part of the block.
-    """
+    """The files that the model knows from this result. It maps each path to the SHA-256 of the content in hex or, for
+    a large file, to its inode, size and modification time. It is written to the journal, and is not sent to the
+    API."""
+    is_denied: bool = False
+    """Whether the sandbox denied something to the call. It is neither written to the journal nor sent to the API."""
 
 
 class FileChange(Struct, frozen=True):
-    """A call's planned change to one file, by content: enough to tell later whether it was done."""
+    """The change that a tool call is about to make to one file, described by checksums.
+
+    With them, ralph can tell after a crash whether the change was made.
+    """
 
     path: str
-    """Absolute, links followed."""
+    """The absolute path, with symbolic links resolved."""
     before: str | None
-    """SHA-256 of the content, in hex; None: the file did not exist."""
+    """The SHA-256 of the old content in hex, or None if the file did not exist."""
     after: str
+    """The SHA-256 of the new content in hex."""
 
     @property
     def is_real(self) -> bool:
+        """Whether the new content differs from the old one."""
         return self.before != self.after
 
 
 class ToolResult(Struct, frozen=True):
-    """An output bound to its call."""
+    """The output of a tool, with the id of the call that it answers."""
 
     tool_use_id: str
     output: ToolOutput

@@ -1,7 +1,7 @@
-"""Chooses the tools of a run from the user's options, and checks the names in them. Pure.
+"""Selects the tools of a run from the user's options, and checks the names in them. No I/O happens here.
 
-Refuses a name that neither ralph nor another known program has for a tool: a typing mistake must not allow or forbid a
-tool unnoticed.
+It refuses names that belong neither to a tool of ralph nor to a tool of Claude Code. Otherwise, a mistyped name would
+have no effect, and the user would not notice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
-"""The word for all tools in `--tools`, as SDKs send it."""
+"""The value of `--tools` that stands for all tools. SDKs send it."""
 
-# Tools of Claude Code: those of its tools reference (https://code.claude.com/docs/en/tools-reference, read 2026-11)
-# and those of earlier versions, which scripts still name. ralph does not have them, so that taking one away or
-# allowing it changes nothing.
+# Tools of Claude Code: those in its tools reference (https://code.claude.com/docs/en/tools-reference, read
+# 2026-11), and those of earlier versions, which scripts still name. Ralph does not have these tools, so an option
+# that allows or forbids one of them changes nothing.
 _ELSEWHERE = frozenset(
     [
         "Agent",
@@ -73,16 +73,19 @@ _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether a tool exists in other programs, but not in ralph.
+    """Whether the name belongs to a tool that Claude Code has and ralph does not have, MCP tools included.
 
-    The name may be followed by a pattern of its calls in parentheses.
+    A pattern in parentheses may follow the name.
     """
     form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
 
 def check_tool_name(name: str) -> None:
-    """Check a tool's name. Raises ValueError, whose text follows the option's name."""
+    """Raises ValueError if the name belongs to no known tool.
+
+    The text of the error is meant to follow the name of the option.
+    """
     if name in TOOL_NAMES or is_elsewhere(name):
         return
     tools = ", ".join(TOOL_NAMES)
@@ -104,7 +107,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that ralph has no tool for."""
+    """The names that belong to no tool of ralph."""
     return tuple(name for name in names if name not in TOOL_NAMES)
 
 
@@ -113,7 +116,8 @@ def enabled_tools(
 ) -> tuple[str, ...]:
     """The tools that a run may use.
 
-    `exact`: only these tools; None: all tools. `allowed`: only these tools and the read-only ones; None: all tools.
+    `exact` lists the only tools to use; None means all tools. `allowed` lists tools that are allowed in addition to
+    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)

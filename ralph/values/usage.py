@@ -1,4 +1,4 @@
-"""Tokens and money, added up per model. An unknown cost is None, never 0."""
+"""Counts tokens and costs per model. An unknown cost is None and never 0."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from ralph.values.models import ModelFacts
 
 
-# No answer has this many tokens; a larger number is a mistake, and arithmetic with huge ones raises.
+# No answer has this many tokens. A larger number is a mistake, and arithmetic with very large integers raises errors.
 _NONSENSE = 10**12
 
 
 class TokenUsage(Struct, frozen=True):
-    """Token counts of one answer, or a sum of them.
+    """The token counts of one answer, or a sum of such counts.
 
-    `input` counts tokens that were neither written to nor read from the cache, as the API does.
+    `input` counts the tokens that were neither written to the cache nor read from it, as in the API.
     """
 
     input: int = 0
     output: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
-    """The part of `cache_write` that is billed at the 1-hour price."""
+    """The part of `cache_write` that is billed at the price of the 1-hour cache."""
     cache_read: int = 0
 
     @property
@@ -48,16 +48,16 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """The model's facts, as they were known when tokens were last added."""
+    """The facts about the model that were known when tokens were last added, or None if the model was unknown."""
 
 
 class RunUsage(Struct, frozen=True):
-    """The usage of a run, by model name. Immutable: `plus` gives the next one."""
+    """The usage of a run, by the id of the model. It is immutable: `plus` returns a new object."""
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """The usage with `tokens` added. `facts`: the known facts of the target's model, above all its price."""
+        """Returns the usage with `tokens` added to those of `model`. `facts` are the known facts about that model."""
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
@@ -69,13 +69,14 @@ class RunUsage(Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float | None:
+        """The cost of all models in USD, or None if the cost of any of them is unknown."""
         costs = [usage.cost_usd for usage in self.by_model.values()]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
 
 
 def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
-    """Read the API's `usage` object; absent, null and nonsensical counts are 0."""
+    """Reads the API's `usage` object. A count that is missing, null or invalid becomes 0."""
     detail = usage.get("cache_creation")
     return TokenUsage(
         input=_count(usage, "input_tokens"),
@@ -87,7 +88,10 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
-    """The price of one answer in USD; None where it is unknown. No tokens cost nothing."""
+    """The cost of one answer in USD, or None if the price is unknown.
+
+    An answer without tokens costs 0 in any case.
+    """
     if tokens == TokenUsage():
         return 0.0
     price = facts.price_for(tokens.prompt) if facts else None
@@ -104,7 +108,11 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """The tokens of a whole answer, as the server counts them; if it does not count, the greatest possible numbers."""
+    """The tokens of a complete answer, as the server counted them in its `usage` object.
+
+    If the server gave no count for the prompt or for the answer, the caller's estimate is used instead:
+    `prompt_tokens` or `answer_tokens`.
+    """
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)

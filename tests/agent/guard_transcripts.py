@@ -1,4 +1,6 @@
-"""What models really do for a long time: runs that a guard must leave alone, and loops that it must end."""
+"""Transcripts of what models really do for a long time: runs that a guard must leave alone, and loops that it must
+end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def bash(command: str, output: str = "(no output)", status: int = 0) -> Step:
 
 
 def edit(path: str, number: int) -> Step:
-    """One that changes the file, from one state to the next."""
+    """A step that changes the file from state `number` to the next state."""
     change = FileChange(f"/work/{path}", f"sha-{number}", f"sha-{number + 1}")
     return step(
         "Edit",
@@ -46,7 +48,7 @@ def failed_edit(path: str, old: str) -> Step:
 
 
 def empty_write(path: str, content: str = "x = 1\n") -> Step:
-    """One that writes what is there."""
+    """A step that writes the content that the file already has."""
     change = FileChange(f"/work/{path}", "sha-1", "sha-1")
     return step("Write", f"Wrote {path}.", file_path=path, content=content)._replace(change=change)
 

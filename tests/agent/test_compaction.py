@@ -1,4 +1,6 @@
-"""A context that is full becomes a fresh one, whatever made it full and however the summary fails; and it always ends."""
+"""A full context must become a fresh one, whatever filled it and however the summary fails. This must always
+end.
+"""
 
 from __future__ import annotations
 
@@ -460,7 +462,7 @@ _ODD_ANSWERS: dict[str, Any] = {
 
 
 class MoodyServer(SmallServer):
-    """Its window is another one for each request, and so is its mood."""
+    """A server whose window and behaviour change with each request."""
 
     def __init__(self, windows: list[int], moods: list[str], turns: int, bytes_per_token: float) -> None:
         super().__init__([works(number) for number in range(turns)], bytes_per_token=bytes_per_token)

@@ -1,4 +1,4 @@
-"""A fresh context holds the task word for word and nothing of the old one's blocks; escalation ends."""
+"""A fresh context contains the task word for word and no block of the old context. Repeated compaction ends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def texts(blocks: Sequence[Block]) -> str:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Message]:
-    """Valid ones, with everything in them that must not go on."""
+    """Valid conversations that contain everything that a fresh context must not contain."""
     # Neither a secret nor the name of a block can be drawn by accident.
     alphabet = st.characters(codec="utf-8", exclude_categories=["Lu"], exclude_characters="_")
     words = st.text(alphabet, min_size=1, max_size=60).map(lambda drawn: f"w{drawn}")
@@ -96,7 +96,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
 
 def without_tasks(blocks: Sequence[Block]) -> list[Block]:
     own = [block for task in TASKS for block in task]
-    return [block for block in blocks if not any(block is kept for kept in own)]
+    return [block for block in blocks if block not in own]
 
 
 @given(histories(), st.integers(0, 20_000))

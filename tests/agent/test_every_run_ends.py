@@ -1,4 +1,4 @@
-"""Whatever a model answers, for ever: the run ends, in one outcome, and says so truly."""
+"""Whatever a model answers for ever, the run must end with one true outcome."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ KINDS: dict[str, Callable[[int], Answer | Exception]] = {
     "denied": lambda n: HttpError(401, None, ""),
 }
 GETS_SOMEWHERE = {"new call", "two calls", "bad report and call"}
-"""A model that does this for ever is only ended by a limit."""
+"""Kinds of answers after which only a limit ends the run, because each of them makes progress."""
 
-# Useless answers of a turn, and before each of them pauses and answers that were cut.
+# Each turn may have useless answers, and before each of these there may be pauses and answers that were cut.
 MOST_ACCEPTED_A_TURN = (1 + 3) * (1 + 10 + 3)
 MOST_REQUESTS = 3_000
 
 
 class Model:
-    """Goes on for ever in the same rhythm."""
+    """A model that repeats the same sequence of answers for ever."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = cycle(kinds)
@@ -119,7 +119,7 @@ def rhythms(draw: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
 def test_a_run_ends_in_one_outcome_whatever_the_model_does_for_ever(
     rhythm: tuple[list[str], dict[str, Any]],
 ) -> None:
-    """`Played` looks at the conversation, the journal to the byte, and that a report is told once."""
+    """`Played` checks the conversation, the journal to the byte, and that a report is announced once."""
     kinds, options = rhythm
     limits, form = options["limits"], options["form"]
     played = Rhythm(kinds, **options)
@@ -141,7 +141,7 @@ def test_a_run_ends_in_one_outcome_whatever_the_model_does_for_ever(
 
 
 def allowed_exit_codes(kinds: Sequence[str], limits: LimitSettings, form: ReportForm | None) -> set[int]:
-    """What the table of outcomes leaves for a model of this kind."""
+    """The exit codes that are possible with a model that gives these kinds of answers."""
     codes = {4}  # circles, empties, refusals, pauses
     if form is None or {"payload in text", "good report"} & set(kinds):
         codes.add(0)

@@ -1,4 +1,4 @@
-"""Which turn is the final one, when the model is warned before it, and as what a forced end counts."""
+"""Tests which turn is the final one, when the model is warned before it, and which outcome a forced end has."""
 
 from __future__ import annotations
 

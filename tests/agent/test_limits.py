@@ -1,4 +1,4 @@
-"""Turns, money and time end a run where the contract says, and nowhere else."""
+"""Limits on turns, money and time end a run exactly where the specification says."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ SAVE = "Save your work now"
 
 
 def turns_of(count: int) -> list[Answer]:
-    """Answers with a call each that leads somewhere."""
+    """Answers with one call each, all of them different."""
     return [answer(call(f"c{n}", text=f"step {n}")) for n in range(count)]
 
 
 def told(played: Played, words: str) -> list[int]:
-    """Requests whose last message says so."""
+    """The indices of the requests whose last message contains these words."""
     return [n for n in range(played.calls_made) if words in json.dumps(played.sent(n)[-1])]
 
 
@@ -241,7 +241,9 @@ def test_the_budget_is_one_over_all_tasks_of_a_process() -> None:
 
 
 class HonestServer:
-    """Bills at most what was announced: the bytes at two a token, and `max_tokens`; fails now and then."""
+    """A server that never bills more than the worst case, which is one token for two bytes of the request, and
+    `max_tokens`. It fails now and then.
+    """
 
     def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw = draw
@@ -252,7 +254,7 @@ class HonestServer:
     def next(self, body: bytes) -> Answer:
         draw = self.draw
         asked = json.loads(body)
-        # The worst case often, or no budget would ever be in danger.
+        # The worst case is drawn often, because otherwise no budget would be in danger.
         prompt = len(body) // 2 // self.divisor
         written = draw(st.sampled_from([0, prompt // 2, prompt]), label="written")
         read = draw(st.sampled_from([0, prompt - written]), label="read")
@@ -332,7 +334,9 @@ def test_the_budget_is_never_overshot(data) -> None:
 
 
 def _bodies_of_a_chain_differ(played: Played) -> list[tuple[str, int]]:
-    """Targets that were sent different bytes within one use of the call site."""
+    """The targets that received different bytes in one chain of retries, with the number of the event that ended
+    the chain.
+    """
     bodies = iter(played.client.bodies)
     found = []
     sent: dict[str, set[bytes]] = defaultdict(set)
@@ -383,7 +387,7 @@ def test_a_wait_that_would_outlast_the_run_is_not_begun() -> None:
 
 
 def spending(*shares: float) -> list[Answer]:
-    """Turns that cost so many tenths of 100,000 tokens of output each."""
+    """Answers that cost the given shares of 10,000 output tokens."""
     return [
         answer(call(f"s{n}", text=str(n)), usage={"input_tokens": 0, "output_tokens": round(share * 1e4)})
         for n, share in enumerate(shares)
@@ -449,7 +453,7 @@ def test_every_turn_is_announced_with_its_number() -> None:
 
 @pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
 def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits: LimitSettings) -> None:
-    # Of two turns the last one is final; of five the fourth is told that the limit is near.
+    # With a limit of two turns, the last one is final. With five, the fourth is told that the limit is near.
     first = [*turns_of((limits.max_turns or 0) - 1), answer(text("So far."))]
     played = Played(*first, DONE, DONE, limits=limits)
     assert played.ended.exit_code == 3

@@ -1,4 +1,6 @@
-"""Runs that go round in circles end, and long ones that get somewhere go on: the guards, on the real loop."""
+"""The guards in the real agent loop: a run that repeats itself must end, and a long run that makes progress must
+not.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +174,7 @@ def test_edit_and_test_run_on_however_equal_the_test_is() -> None:
 
 
 class Recorded(FakeToolbox):
-    """Answers each call as the transcript says."""
+    """A toolbox that answers each call as a transcript says."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         super().__init__()

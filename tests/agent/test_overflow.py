@@ -1,4 +1,6 @@
-"""The window and the prompt that a refusal names, in the words of each server, and none where it does not."""
+"""The sizes of the window and of the prompt that a server names when it refuses a request, in the words of each
+server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The final report: when it is accepted, what a failed one costs, and what stands in where none came."""
+"""The final report: when it is accepted, what a failed one costs, and what replaces it if none came."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.report import STATUSES
 from ralph.values.tool_calls import FINAL_REPORT
 from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
-from tests.fakes.played import DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
+from tests.fakes.played import ANY_FORM, DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -168,6 +168,11 @@ def test_a_collapsed_run_has_one_final_turn_and_ends_as_failed() -> None:
     assert (played.ended.exit_code, played.ended.outcome) == (1, Outcome.TASK_FAILED)
     assert played.result["subtype"] == "error_max_structured_output_retries"
     assert played.result["final_report"]["final_report_attempts"] == 5
+    [notice] = played.last_words(1)
+    assert notice.startswith(
+        "System notice: No final report has been accepted so far. This is the final turn"
+    )
+    assert "too often" not in notice, "it failed once"
 
 
 def test_the_turn_of_four_bad_reports_becomes_final_and_has_one_answer_left() -> None:
@@ -204,6 +209,14 @@ def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
     assert "as text" not in told
     assert played.ended.exit_code == 0
     assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 2, 2, "max_turns")]
+
+
+def test_one_turn_is_the_final_one_at_once() -> None:
+    played = Played(answer(call("e1")), answer(report()), form=PLAIN_FORM, limits=LimitSettings(max_turns=1))
+    assert (played.ended.exit_code, played.ended.num_turns, played.ran) == (0, 1, [])
+    assert played.last_words(0)[-1].startswith(
+        "System notice: The limit of 1 turn is reached. This is the final turn: nothing but a call of final_report"
+    )
 
 
 # -- Reports in text. --------------------------------------------------------------------------------------------
@@ -281,8 +294,79 @@ def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
     assert "Touch" not in played.ran
 
 
+SUCCESS = text('{"status": "success", "summary": "All tests pass."}')
+PROMISES = {
+    "plain": (PLAIN_FORM, answer(SUCCESS)),
+    "payload": (PAYLOAD_FORM, IN_TEXT),
+    "anything": (ANY_FORM, answer(text("[1, 2]"))),
+}
+TAKEN_BACK = answer(text("I was wrong: 3 tests fail."), call("back"))
+
+
+@every_row("name", PROMISES)
+def test_a_report_that_a_call_took_back_gives_way_to_another_and_is_no_end_without_one(name: str) -> None:
+    form, promise = PROMISES[name]
+    refused = [answer(call(f"x{n}", "Touch")) for n in range(4)]
+    own = answer(report(status="failure", summary="3 tests fail."))
+    for last, exit_code, source in (([*refused[:1], own], 1, "tool_call"), (refused, 3, "synthetic")):
+        played = Played(promise, TAKEN_BACK, *last, form=form, limits=LimitSettings(max_turns=2))
+        assert (played.ended.exit_code, played.calls_made) == (exit_code, 2 + len(last))
+        assert (played.result["final_report"]["source"], played.ran) == (source, ["back"])
+        assert "structured_output" not in played.result
+
+
+def test_a_report_that_was_taken_back_is_no_success_when_time_runs_out() -> None:
+    played = Played(answer(SUCCESS), TAKEN_BACK, TimeIsUp("over"), form=PLAIN_FORM)
+    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (124, "synthetic")
+
+
+def test_a_report_that_was_taken_back_is_no_success_when_the_context_overflows() -> None:
+    """The requests for a summary are refused too, and the rest does not fit either, so that the final turn
+    follows.
+    """
+    too_long = HttpError(400, None, "{}", message="prompt is too long: 250000 tokens > 200000 maximum")
+    played = Played(answer(SUCCESS), TAKEN_BACK, *[too_long] * 9, form=PLAIN_FORM)
+    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (3, "synthetic")
+
+
+def test_a_report_in_text_beside_a_call_of_the_tool_that_fails_is_taken_back_by_it() -> None:
+    both = answer(*IN_TEXT.content, report("bad", payload=1))
+    last = answer(report(status="failure", summary="No."))
+    played = Played(echo(), both, last, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (1, "tool_call")
+
+
+def test_a_report_that_was_dropped_is_forgotten_once_the_model_is_told() -> None:
+    """The final turn follows at once, and its requests get empty answers."""
+    played = Played(*[IN_TEXT] * 4, *[answer()] * 4, form=PAYLOAD_FORM)
+    assert (played.ended.exit_code, played.result["final_report"]["source"]) == (1, "synthetic")
+    assert "structured_output" not in played.result
+
+
+BESIDE_A_CALL = answer(SUCCESS, call("x", "Touch"))
+BESIDE_A_REFUSED_CALL = {
+    # name: (what follows in the only turn, exit code, source, requests)
+    "a report": ([answer(report(status="failure", summary="3 tests fail."))], 1, "tool_call", 2),
+    "nothing": ([answer(), answer(call("y", "Touch")), answer(call("z", "Touch"))], 0, "text", 4),
+    "other words": (
+        [answer(text("I was wrong: 3 tests fail.")), *[answer(call("y", "Touch"))] * 4],
+        3,
+        "synthetic",
+        4,
+    ),
+}
+
+
+@every_row("name", BESIDE_A_REFUSED_CALL)
+def test_a_report_in_text_beside_a_refused_call_counts_unless_something_else_is_said(name: str) -> None:
+    after, exit_code, source, requests = BESIDE_A_REFUSED_CALL[name]
+    played = Played(BESIDE_A_CALL, *after, form=PLAIN_FORM, limits=LimitSettings(max_turns=1))
+    assert (played.ended.exit_code, played.calls_made) == (exit_code, requests)
+    assert played.result["final_report"]["source"] == source
+
+
 def paid(*answers: Answer, max_turns: int | None = None) -> Played:
-    """Answers of 2,000 dollars each, as many as the budget buys."""
+    """Answers of 2,000 dollars each. The budget is enough for exactly these."""
     costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
     usage = {"input_tokens": 0, "output_tokens": 2_000}
     script = [answer(*one.content, usage=usage) for one in answers]
@@ -399,8 +483,8 @@ ENDS = {
         "tool_use",
         "SIGTERM",
     ),
-    "refusal": (
-        lambda: Played(answer(text("No."), stop_reason="refusal"), form=PLAIN_FORM),
+    "refusal": (  # a report inside a refusal does not count
+        lambda: Played(answer(text("No."), report(), stop_reason="refusal"), form=PLAIN_FORM),
         4,
         "no_progress",
         1,
@@ -466,7 +550,7 @@ def test_each_task_has_a_report_of_its_own_and_counts_afresh() -> None:
 
 
 def killed_behind(*script: Answer, kinds_cut: int = 1) -> FakeJournal:
-    """A journal that ends behind the last answer: nothing of its calls, and no end."""
+    """A journal that ends with the last answer, without the results of its calls and without an end."""
     played = Played(*script, DONE, form=PLAIN_FORM)
     records = played.journal.records
     last = max(n for n, record in enumerate(records) if record.kind == "assistant")

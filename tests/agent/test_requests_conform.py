@@ -1,4 +1,4 @@
-"""Every kind of request that ralph sends is one that the official SDK's request types allow."""
+"""Every kind of request that ralph sends must fit the request types of the official SDK."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_poli
 from ralph.settings.merge import load_settings
 from ralph.tools.definitions import READ
 from ralph.values.errors import StreamParse
-from ralph.values.models import MODELS, facts_of
+from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.api.streams import streams
@@ -44,7 +44,7 @@ EFFORTS = (None, "low", "medium", "high", "xhigh", "max")
 
 
 class Sent:
-    """A run with the real tools, settings and system prompt against a script; its requests, each looked at."""
+    """A scripted run with the real tools, settings and system prompt. Each of its requests is checked."""
 
     def __init__(self, cwd: Path, *script: Answer | BaseException, prompts=None, **flags: object) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(cwd / "home"), "ANTHROPIC_API_KEY": "sk-ant-1"}
@@ -76,14 +76,14 @@ class Sent:
 
     @property
     def last(self) -> list[dict[str, Any]]:
-        """The newest message's blocks in the newest request, without cache markers."""
+        """The blocks of the last message in the last request, without cache markers."""
         blocks = self.bodies[-1]["messages"][-1]["content"]
         return [{name: value for name, value in b.items() if name != "cache_control"} for b in blocks]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def official() -> None:
-    """The import of the types takes a second: outside of every test."""
+    """Imports the SDK's types before the tests, because that takes a second."""
     request_problems({})
 
 
@@ -92,14 +92,25 @@ def run(tmp_path: Path) -> Callable[..., Sent]:
     return lambda *script, **options: Sent(tmp_path, *script, **options)
 
 
-@every_row("model", [*MODELS, "claude-opus-4-5-20251101", "sonnet", "qwen3:30b"])
-def test_the_first_request_to_every_model_conforms_at_every_effort(run, model) -> None:
-    for effort in EFFORTS:
-        (body,) = run(DONE, name=model, effort=effort).bodies
-        assert {tool["name"] for tool in body["tools"]} == {"Read", "Write", "Edit", "Bash", "Glob", "Grep"}
-        facts = facts_of(body["model"])
-        assert facts is None or body["max_tokens"] <= facts.max_output
-        assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)
+def models_and_efforts() -> Iterator[tuple[str, str | None]]:
+    """Every model, and every effort with each kind of model. Models that differ only in price are of one kind."""
+    kinds: dict[object, list[str]] = {}
+    for model in (*MODELS, "claude-opus-4-5-20251101", "sonnet", "qwen3:30b"):
+        facts = facts_of(named_model(model).id)
+        kind = facts and (facts.context_window, facts.max_output, facts.needs_adaptive, facts.takes_effort)
+        kinds.setdefault(kind, []).append(model)
+    for models in kinds.values():
+        for number in range(max(len(models), len(EFFORTS))):
+            yield models[number % len(models)], EFFORTS[number % len(EFFORTS)]
+
+
+@every_row(("model", "effort"), models_and_efforts())
+def test_the_first_request_to_every_model_and_at_every_effort_conforms(run, model, effort) -> None:
+    (body,) = run(DONE, name=model, effort=effort).bodies
+    assert {tool["name"] for tool in body["tools"]} == {"Read", "Write", "Edit", "Bash", "Glob", "Grep"}
+    facts = facts_of(body["model"])
+    assert facts is None or body["max_tokens"] <= facts.max_output
+    assert ("thinking" in body) == (facts is not None and facts.needs_adaptive)
 
 
 @every_row("max_tokens", [1, 5000, 1_000_000])
@@ -226,7 +237,7 @@ def test_whatever_conversation_was_recovered_its_requests_conform(
 
 
 def known_to_the_sdk(value: Any) -> Any:
-    """Without what only the future knows: blocks and fields that the SDK's types cannot have."""
+    """The value without blocks and fields of the future, which the SDK's types do not have."""
     if isinstance(value, list):
         return [known_to_the_sdk(one) for one in value if not is_of_the_future(one)]
     if isinstance(value, dict):
@@ -239,7 +250,7 @@ def is_of_the_future(block: Any) -> bool:
 
 
 def replies(events: list[dict[str, Any]]) -> Iterator[Message]:
-    """The answer as it goes back, and a result for each of its calls."""
+    """The answer as a message of the next request, and a message with a result for each of its calls."""
     assembler = StreamAssembler()
     for event in events:
         assembler.feed(event)

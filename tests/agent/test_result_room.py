@@ -1,4 +1,6 @@
-"""What fits stays the same object; what does not keeps its beginning and its end, and says what is missing."""
+"""A result that fits stays the same object. A result that does not fit keeps its beginning and its end, and says
+what is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run that is killed after any of its records goes on from there: nothing is lost, no effect comes twice."""
+"""A run that was killed after any of its records must be resumed there: nothing is lost, and no effect happens
+twice.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def _sent(conversation: Conversation, shape: RequestShape) -> bytes:
 
 
 class Life:
-    """One process of a session: what it asked, ran and wrote."""
+    """One process of a session, with everything that it sent, ran and wrote."""
 
     def __init__(
         self,
@@ -293,7 +295,7 @@ def test_a_journal_of_a_ralph_that_told_nothing_of_deliveries_is_completed() -> 
 
 
 def test_a_prompt_waits_in_the_journal_while_pending_calls_run() -> None:
-    """Whoever is killed during those calls has not lost what was said."""
+    """A kill during these calls must not lose the prompt."""
     first = Life(answer(call("w", "Write"), call("t", "Touch")), SignalReceived(9), prompt="the task")
     journal = FakeJournal()
     journal.records = first.journal.records[: first.journal.kinds.index("assistant") + 1]

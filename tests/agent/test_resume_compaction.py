@@ -1,4 +1,6 @@
-"""A run that is killed around a compaction goes on as it would have: the same requests to the byte, nothing lost."""
+"""A run that was killed around a compaction must go on as if it had not been killed, with requests that are equal
+to the byte.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def test_a_new_prompt_after_a_kill_anywhere_is_valid_and_reaches_the_model(lengt
 
 @every_row("length", range(BEGUN, len(RECORDS)))
 def test_what_was_counted_is_known_again(length: int) -> None:
-    """The same meter as in the process that was killed: the same point is reached in either."""
+    """The resumed process counts tokens like the killed one, so that it compacts at the same point."""
     session = replay(RECORDS[:length])
     kinds = [record.kind for record in RECORDS[:length]]
     is_counted = (
@@ -169,7 +171,9 @@ def test_text_that_was_begun_before_a_compaction_is_not_gone_on_with() -> None:
 
 
 def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> Told:
-    """`user` records of a run that nobody answered. Before format 3 none of them told what of it was a task."""
+    """The journal of a run with these `user` records and no answer. Before format 3, such records did not say which
+    part of them was a task.
+    """
     journal = Told().run()
     for content, amends in contents:
         record = user_record(user_message(content), amends=amends, task=1)

@@ -1,4 +1,6 @@
-"""A session that several targets have answered goes on with whom it was with, as long as the others are left alone."""
+"""A session that several targets have answered must be resumed with the last target, as long as the others cool
+down.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s
 
 
 class LaterClock(FakeClock):
-    """A process of its own: its clock begins at 0, and the wall's has gone on."""
+    """The clock of a later process. It begins at 0, while the wall clock has gone on for `after_s` seconds."""
 
     def __init__(self, after_s: float) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class LaterClock(FakeClock):
 
 
 class Life:
-    """One process of a session, as `PreparedRun` sets it up."""
+    """One process of a session, set up like a `PreparedRun`."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class Life:
 
 
 def killed_after(life: Life, kind: str, number: int = 1) -> FakeJournal:
-    """The journal as it was right behind that record."""
+    """The journal up to and including the given record."""
     places = [place for place, found in enumerate(life.journal.kinds) if found == kind]
     journal = FakeJournal()
     journal.records = life.journal.records[: places[number - 1] + 1]
@@ -119,7 +121,7 @@ def killed_after(life: Life, kind: str, number: int = 1) -> FakeJournal:
 
 
 def switched(*script: Answer | BaseException, **options: Any) -> Life:
-    """Asks a, which is to be left alone for 100 s, then goes on with b."""
+    """A run that asks target a, which must then be left alone for 100 s, and continues with target b."""
     life = Life(answer(THOUGHT, call("c1")), DOWN_FOR_100_S, *script, prompt="the task", **options)
     assert life.names.startswith("aab")
     return life

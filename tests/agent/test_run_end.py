@@ -1,4 +1,4 @@
-"""What a run's end owes to whoever waits for its answer, and what a report that stands in for one says."""
+"""Tests what a run must still do at its end, and what a synthetic report says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What each stop reason of section 2.6 of the Messages API reference means for a run, played on the real loop."""
+"""Tests what each stop reason of section 2.6 of the Messages API reference means for a run of the real agent
+loop.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ REFUSED = {"type": "refusal", "category": "cyber", "explanation": "not that"}
 
 
 def streamed(*blocks: dict[str, Any], stop_reason: str | None = None) -> Answer:
-    """An answer whose server sent this stop reason; None: a null."""
+    """An answer for which the server sent this stop reason. None stands for a null."""
     assembler = StreamAssembler()
     assembler.feed({"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 1}}})
     for index, block in enumerate(blocks):
@@ -39,12 +41,12 @@ def streamed(*blocks: dict[str, Any], stop_reason: str | None = None) -> Answer:
 class Row(NamedTuple):
     first: Answer
     requests: int
-    """Until the end; what comes after the first answer says that all is done."""
+    """The number of requests until the end of the run. Later answers say that all is done."""
     exit_code: int
     ran: Sequence[str] = ()
     result: str = "All done."
     notice: str | None = None
-    """Words of a warning."""
+    """A part of the text of a warning, or None if there is none."""
 
 
 TABLE = {

@@ -1,4 +1,6 @@
-"""Several models in one conversation: what each is sent of it, what it costs, and that failures leave no trace in it."""
+"""Several models in one conversation: what each of them receives, what it costs, and that failures leave no
+trace.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def thought(words: str, signature: str = "signed") -> dict[str, Any]:
 
 
 class Talking(ScriptedClient):
-    """Every call takes a second; a stream that breaks off has shown something of it before."""
+    """A client whose calls take a second each. Before a stream breaks off, a part of its text arrives."""
 
     def __init__(self, script: Iterable[Answer | BaseException], waiter: FakeWaiter) -> None:
         super().__init__(script)
@@ -79,7 +81,7 @@ class Talking(ScriptedClient):
 
 
 class Talk:
-    """One task among several targets, played to its end."""
+    """One task with several targets, played to its end."""
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ STEPS = st.lists(st.one_of(BLOCKS, st.just(DOWN), st.just(StreamTransient("cut")
 
 
 def as_script(steps: Sequence[Sequence[Block] | BaseException]) -> list[Answer | BaseException]:
-    """Answers that all call a tool, so that the task goes on; the last one ends it."""
+    """Answers of which each calls a tool, so that the task goes on, and a last answer that ends it."""
     script: list[Answer | BaseException] = [
         step if isinstance(step, BaseException) else answer(*step, call(f"call-{number}", text=str(number)))
         for number, step in enumerate(steps)
@@ -211,7 +213,7 @@ def as_script(steps: Sequence[Sequence[Block] | BaseException]) -> list[Answer |
 
 @given(STEPS, st.sampled_from(["fallback", "round_robin"]), st.booleans())
 def test_what_a_model_is_sent_only_ever_grows(steps, strategy, returns) -> None:
-    """Prompt cache and signatures depend on it, byte for byte; cache markers move."""
+    """The prompt cache and signatures depend on this, byte for byte. Only the cache markers move."""
     targets = [A, B, A_ELSEWHERE, Target("local", "qwen3", "http://127.0.0.1:3")]
     talk = Talk(targets, *as_script(steps), policy=custom(100, 1, 0), strategy=strategy, returns=returns)
     assert talk.ended.outcome is Outcome.COMPLETED
@@ -287,7 +289,7 @@ ANSWERS = st.lists(
 
 @dataclass(frozen=True)
 class Committed:
-    """What counts of a conversation: its messages without thinking, which not everybody is sent."""
+    """The accepted messages of a conversation, without thinking, which not every model receives."""
 
     messages: list[tuple[str, list[Block]]]
 

@@ -1,4 +1,6 @@
-"""Answers that are no use: asked for again at most three times a turn, leaving no trace unless an answer came of it."""
+"""Answers of no use: ralph asks again at most three times per turn, and such answers leave no trace in the
+conversation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer means for the run, and that every run ends in one outcome with a valid conversation."""
+"""Tests what an answer means for a run. Every run must end with one outcome and a valid conversation."""
 
 from __future__ import annotations
 

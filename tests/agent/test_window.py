@@ -1,4 +1,6 @@
-"""The window on the real loop: whose word on it counts, when a server is asked, and that results are cut to fit it."""
+"""The context window in the real agent loop: which source of its size counts, when a server is asked for it, and
+that results are cut to fit it.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,7 @@ def test_the_longest_answer_that_the_server_accepts_caps_max_tokens(
 
 
 def tokens_of(request: Any) -> int:
-    """An upper estimate, as the program has none better before the server has counted."""
+    """An upper estimate of the tokens, like the program's own estimate before the server has counted any."""
     return len(request.body) // 2
 
 
@@ -196,12 +198,12 @@ def test_what_was_cut_says_so_to_the_model() -> None:
 def test_a_server_that_keeps_its_word_on_the_window_is_never_sent_too_much(
     window: int, sizes: list[int], bytes_per_token: float
 ) -> None:
-    """It refuses a prompt that leaves no room for the answer that is asked for, as some servers do."""
+    """The server refuses a prompt that leaves no room for the answer, as some servers do."""
 
     class Strict(SmallServer):
         def send_message(self, target: Target, key: int, body: Any, events: Any) -> Any:
             made = super().send_message(target, key, body, events)
-            tokens = int(len(self.requests[-1].body) / bytes_per_token)  # as it counts them
+            tokens = int(len(self.requests[-1].body) / bytes_per_token)  # as the server counts them
             fields = self.requests[-1].fields
             # The size of each message is rounded up to a whole token, here and where it was counted.
             assert tokens + fields["max_tokens"] <= window + len(fields["messages"])

@@ -1,4 +1,4 @@
-"""Clients and servers that are closed again."""
+"""Fixtures that make clients and servers, and close them after the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def rig() -> Iterator[Callable[..., Rig]]:
-    """A client of a server (anything with a `base_url`, or the URL itself)."""
+    """Makes a client of a server. The server is an object with a `base_url`, or the URL itself."""
     rigs: list[Rig] = []
 
     def build(server: Any, **fields: Any) -> Rig:
@@ -32,7 +32,7 @@ def rig() -> Iterator[Callable[..., Rig]]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., MockApi]]:
-    """A scripted server that plays these steps, or what `script` computes."""
+    """Starts a scripted server that plays these steps, or the steps that `script` returns."""
     servers: list[MockApi] = []
 
     def start(*steps: Playable, script: Script | None = None) -> MockApi:
@@ -46,7 +46,7 @@ def serve() -> Iterator[Callable[..., MockApi]]:
 
 @pytest.fixture
 def raw_server() -> Iterator[Callable[..., RawServer]]:
-    """A server that handles each connection with a function, or answers each with these bytes."""
+    """Starts a server that calls a function for each connection, or answers each request with these bytes."""
     servers: list[RawServer] = []
 
     def start(serve: Callable[[socket.socket], None] | bytes, port: int = 0) -> RawServer:
@@ -66,7 +66,9 @@ def raw_server() -> Iterator[Callable[..., RawServer]]:
 
 @pytest.fixture
 def answering(raw_server: Callable[..., RawServer], rig: Callable[..., Rig]) -> Callable[..., Rig]:
-    """A client whose server answers every request with 200 and this body, ended by the connection's end."""
+    """Makes a client whose server answers every request with status 200 and this body. The end of the connection
+    ends the body.
+    """
 
     def build(body: bytes, content_type: str = "text/event-stream", **fields: Any) -> Rig:
         return rig(raw_server(http_answer(body, content_type)), **fields)
@@ -76,7 +78,9 @@ def answering(raw_server: Callable[..., RawServer], rig: Callable[..., Rig]) -> 
 
 @pytest.fixture
 def full_backlog() -> Iterator[str]:
-    """The URL of a port where connecting neither works nor fails: nobody accepts, and the queue is full."""
+    """The URL of a port where connecting neither succeeds nor fails, because nobody accepts connections and the
+    queue is full.
+    """
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = []

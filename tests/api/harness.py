@@ -1,4 +1,4 @@
-"""A client on real sockets with everything it touches in reach, and servers that send exactly these bytes."""
+"""A client on real sockets whose parts a test can reach, and servers that send exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENT = ClockLimits(connect_s=5, first_byte_s=5, bytes_idle_s=5, progress_idle
 
 
 def limits(**seconds: float) -> ClockLimits:
-    """Short ones, and these."""
+    """Clock limits of 3 seconds each, except the given ones."""
     return ClockLimits(
         **{"bytes_idle_s": 3, "progress_idle_s": 3, "first_byte_s": 3, "response_s": 3, **seconds}
     )
@@ -62,7 +62,7 @@ WHOLE_TURN = Turn(
 
 
 def compact_stream(turn: Turn, line_end: str) -> bytes:
-    """The turn's stream in few bytes, without what servers may leave out."""
+    """The turn's stream in few bytes, without everything that servers may leave out."""
     lines = []
     for event in as_events(turn):
         kept = {"type": "message_start", "message": {"id": turn.id}} if "message" in event else event
@@ -72,7 +72,7 @@ def compact_stream(turn: Turn, line_end: str) -> bytes:
 
 @dataclass
 class Rig:
-    """A `MessagesApi` and what a test wants to see of it."""
+    """A `MessagesApi`, with everything that a test checks afterwards."""
 
     base_url: str
     limits: ClockLimits = PATIENT
@@ -115,7 +115,7 @@ def exchange_threads() -> list[threading.Thread]:
 
 
 def await_no_exchange() -> bool:
-    """False when a reader thread does not end."""
+    """Waits for the reader threads of all exchanges. Returns False if one of them does not end."""
     end_s = time.monotonic() + within_s()
     for thread in exchange_threads():
         thread.join(max(0.0, end_s - time.monotonic()))
@@ -123,7 +123,9 @@ def await_no_exchange() -> bool:
 
 
 class RawServer:
-    """Accepts on loopback and gives each connection to `serve` in turn; `connections` counts them."""
+    """A server on the loopback interface that calls `serve` for each connection, one after the other. `connections`
+    is their number.
+    """
 
     def __init__(self, serve: Callable[[socket.socket], None], port: int = 0) -> None:
         self._serve = serve
@@ -158,7 +160,7 @@ class RawServer:
 
 
 def read_request(sock: socket.socket) -> bytes:
-    """One whole request, b"" when the client has gone."""
+    """Reads one whole request. Returns b"" if the client has closed the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         if not (piece := sock.recv(65536)):
@@ -176,19 +178,19 @@ def read_request(sock: socket.socket) -> bytes:
 def http_answer(
     body: bytes, content_type: str = "text/event-stream", status: str = "200 OK", headers: str = ""
 ) -> bytes:
-    """A whole answer whose body ends with the connection."""
+    """A complete answer. The end of the connection ends its body."""
     head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\nconnection: close\r\n{headers}\r\n"
     return head.encode() + body
 
 
 def reset(sock: socket.socket) -> None:
-    """Close with RST instead of FIN."""
+    """Closes the connection with RST instead of FIN."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
 def sse(*events: dict[str, Any], line_end: str = "\n") -> bytes:
-    """Events as lines, without `event:` names."""
+    """The events as a stream, without `event:` lines."""
     return "".join(
         f"data: {json.dumps(event, ensure_ascii=False)}{line_end}{line_end}" for event in events
     ).encode()

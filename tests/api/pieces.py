@@ -1,4 +1,4 @@
-"""A client whose server's packets a test cuts as it likes."""
+"""A client that receives a server's answer in pieces of any size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Pieces(httpx.SyncByteStream):
 
 
 class PieceClient:
-    """A client whose transport answers in exactly these pieces, through the same thread and parser as ever."""
+    """A client whose transport answers in exactly these pieces. The pieces pass through the usual thread and
+    parser.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -41,7 +43,7 @@ class PieceClient:
 
 
 def split(data: bytes, at: list[int]) -> list[bytes]:
-    """The bytes cut at these positions, whatever they are."""
+    """Cuts the bytes at these positions. Positions beyond the end count from the beginning again."""
     bounds = [0, *sorted(position % (len(data) + 1) for position in at), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(bounds)]
     return [piece for piece in pieces if piece]

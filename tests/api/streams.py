@@ -1,4 +1,6 @@
-"""Streams as the API may send them, valid and complete: every kind of block and delta, in every allowed order."""
+"""Strategies for valid and complete streams, as the API may send them: every kind of block and delta, in every
+allowed order.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ objects = st.dictionaries(texts, json_values, max_size=3)
 
 @dataclass
 class Piece:
-    """One block as it comes: what its start holds, and the deltas after it."""
+    """One block as it arrives: the content of its start event, and the deltas that follow."""
 
     opening: dict[str, Any]
     deltas: list[dict[str, Any]] = field(default_factory=list)
@@ -39,7 +41,7 @@ def whole(
 
 
 def _cut(draw: DrawFn, words: str) -> list[str]:
-    """The text in fragments of any length, empty ones among them."""
+    """Cuts the text into fragments of any length, including empty ones."""
     fragments = []
     while words:
         length = draw(st.integers(0, max(1, len(words))))
@@ -90,7 +92,7 @@ CALLERS = st.sampled_from([{"type": "direct"}, {"type": "code_execution_20250825
 
 @st.composite
 def call_pieces(draw: DrawFn, start: dict[str, Any]) -> Piece:
-    """A tool call whose input comes in fragments, or not at all."""
+    """A tool call whose input arrives in fragments, or not at all."""
     if start["type"] != "mcp_tool_use":
         start = start | draw(st.fixed_dictionaries({}, optional={"caller": CALLERS}))
     arguments = draw(st.none() | objects)
@@ -126,7 +128,7 @@ UNKNOWN_DELTAS = st.fixed_dictionaries(
 
 
 def _unknown_pieces() -> SearchStrategy[Piece]:
-    """Nobody knows what a delta means to a block that nobody knows."""
+    """A block of an unknown type. Its deltas are unknown too."""
     opening = st.builds(lambda fields: {**fields, "type": "future_block"}, objects)
     return st.builds(Piece, opening, st.lists(UNKNOWN_DELTAS, max_size=2))
 
@@ -140,7 +142,7 @@ pieces: SearchStrategy[Piece] = st.one_of(
     text_pieces(),
     thinking_pieces(),
     _calls,
-    _calls,  # twice as often: nothing else can do harm
+    _calls,  # listed twice to be drawn more often, because only calls can do harm
     whole("redacted_thinking", data=texts),
     whole("web_search_tool_result", tool_use_id=texts, content=SEARCH_RESULTS, optional={"caller": CALLERS}),
     whole("code_execution_tool_result", tool_use_id=texts, content=RUNS),
@@ -180,7 +182,9 @@ beta_pieces: SearchStrategy[Piece] = st.one_of(
 
 
 def _noise(draw: DrawFn, index: int | None) -> list[Event]:
-    """Now and then an event that means nothing: a ping, one of the future, a delta of the future."""
+    """Sometimes an event that must be ignored: a ping, an event of an unknown type, or a delta of an unknown
+    type.
+    """
     noise: list[Event] = [{"type": "ping"}, {"type": "future_event", "index": 0, "x": [1, {"y": None}]}]
     if index is not None:
         noise.append(
@@ -190,13 +194,15 @@ def _noise(draw: DrawFn, index: int | None) -> list[Event]:
 
 
 def _with_id(opening: dict[str, Any], index: int) -> dict[str, Any]:
-    """Ids of calls are unique in an answer."""
+    """Adds an id to a tool call. Ids of calls are unique in an answer."""
     return {**opening, "id": f"toolu_{index}"} if opening["type"].endswith("tool_use") else opening
 
 
 @st.composite
 def block_events(draw: DrawFn, blocks: list[Piece]) -> list[Event]:
-    """The blocks one after the other, or interleaved: block i+1 starts, goes on or ends while i is open."""
+    """The events of the blocks, one block after the other or interleaved: block i+1 may start, continue or end
+    while block i is open.
+    """
     waiting = [
         [
             {"type": "content_block_start", "index": index, "content_block": _with_id(piece.opening, index)},
@@ -285,7 +291,7 @@ BETA_MESSAGE_DELTAS: SearchStrategy[Event] = st.fixed_dictionaries(
 
 @st.composite
 def streams(draw: DrawFn, *, with_betas: bool = False) -> list[Event]:
-    """All events of one answer, `message_stop` included."""
+    """All events of one answer, including `message_stop`."""
     blocks = draw(st.lists(beta_pieces if with_betas else pieces, max_size=5))
     ends = draw(st.lists(BETA_MESSAGE_DELTAS if with_betas else MESSAGE_DELTAS, min_size=1, max_size=2))
     return [

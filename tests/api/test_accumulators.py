@@ -1,4 +1,4 @@
-"""On every valid and complete stream ralph has the message that the official SDK's accumulators have."""
+"""From every valid and complete stream, ralph must make the same message as the official SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from tests.api.streams import Event
 
-# The official accumulators are never given anything else: pings stay outside, unknown events would be guessed at.
+# The SDK gives its accumulators no other events. It handles pings elsewhere, and would misread unknown events.
 ACCUMULATED = {"message_start", "message_delta"} | {
     f"content_block_{part}" for part in ("start", "delta", "stop")
 }
@@ -38,13 +38,13 @@ def client() -> Iterator[PieceClient]:
 
 @pytest.fixture(scope="module", autouse=True)
 def official() -> None:
-    """The import takes a second: outside of every test."""
+    """Imports the SDK before the tests, because that takes a second."""
     import anthropic.lib.streaming._beta_messages
     import anthropic.lib.streaming._messages  # noqa: F401
 
 
 def accumulated(events: Iterable[Event], *, with_betas: bool = False) -> dict[str, Any]:
-    """The message as the official SDK has it after these events."""
+    """The message that the official SDK makes of these events."""
     from anthropic.lib.streaming import _beta_messages, _messages
 
     accumulate: Any = _beta_messages.accumulate_event if with_betas else _messages.accumulate_event
@@ -59,12 +59,12 @@ def accumulated(events: Iterable[Event], *, with_betas: bool = False) -> dict[st
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """The SDK writes null into what was not said; neither side may hide more than that."""
+    """The fields that are not null. The SDK writes null for fields that the server did not send."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def assert_agreement(ours: Answer, theirs: dict[str, Any]) -> None:
-    """Field by field, in both directions."""
+    """Compares two messages field by field. Neither may have a field that the other lacks."""
     assert len(ours.content) == len(theirs["content"])
     for own, official in zip(ours.content, theirs["content"], strict=True):
         assert without_nulls(own) == without_nulls(official)
@@ -95,7 +95,7 @@ def test_the_answer_agrees_with_the_official_accumulator_of_betas(client, events
 
 
 def played_turns() -> list[Turn]:
-    """What the scripted server says in the scenarios that come with it."""
+    """The turns of the scenarios that come with the scripted server."""
     steps = [as_step(step) for name in example_names() for step in load_example(name).steps]
     return [WHOLE_TURN, *(step.turn for step in steps if step.turn is not None)]
 
@@ -168,7 +168,9 @@ WRITTEN = '{"command": "rm -r build/tmp", "timeout": 5}'
 
 @every_row("length", range(1, len(WRITTEN)))
 def test_a_cut_call_is_malformed_here_and_looks_whole_in_the_official_accumulator(client, length) -> None:
-    """The one known difference, and the reason for it: `{}`, or a part of the input, would be run."""
+    """The only known difference: the SDK makes a complete call of a part of the input, and ralph must not run such
+    a call.
+    """
     events = [BEGIN, *tool_block(0, WRITTEN[:length]), *end("max_tokens")]
     ours = client.receive([sse(*events)])
     (call,) = ours.calls

@@ -1,4 +1,4 @@
-"""Which clock fires next, as a table of what has happened so far."""
+"""Tests which clock fires next, depending on what has happened so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMITS = ClockLimits(connect_s=10, first_byte_s=180, bytes_idle_s=90, progress_i
 
 
 def clocks_after(limits: ClockLimits, *happened: tuple[str, float]) -> ResponseClocks:
-    """Started at 1000 s."""
+    """The clocks of a response that began at 1000 s, after these events."""
     clocks = ResponseClocks(limits, 1000.0)
     for what, now_s in happened:
         getattr(clocks, what)(now_s)

@@ -1,4 +1,4 @@
-"""Only an answer whose `message_stop` arrived is an answer (A6, A7); test_whole_runs.py cuts at every byte."""
+"""Only an answer with `message_stop` is complete (A6, A7). test_whole_runs.py cuts streams at every byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server is asked once what it says of a model; whatever goes wrong, the answer is None and the run goes on."""
+"""A server is asked once for the description of a model. Whatever goes wrong, the answer is None and the run goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ SHORT_S = 0.3
 
 @pytest.fixture
 def describing() -> Iterator[Callable[..., MockApi]]:
-    """A server that describes "claude-test", or breaks the description, and answers every message."""
+    """Starts a server that describes "claude-test", or fails to, and answers every message."""
     servers: list[MockApi] = []
 
     def start(fault: Fault | None = None) -> MockApi:
@@ -62,7 +64,7 @@ def describing() -> Iterator[Callable[..., MockApi]]:
 
 
 def padded(size: int) -> bytes:
-    """The document, so many bytes long."""
+    """The document, extended to this number of bytes."""
     plain = json.dumps(DOCUMENT | {"note": ""})
     return json.dumps(DOCUMENT | {"note": "x" * (size - len(plain))}).encode()
 
@@ -298,7 +300,7 @@ def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
 
 
 class Impatient:
-    """A driver whose one line asks for the work to stop."""
+    """A driver whose only line asks ralph to stop working."""
 
     def __init__(self, clock: Clock) -> None:
         inbox = Inbox(clock)
@@ -327,7 +329,7 @@ def test_a_control_line_is_taken_during_the_wait(describing, rig) -> None:
 
 
 def keeping_alive(status: str, document: bytes) -> Callable[[socket.socket], None]:
-    """Every question on one connection; messages are answered, questions about models with these."""
+    """Serves all requests of one connection: messages get an answer, and questions about models get `document`."""
 
     def serve(sock: socket.socket) -> None:
         while request := read_request(sock):
@@ -356,7 +358,7 @@ def test_questions_and_messages_take_turns_on_one_connection(
     for _ in range(20):
         assert client.describe() == description
         assert client.send().text == "ok"
-        # A message is whole before its body's end has been read; a description is not.
+        # A message is complete before the end of its body has been read, but a description is not.
         assert await_no_exchange()
     assert server.connections == 1
 

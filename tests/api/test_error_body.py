@@ -1,4 +1,4 @@
-"""What an error object says, whichever server wrote it."""
+"""The facts in an error object, whichever server wrote it."""
 
 from __future__ import annotations
 

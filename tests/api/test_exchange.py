@@ -1,4 +1,4 @@
-"""The reader thread: how far it reads ahead, and that nobody needs to read what it has."""
+"""The reader thread: how far it reads ahead, and that it ends even if nobody takes what it has read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.patience import within_s
 
 
 class EndlessServer:
-    """Stands where the HTTP client stands, and counts the chunks that were taken from it."""
+    """A replacement for the HTTP client, which counts the chunks that were taken from it."""
 
     def __init__(self) -> None:
         self.taken = 0

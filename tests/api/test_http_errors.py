@@ -1,4 +1,6 @@
-"""Statuses outside 2xx: their fields are kept, their bodies bounded, their redirects not followed (A13, A14, A17-A19)."""
+"""Answers with a status other than 2xx: their fields are kept, their bodies are limited, and redirects are not
+followed (A13, A14, A17-A19).
+"""
 
 from __future__ import annotations
 

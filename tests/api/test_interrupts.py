@@ -1,4 +1,4 @@
-"""A signal ends every wait of a request at once and leaves no thread and no half answer behind."""
+"""A signal must end every wait of a request at once, and leave no thread and no part of an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AFTER_S = 0.1
 PATIENT = ClockLimits(connect_s=within_s(2), response_s=within_s(60))
-"""A clock that fires would end the request with another exception."""
+"""Long limits, because a clock that fires would end the request with another exception."""
 
 
 def assert_a_signal_ends(client: Rig) -> None:
@@ -82,7 +82,7 @@ def test_a_signal_ends_a_tls_handshake(raw_server, rig) -> None:
 
 @pytest.fixture
 def slow_lookup(monkeypatch) -> Iterator[threading.Event]:
-    """A resolver that answers once the event is set."""
+    """A name lookup that answers only when the event is set."""
     answer = threading.Event()
     resolve = socket.getaddrinfo
 

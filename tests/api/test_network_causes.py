@@ -1,4 +1,4 @@
-"""Every exception of httpx, with every kind of cause, becomes one of the five errors of the right class."""
+"""Every exception of httpx, with every kind of cause, must become an error of the right class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BARE = {
     "RemoteProtocolError": Cause.PROTOCOL_GARBAGE,
     "LocalProtocolError": Cause.UNSENDABLE,
 }
-"""What the class alone says; every other one is OTHER."""
+"""The cause that the class of an exception alone shows. All other classes mean OTHER."""
 
 CAUSES = [
     (OSError(errno.ECONNREFUSED, ""), Cause.REFUSED, T),
@@ -80,7 +80,7 @@ CAUSES = [
 
 
 def raised(kind: type[Exception], cause: BaseException | None, *, as_context: bool = False) -> Exception:
-    """An exception of httpx the way httpx makes it, with what lay below."""
+    """An exception of httpx with the exception that caused it, as httpx makes them."""
     if issubclass(kind, httpx.StreamError) and kind is not httpx.StreamError:
         error: Exception = cast("Any", kind)()
     elif issubclass(kind, httpx.RequestError):

@@ -1,4 +1,6 @@
-"""Nothing comes back, or nothing that is HTTP: `Api`, with a cause of our own (A1, A2, A4, A5, and two clocks)."""
+"""Nothing comes back, or nothing that is HTTP. The error must be `Api` with one of ralph's own causes (A1, A2, A4,
+A5, and two clocks).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proxies from the environment: used, bypassed, and their refusals kept as statuses (A24)."""
+"""Proxies from the environment: they are used or bypassed, and the status of a refusal is kept (A24)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 @pytest.fixture
 def proxy_env(monkeypatch):
-    """Sets proxy variables; all others are gone."""
+    """Sets proxy variables, and removes all others."""
     for name in PROXY_NAMES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)

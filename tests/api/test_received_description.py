@@ -1,4 +1,4 @@
-"""A description is received in its time; each target's server is asked with its own key, or not at all."""
+"""The description of a model must arrive in time. Each target's server is asked with its own key, or not at all."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def clients() -> Iterator[Callable[..., TargetClients]]:
 
 @pytest.fixture
 def server() -> Iterator[RawServer]:
-    """Says the same of every model, and keeps what it was asked."""
+    """A server that describes every model in the same way, and keeps the requests."""
 
     def serve(sock: socket.socket) -> None:
         raw.requests.append(read_request(sock))
@@ -89,7 +89,7 @@ def test_a_base_url_that_cannot_be_used_is_none(clients) -> None:
 
 
 class Endless:
-    """An exchange whose next piece is always there before anybody waits for it."""
+    """An exchange whose next piece is always there at once."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock

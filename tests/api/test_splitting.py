@@ -1,4 +1,4 @@
-"""However a stream is cut into packets, the answer is the same."""
+"""The answer must not depend on how a stream is split into packets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def client() -> Iterator[PieceClient]:
 )
 def test_a_stream_split_anywhere_gives_the_same_answer(client, turn, line_end, has_mark, cuts) -> None:
     data = encode_events(as_events(turn), line_end)
-    if has_mark:  # it must not cost the first event, which begins with its data here
+    if has_mark:  # a byte order mark must not lose the first event, whose first line is its data
         data = b"\xef\xbb\xbf" + sse(*as_events(turn), line_end=line_end)
     answer = client.receive([data])
     assert client.receive(split(data, cuts)) == client.receive(split(data, [*cuts, 1, 2])) == answer

@@ -1,4 +1,6 @@
-"""Silence, pings and drips end at a clock of our own, whatever the HTTP library thinks (A8, A9, A10)."""
+"""Silence, pings and slow drips must end at one of ralph's own clocks, because no timeout of the HTTP library ends
+them (A8, A9, A10).
+"""
 
 from __future__ import annotations
 

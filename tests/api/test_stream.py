@@ -1,4 +1,4 @@
-"""What makes a message whole, and what never passes for one."""
+"""Tests what makes a message complete, and what must never be taken for a complete message."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ JUNK = st.recursive(
     )
 )
 def test_whatever_a_server_puts_where_it_does_not_belong_is_one_of_our_errors(changes: list[Any]) -> None:
-    """Single fields of a good stream are replaced by junk, at the top and one level down."""
+    """Fields of a good stream are replaced by junk, at the top level and one level below."""
     events = [json.loads(json.dumps(event)) for event in WHOLE]
     for original, outer, inner, junk in changes:
         event = events[WHOLE.index(original)]

@@ -1,4 +1,6 @@
-"""A stream's bytes come out the same however they were cut, and nothing of them is held back without need."""
+"""The events must not depend on how the bytes of a stream were split, and no event may be held back without
+need.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_cuts_change_nothing(parts, data) -> None:
     at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     chunks = [whole[start:end] for start, end in zip([0, *at], [*at, len(whole)], strict=True)]
     one, many = StreamBytes(), StreamBytes()
-    # Where the whole is no more than the beginning of a mark, it is not certain yet.
+    # As long as all bytes so far may begin a byte order mark, nothing is certain.
     assert one.clean(whole) == b"".join(map(many.clean, chunks))
     assert one.has_invalid_utf8 == many.has_invalid_utf8
 

@@ -1,4 +1,6 @@
-"""What servers do inside a stream: errors, invalid UTF-8, line ends, unknown and missing things (A16, A22, A23)."""
+"""Tests what servers may do inside a stream: errors, invalid UTF-8, line ends, unknown and missing parts (A16, A22,
+A23).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A21: whatever happens to the order of a stream's events, an accepted message is the one that was sent."""
+"""Whatever happens to the order of a stream's events, an accepted message must be the one that was sent (A21)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kind(number: int) -> str:
 
 
 def named(numbers: list[int]) -> pytest.MarkDecorator:
-    """One test for each of these events, called by its name."""
+    """One test for each of these events, with the name of the event."""
     return pytest.mark.parametrize("number", [pytest.param(n, id=NAMES[n]) for n in numbers])
 
 
@@ -109,10 +109,9 @@ def test_a21_two_neighbours_that_change_places_are_an_error_or_change_nothing(an
 
 
 def is_harmless(number: int) -> bool:
-    """Events of different blocks are free to change places, and so are two kinds of delta of one block.
-
-    The starts of blocks have an order; but no two of them are neighbours. The end has none to change with but
-    `message_delta`, whose stop reason is then inferred.
+    """Whether the event and the next one may be exchanged. Events of different blocks may, and so may two kinds of
+    delta of one block. Before the end, only `message_delta` may be exchanged with `message_stop`: its stop reason
+    is then inferred.
     """
     one, two = EVENTS[number], EVENTS[number + 1]
     if one.get("index") is None or two.get("index") is None:
@@ -145,7 +144,7 @@ def test_a21_a_few_moved_events_are_an_error_or_the_original(client, moves) -> N
 
 @every_row("place", range(1, LAST))
 def test_a21_an_end_that_comes_too_early_is_an_error_or_whole_blocks_of_the_original(client, place) -> None:
-    """Nothing tells a message that ends early from a short one; no block of it may be in part."""
+    """A message that ends too early cannot be told from a short one, but no block may be incomplete."""
     result = outcome(client, [*EVENTS[:place], EVENTS[LAST], *EVENTS[place:LAST]])
     if isinstance(result, AgentError):
         assert isinstance(result, StreamParse)

@@ -1,4 +1,4 @@
-"""TLS that fails, and what makes it work (A3). The certificates are made with openssl."""
+"""TLS that fails, and settings that make it work (A3). The certificates are made with openssl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tls_server(raw_server: Callable[..., RawServer]) -> Callable[[Path], str]:
-    """Answers over TLS with this certificate; gives the URL."""
+    """Starts a server that answers over TLS with this certificate. Returns its URL."""
 
     def start(certificate: Path) -> str:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -79,7 +79,9 @@ def test_a3_an_expired_certificate_is_permanent(tls_server, rig, tmp_path) -> No
 
 
 def test_a3_https_to_a_plain_port_is_transient(serve, rig) -> None:
-    """As garbage for a status line is: whoever stands between may be gone in a minute."""
+    """An answer that is no TLS is transient, like an invalid status line, because a broken proxy may be replaced
+    within a minute.
+    """
     error = failure(rig(f"https://127.0.0.1:{serve().port}"))
     assert error.cause is NetworkCause.TLS
     assert classify_error(error) is ErrorClass.TRANSIENT

@@ -1,4 +1,4 @@
-"""What goes out is what was given, what comes in is what was scripted, and a connection serves many requests."""
+"""Requests contain what was given, answers contain what was scripted, and one connection serves many requests."""
 
 from __future__ import annotations
 

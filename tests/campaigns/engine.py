@@ -1,6 +1,5 @@
-"""Plays many plans, a few at a time, and tells how far it is. It draws no plan and judges no run.
-
-The soak and the nemesis are campaigns: each says how one plan is played and what is counted of it.
+"""Plays many plans, a few at a time, and reports its progress. It draws no plans and judges no runs. The campaigns
+in `tests/soak` and `tests/nemesis` define how one plan is played and what is counted.
 """
 
 from __future__ import annotations
@@ -22,21 +21,23 @@ Seen = TypeVar("Seen")
 
 @dataclass
 class Engine(Generic[Plan, Seen]):
-    """`say` gets each line for people. After `run()` the counts tell what happened."""
+    """Plays plans in threads. `say` receives each line for people. After `run()`, the counts say what happened."""
 
     say: Callable[[str], None]
     jobs: int = 2
     broken: int = 0
-    """Plans that broke an invariant."""
+    """The number of plans that broke an invariant."""
     go_on_from: int | None = None
-    """The first plan that was not finished, when Ctrl-C ended the campaign."""
+    """The number of the first plan that was not finished when Ctrl-C ended the campaign, or None."""
     started_s: float = field(default_factory=time.monotonic)
     _told_s: float = field(default_factory=time.monotonic)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _pending: dict[Future[tuple[Seen, list[str]]], tuple[int, Plan]] = field(default_factory=dict)
 
     def play(self, plan: Plan, stopping: threading.Event) -> tuple[Seen, list[str]]:
-        """What one run of the plan did, and a sentence for each invariant that it broke. Called in a thread."""
+        """Plays the plan once. Returns what was observed, and a sentence for each broken invariant. Called in a
+        thread.
+        """
         raise NotImplementedError
 
     def count(self, plan: Plan, seen: Seen, found: list[str]) -> None:
@@ -52,14 +53,14 @@ class Engine(Generic[Plan, Seen]):
 
     @property
     def is_enough(self) -> bool:
-        """No further plan is begun."""
+        """Whether no further plan should begin."""
         return False
 
     def before(self, plan: Plan) -> None:
-        """Called on the main thread before each plan is begun."""
+        """Called on the main thread before each plan begins."""
 
     def run(self, plans: Iterable[tuple[int, Plan]]) -> bool:
-        """Play them in order. True when every invariant held in every run."""
+        """Plays the plans in order. Returns True if every invariant held in every run."""
         unplayed = 1
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
@@ -91,7 +92,7 @@ class Engine(Generic[Plan, Seen]):
         return f"{time.monotonic() - self.started_s:.0f} s: {held}"
 
     def _collect(self) -> None:
-        """Count the runs that have ended; return when at least one has."""
+        """Waits until at least one run has ended, and counts all that have."""
         done: set[Future[tuple[Seen, list[str]]]] = set()
         while not done:
             done = wait(self._pending, _PROGRESS_S, FIRST_COMPLETED).done
@@ -109,7 +110,9 @@ def _name_of(plan: Any) -> str:
 
 
 def without_markers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cache markers move to the newest messages; everything else of a message stays for ever."""
+    """Removes the cache markers from messages. The markers move to the newest messages, while the rest of a message
+    never changes.
+    """
     for message in messages:
         for block in message["content"]:
             block.pop("cache_control", None)

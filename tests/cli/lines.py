@@ -1,4 +1,4 @@
-"""A command line of the tests' own."""
+"""Builds command lines for tests."""
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 

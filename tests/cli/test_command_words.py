@@ -1,4 +1,6 @@
-"""Which first words are prompts. What is said of the others: `tests/program/test_mistyped_commands.py`."""
+"""Tests which first words count as prompts. `tests/program/test_mistyped_commands.py` checks the messages about the
+others.
+"""
 
 from __future__ import annotations
 

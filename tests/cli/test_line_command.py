@@ -1,4 +1,4 @@
-"""A command line is decoded into its Struct before its command begins."""
+"""A command line must be decoded into its Struct before its command begins."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import gc
 import pytest
 
 from ralph.cli.line_command import LineCommand, Typed
+from ralph.machine.garbage import put_off_garbage_collection
 from tests.cli.lines import ExampleLine
 
-CALLS: list[tuple[ExampleLine, Typed, bool]] = []
+CALLS: list[tuple[ExampleLine, Typed, tuple[int, int, int]]] = []
 
 
 def call(line: ExampleLine, typed: Typed) -> int:
-    CALLS.append((line, typed, gc.isenabled()))
+    CALLS.append((line, typed, gc.get_threshold()))
     return 7
 
 
@@ -37,9 +38,13 @@ def test_the_command_gets_its_options_as_one_value(command) -> None:
 
 
 def test_garbage_is_collected_from_the_beginning_of_a_command_on(command) -> None:
-    gc.disable()
+    usual = gc.get_threshold()
+    put_off_garbage_collection()
     try:
+        assert gc.isenabled()
+        assert gc.get_threshold() > usual
         command.main([], standalone_mode=False)
-        assert [is_enabled for _, _, is_enabled in CALLS] == [True]
+        assert [thresholds for _, _, thresholds in CALLS] == [usual]
     finally:
-        gc.enable()
+        gc.set_threshold(*usual)
+        gc.unfreeze()

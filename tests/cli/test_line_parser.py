@@ -1,4 +1,6 @@
-"""Which words belong to a list, which could be a prompt, and how options are kept for who hands them on."""
+"""Tests which words belong to an option with several values, which word may be a prompt, and how options are kept
+to be passed on.
+"""
 
 from __future__ import annotations
 

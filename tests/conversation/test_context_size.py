@@ -1,4 +1,6 @@
-"""The estimate is never too low, as far as the server's own counts tell, and falls back to bytes without them."""
+"""The estimated size of a context is never too low, judged by the server's own counts, and uses bytes if there are
+none.
+"""
 
 from __future__ import annotations
 

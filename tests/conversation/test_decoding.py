@@ -1,4 +1,6 @@
-"""A journal's records as values of their types: older formats, what a newer ralph wrote, and errors with their path."""
+"""A journal's records are decoded into types: older formats, records of a newer ralph, and errors that name the
+path.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a journal gives back after it was cut or changed anywhere: all that was written whole, or an error."""
+"""Reading a journal that was cut or changed anywhere gives every complete record, or an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_was_written_is_read_with_its_keys_in_order(values) -> None:
 
 
 def _as_utf8(value):
-    """Lone surrogates, which UTF-8 cannot hold, are written as question marks."""
+    """The value with question marks for lone surrogates, which UTF-8 cannot encode."""
     match value:
         case str():
             return value.encode("utf-8", "replace").decode()

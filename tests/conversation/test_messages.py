@@ -1,9 +1,9 @@
-"""Append-only, the bytes made once, and valid to resume whatever happened."""
+"""A conversation only grows, encodes each message once, and can always be resumed."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +25,11 @@ from ralph.values.tool_calls import ToolOutput, ToolResult
 from tests.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row
+
+if TYPE_CHECKING:
+    import pytest
+
+    from ralph.values.tool_calls import Block
 
 SHAPE = RequestShape("claude-sonnet-5-5", "Be good.", (ECHO, TOUCH))
 
@@ -212,7 +217,9 @@ def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(
 
 
 def is_as_large_as_its_request(talk: Conversation) -> bool:
-    """Its messages' sizes, and what stands around their bodies, give or take cache markers and a byte."""
+    """Whether the size of a conversation is that of its messages and of the rest of the request, apart from cache
+    markers and one byte.
+    """
     bodies = sum(len(message.body) for message in talk.messages)
     least = tokens_of_bytes(len(b"".join(talk.request_body())) - bodies)
     size = talk.size - sum(replace(message).size for message in talk.messages)
@@ -252,27 +259,33 @@ def test_a_reader_is_not_charged_for_thinking_that_it_is_not_sent() -> None:
     assert talk.size - Reading(SHAPE).of(talk).size > 1_000
 
 
-class Weighed(Message, frozen=True):
-    """Tells how often it was asked for its size."""
+def test_a_message_is_weighed_once_however_long_the_conversation_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed = []
 
-    asked = 0
-
-    @property
-    def size(self) -> int:
-        Weighed.asked += 1
+    def weigh(content: tuple[Block, ...], sent_bytes: int) -> int:
+        weighed.append((content, sent_bytes))
         return 7
 
-
-def test_adding_a_message_weighs_that_message_alone_however_long_the_conversation_is() -> None:
-    plain = user_message("x")
+    monkeypatch.setattr("ralph.conversation.messages.content_size", weigh)
     talk = Conversation.start(SHAPE)
     empty = talk.size
     for number in range(1, 2_001):
-        talk = talk.plus(Weighed("user", plain.content, b"x" * 500))
-        assert Weighed.asked == number
+        talk = talk.plus(user_message("x" * 500))
+        assert len(weighed) == number
     assert talk.size == empty + 7 * 2_000 + 2_000 // 2, "and a comma behind each"
-    assert Weighed.asked == 2_000, "asking for the size weighs nothing"
-    assert plain.size == vars(plain)["size"], "made once"
+    assert len(weighed) == 2_000, "asking for the size weighs nothing"
+
+
+def test_the_bytes_of_old_messages_are_held_once_and_stay_theirs() -> None:
+    contents = [[text(f"{number} " + "x" * (number % 7 * 500)), text("y")] for number in range(400)]
+    talk = Conversation.start(SHAPE)
+    for content in contents:
+        talk = talk.plus(user_message(content))
+    old = talk.messages[: talk._packed_messages]
+    assert len(old) > 200
+    assert {id(message._piece) for message in old} == {id(piece) for piece in talk._packed}
+    assert [list(message.content) for message in talk.messages] == contents
+    assert talk.messages == tuple(map(user_message, contents))
 
 
 @every_row("data_bytes", [0, 1, 4_000, 4_001])

@@ -1,4 +1,4 @@
-"""What is believed of a server's words about a model, and what they change."""
+"""Tests what ralph believes of a server's description of a model, and what the description changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of answer means for the run, and that no text is lost or invented on the way."""
+"""Tests what each kind of answer means for the run. No text may be lost or invented."""
 
 from __future__ import annotations
 

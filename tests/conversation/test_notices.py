@@ -1,4 +1,4 @@
-"""Everything that the model can be told stands in docs/turns.md, word for word."""
+"""docs/turns.md must contain every text with which ralph addresses the model, word for word."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = {"type": "object", "properties": {"files": {"type": "array"}}}
 
 
 def flat(text: str) -> str:
-    """Line breaks apart, and placeholders without their formats."""
+    """The text on one line, with placeholders but without their formats."""
     return re.sub(r":,}", "}", " ".join(text.split()))
 
 
@@ -77,7 +77,7 @@ def words_of_rules() -> Iterator[str]:
 
 
 def calls_for(guard: str) -> Iterator[ToolCall]:
-    """A model that does nothing else."""
+    """The calls of a model that always does what this guard refuses."""
     for number in count():
         match guard:
             case "cycle":
@@ -89,7 +89,7 @@ def calls_for(guard: str) -> Iterator[ToolCall]:
 
 
 def refusals(guard: str, *, has_results: bool = True) -> list[str]:
-    """All six."""
+    """All six refusals of this guard."""
     guards = Guards()
     output = ToolOutput("same", is_error=guard == "no_change")
     told: list[str] = []

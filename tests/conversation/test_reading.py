@@ -1,4 +1,6 @@
-"""A model's view of a conversation: what it cannot read is left out, and nothing of a context that is over is kept."""
+"""A model's view of a conversation: what this model cannot read is left out, and nothing of an earlier context is
+kept.
+"""
 
 from __future__ import annotations
 

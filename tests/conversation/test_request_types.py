@@ -1,4 +1,4 @@
-"""The oracle for requests refuses what it must: it is proved by bodies that are wrong in one place each."""
+"""The check of request bodies must refuse bodies that are wrong in one place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOWHERE = object()
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """The valid body with another value at this place; NOWHERE takes it out."""
+    """The valid body with another value at this path. NOWHERE removes the field."""
     body = copy.deepcopy(VALID)
     *way, last = [int(step) if step.isdecimal() else step for step in path.split("/")]
     place: Any = body

@@ -1,4 +1,4 @@
-"""In which directory a session works, as its journal tells it."""
+"""The directory of a session must be the one that its journal names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.session_journals import Told
 
 
 def directory_of(records: list[Any]) -> str:
-    """As a run reads it that resumes the session, and as people are told."""
+    """The directory of a session for a run that resumes it, and for people. Both must be equal."""
     session = Session()
-    for _, record in counted(records):
+    for _, record in counted(enumerate(records)):
         session = apply(session, record)
     opening = history_of(records).opening
     assert opening is not None

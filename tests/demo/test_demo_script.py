@@ -1,4 +1,4 @@
-"""The demo's model reads what the tools answered: it does not claim what did not happen."""
+"""The demo's scripted model must read the results of its tools, and claim nothing that did not happen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rows import every_row
 
 
 def request_after(answers: int, said: list[dict[str, Any]] | str = "go on") -> Any:
-    """One whose conversation holds so many answers, and last what was said to the model."""
+    """A request whose conversation has this number of answers, and `said` as its last message."""
     messages = [{"role": "assistant", "content": []}] * answers + [{"role": "user", "content": said}]
     return SimpleNamespace(body=json.dumps({"messages": messages}).encode())
 

@@ -1,4 +1,6 @@
-"""Stand-ins for the ports: a clock that is told the time, a waiter that sleeps by moving it, scripted answers."""
+"""Fakes of the agent's ports: a clock that tests set, a waiter that only moves this clock, and a client with
+scripted answers.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,10 @@ class FakeMailbox:
 
 
 class FakeWaiter:
-    """Sleeping moves the clock. `interrupt_at_s` raises Interrupted when the clock would pass it.
+    """A waiter that moves its clock instead of sleeping.
 
-    It ends the run when its time is over, once, as the real one does.
+    It raises SignalReceived when the clock would reach `interrupt_at_s`. When the clock reaches `run_ends_s`, it
+    raises TimeIsUp once, like the real waiter.
     """
 
     def __init__(
@@ -114,9 +117,8 @@ class RecordingEvents:
 
 
 class FakeJournal:
-    """Keeps the records, each as it would be read from the disk, and how many of them a power cut would leave.
-
-    Tests may read any field of any record.
+    """A journal in memory. Keeps each record as it would be read from disk. `synced` is the number of records that
+    would survive a power failure.
     """
 
     def __init__(self) -> None:
@@ -129,12 +131,12 @@ class FakeJournal:
         self.synced = len(self.records) if sync else self.synced
 
     def append_as_written(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """A record as another ralph wrote it."""
+        """Adds a record with the fields that another version of ralph has written."""
         self.records.append(decoded(kind, fields))
 
     @classmethod
     def of_run(cls, shape: RequestShape) -> FakeJournal:
-        """As it is when a new session's first run begins."""
+        """A journal with the first two records of a new session's first run."""
         journal = cls()
         journal.append(session_record("s1", "/work", "now", "0"), run_record(shape, "now", 1))
         return journal
@@ -145,32 +147,36 @@ class FakeJournal:
 
 
 def new_log() -> SessionLog:
-    """Of a session in which nothing was recorded yet."""
+    """The log of a session without any records."""
     return SessionLog(FakeJournal(), Session())
 
 
 def as_written(record: Record, without: str = "") -> dict[str, Any]:
-    """A record's fields, as they stand on the disk. `without`: the name of one that older ralphs did not write."""
+    """The fields of a record as they are on disk. `without` is the name of a field to leave out, because older
+    versions of ralph did not write it.
+    """
     fields = json.loads(line_of(0, record))
     return {name: value for name, value in fields.items() if name not in {"seq", "kind", "crc", without}}
 
 
 class ScriptedClient:
-    """Plays answers and errors in order; keeps the bodies it was sent, and whom they were for."""
+    """A client that returns answers and raises errors in the given order. Keeps the bodies that it was sent, and
+    their targets.
+    """
 
     def __init__(
         self,
         script: Iterable[Answer | AgentError | BaseException],
         descriptions: Mapping[str, ModelDescription] | None = None,
     ) -> None:
-        """`descriptions`: by model; of others the server says nothing."""
+        """`descriptions` has the description of each model by its name. For other models there is none."""
         self._script = list(script)
         self._descriptions = descriptions or {}
         self.bodies: list[bytes] = []
         self.asked: list[tuple[str, int]] = []
-        """Target and key of each call."""
+        """The name of the target and the number of the key, for each call."""
         self.described: list[tuple[str, int]] = []
-        """Target and key of each question about a model."""
+        """The name of the target and the number of the key, for each question about a model."""
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.bodies.append(b"".join(body))
@@ -195,13 +201,17 @@ TOUCH = ToolDefinition("Touch", "Has an effect.", {"type": "object", "properties
 
 
 def roster_of(*models: str, system: str = "system", **options: Any) -> Roster:
-    """Targets that are called like their models, without keys."""
+    """A roster with one target for each model. The name of a target is that of its model. The targets have no
+    keys.
+    """
     targets = [Target(model, model, "http://127.0.0.1:1") for model in models or ("claude-sonnet-5-5",)]
     return Roster(targets, system=system, tools=(ECHO, TOUCH), **options)
 
 
 class FakeToolbox:
-    """Echo is read-only, Touch is not. `ran` holds the batches in order."""
+    """A toolbox with two tools. Echo is read-only, and Touch is not. `ran` contains the ids of the calls in each
+    batch, in order.
+    """
 
     def __init__(self, on_run: Callable[[Sequence[ToolCall]], None] | None = None) -> None:
         self.definitions: Sequence[ToolDefinition] = (ECHO, TOUCH)
@@ -209,7 +219,7 @@ class FakeToolbox:
         self.changes: dict[str, FileChange] = {}
         self.settled: dict[str, ToolOutput] = {}
         self.outputs: dict[str, ToolOutput] = {}
-        """By the call's id; other calls say what they were told to, or "done"."""
+        """Outputs by the id of the call. Other calls return their argument `text`, or "done" without one."""
         self._on_run = on_run
 
     def plan(self, call: ToolCall) -> FileChange | None:
@@ -229,7 +239,7 @@ class FakeToolbox:
 
 
 def answer(*content: dict[str, Any], stop_reason: str = "", **fields: Any) -> Answer:
-    """A whole answer. The stop reason defaults to what the blocks imply."""
+    """A complete answer. The stop reason defaults to the one that fits the blocks."""
     implied = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
     message = {
         "id": "msg_1",

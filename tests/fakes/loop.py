@@ -1,4 +1,4 @@
-"""The outer loop on stand-ins: iterations that are scripted, a checkout that is a number, a clock that is told the time."""
+"""Fakes for the outer loop: scripted iterations, a checkout that is only a number, and a clock that tests set."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ AWAY = ended(Outcome.API_UNAVAILABLE)
 
 @dataclass(frozen=True)
 class ScriptedIteration:
-    """What one process does."""
+    """The result and the effects of one process."""
 
     result: IterationResult = DONE
     changes: bool = True
     seconds: float = 60.0
     stops: bool = False
-    """It creates the stop file."""
+    """Whether it creates the stop file."""
     has_session: bool = True
     ended_as: IterationResult | None = None
-    """What its session says of its end; None: what the process says."""
+    """The end that its session's journal records. None means the result of the process."""
 
 
 @dataclass
 class Shortages:
-    """Steps that find no process, and how often."""
+    """The number of times that a step will raise ShortageError, by the name of the step."""
 
     left: dict[str, int] = field(default_factory=dict)
 
@@ -119,7 +119,7 @@ class FakeIterations:
         self.has_stop_file = False
         self.rooms_made = 0
         self.play: Callable[[IterationOrder], IterationResult] | None = None
-        """What a process does instead of what is scripted."""
+        """If this is set, its return value replaces the result in the script."""
         self._checkout = checkout
         self._clock = clock
 
@@ -152,7 +152,7 @@ class FakeIterations:
 
 
 class FakeCheck:
-    """Passes or fails as scripted; the last verdict stands for ever."""
+    """A check that returns scripted exit codes. The last one is repeated for ever."""
 
     def __init__(self, verdicts: Iterable[int], clock: FakeClock, shortages: Shortages) -> None:
         self._verdicts = list(verdicts)
@@ -170,7 +170,7 @@ class FakeCheck:
 
 
 class FakeRecord:
-    """Keeps each state, as it would come back from the disk."""
+    """Keeps each saved state as it would be read from disk."""
 
     def __init__(self) -> None:
         self.states: list[LoopState] = []
@@ -181,16 +181,18 @@ class FakeRecord:
 
 @dataclass
 class LoopRig:
-    """A loop with everything it meets; `play()` runs it to its end."""
+    """A loop with all its fakes. `play()` runs it to its end."""
 
     script: list[ScriptedIteration] = field(default_factory=list)
     verdicts: list[int] | None = None
-    """Exit codes of the check, the first run before any iteration; None: there is no `--until`."""
+    """Exit codes of the check. The check before the first iteration gets the first one. None means that there is no
+    `--until`.
+    """
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_limits: LimitSettings = field(default_factory=LimitSettings)
     schedule: LoopSettings = field(default_factory=LoopSettings)
     options: dict[str, object] = field(default_factory=dict)
-    """Of the plan."""
+    """Other fields of the plan."""
     interrupt_at_s: float | None = None
     prompt: Callable[[], str] = lambda: "the task"
 
@@ -230,7 +232,9 @@ class LoopRig:
         return self.loop.run()
 
     def stopped_in_its_first_iteration(self, *, waiting: bool = False) -> LoopState:
-        """As it stood on the disk when its first process had just been started, or was waited for."""
+        """Runs the loop, then returns the state that was on disk when the first iteration's process had just
+        started. With `waiting`, the state from its first wait.
+        """
         self.play()
         states = [one for one in self.record.states if one.current is not None and not one.iterations]
         return next(
@@ -243,12 +247,12 @@ class LoopRig:
 
     @property
     def told(self) -> list[str]:
-        """The lines that people get."""
+        """The lines that the user sees."""
         return [line for event in self.events.events if (line := line_of(event)) is not None]
 
     @property
     def setbacks(self) -> list[tuple[Setback, int]]:
-        """With how many of their kind there were in a row."""
+        """The kind of each setback for which the loop waited, with the number of such setbacks in a row."""
         return [(event.setback, event.setbacks) for event in self.events.of(LoopWaits)]
 
     @property

@@ -1,4 +1,4 @@
-"""A whole run of the real loop against a script, and what must be true after every one of them."""
+"""Runs tasks in the real agent loop with scripted answers, and checks what must be true after every task."""
 
 from __future__ import annotations
 
@@ -46,17 +46,19 @@ PAYLOAD_SCHEMA = {
 PLAIN_FORM = ReportForm(report_tool(None), plain_problems, has_payload=False)
 _WITH_PAYLOAD = report_tool(PAYLOAD_SCHEMA)
 PAYLOAD_FORM = ReportForm(_WITH_PAYLOAD, validator_of(_WITH_PAYLOAD.input_schema), has_payload=True)
+_WITH_ANYTHING = report_tool({})
+ANY_FORM = ReportForm(_WITH_ANYTHING, validator_of(_WITH_ANYTHING.input_schema), has_payload=True)
 
 
 def report(
     call_id: str = "r", status: str = "success", summary: str = "Did it.", **more: Any
 ) -> dict[str, Any]:
-    """A call of the report tool."""
+    """A call of the tool for final reports."""
     return call(call_id, FINAL_REPORT, status=status, summary=summary, **more)
 
 
 class Played:
-    """The first task of a run. `task` plays another one, with what is left of the script."""
+    """The first task of a run. `task` runs another one with the rest of the script."""
 
     def __init__(
         self,
@@ -113,17 +115,17 @@ class Played:
 
     @property
     def result(self) -> dict[str, Any]:
-        """As readers get it."""
+        """The result object of the last task."""
         return result_object(self.ended, "s1")
 
     @property
     def calls_made(self) -> int:
-        """Requests to the model."""
+        """The number of requests to the model."""
         return len(self.client.bodies)
 
     @property
     def cost_usd(self) -> float:
-        """Of all attempts, by what servers counted."""
+        """The cost of all attempts in US dollars, from the token counts of the scripted answers."""
         usage = self.ended.usage.cost_usd
         assert usage is not None
         return usage
@@ -134,7 +136,7 @@ class Played:
 
     @property
     def ran(self) -> list[str]:
-        """The calls that ran, in order."""
+        """The ids of the calls that ran, in order."""
         return [call_id for batch in self.toolbox.ran for call_id in batch]
 
     def request(self, index: int) -> dict[str, Any]:
@@ -142,29 +144,29 @@ class Played:
         return body
 
     def sent(self, index: int) -> list[dict[str, Any]]:
-        """The messages of a request."""
+        """The messages of the request with this index."""
         messages: list[dict[str, Any]] = self.request(index)["messages"]
         return messages
 
     def last_words(self, index: int) -> list[str]:
-        """The texts of a request's last message, which is the user's."""
+        """The texts in the last message of a request. This message must be the user's."""
         last = self.sent(index)[-1]
         assert last["role"] == "user"
         return [block["text"] for block in last["content"] if block["type"] == "text"]
 
     def results_in(self, index: int) -> list[dict[str, Any]]:
-        """The tool results of a request's last message."""
+        """The tool results in the last message of a request."""
         return [block for block in self.sent(index)[-1]["content"] if block["type"] == "tool_result"]
 
     @property
     def last_results(self) -> list[dict[str, Any]]:
-        """The tool results that end the conversation."""
+        """The tool results in the last message of the conversation."""
         last = self.run.conversation.messages[-1]
         return [block for block in last.content if block["type"] == "tool_result"]
 
     @property
     def says(self) -> str:
-        """All of the conversation, to look for words in."""
+        """The whole conversation as JSON text, to search for words in it."""
         return b"".join(self.run.conversation.request_body()).decode()
 
 

@@ -1,4 +1,4 @@
-"""The recorded journals, and what each must lead to as long as ralph reads them. Records nothing."""
+"""The recorded journals, and what every ralph that can read them must make of them. Records nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPECTED = JOURNALS / "expected.json"
 
 
 def summary_of(journal: bytes) -> dict[str, Any]:
-    """Where a journal has got to: the request to the byte, and what is pending in it."""
+    """The state that a journal leads to: the hash of the next request, and everything that is pending."""
     session = replay(read_lines(journal).records)
     sent = Reading(session.shape).of(session.conversation)
     summary: dict[str, Any] = {
@@ -43,6 +43,6 @@ def summary_of(journal: bytes) -> dict[str, Any]:
 
 
 def _sha256(session: Session, shape: RequestShape) -> str:
-    """Of what a target would be sent next."""
+    """The hash of the next request to a target."""
     body = Reading(shape).of(session.conversation).request_body()
     return hashlib.sha256(b"".join(body)).hexdigest()

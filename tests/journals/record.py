@@ -1,7 +1,7 @@
-"""`python -m tests.journals.record DIRECTORY`: records the journals that are missing here, with the ralph of today.
+"""Records the journals that are missing here with the current ralph: `python -m tests.journals.record DIRECTORY`.
 
-What is recorded is kept for ever: it refuses to touch a journal that is there. DIRECTORY, which must be empty or not
-there, is worked in; its path stands in the journals.
+Recorded journals are kept for ever: this program refuses to change an existing one. It works in DIRECTORY, which
+must be empty or missing, and whose path appears in the journals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 _DIE = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
-"""Ends the ralph that runs it: the command's launcher and the supervisor stand between the two."""
+"""A command that kills the ralph that runs it. Its launcher and the supervisor are the processes between the
+two.
+"""
 _TARGETS = """
 [[targets]]
 name = "main"
@@ -44,7 +46,7 @@ THOUGHT = Thinking("Hm, 世界? Let me look.", signature="c2lnbmF0dXJl")
 
 
 class Recording:
-    """One session in an empty directory, run by run."""
+    """One session in an empty directory, which is recorded run by run."""
 
     def __init__(self, cwd: Path, state: Path) -> None:
         self._cwd = cwd
@@ -61,7 +63,7 @@ class Recording:
         retry: str = "off",
         says: Sequence[dict[str, object]] = (),
     ) -> None:
-        """`spare`: of a second target. `says`: the lines of a driver."""
+        """Plays one run. `spare` are the answers of a second target. `says` are the lines of a driver."""
         with MockApi(Scenario([*answers])) as server, MockApi(Scenario([*spare])) as second:
             environment = {
                 "PATH": os.environ["PATH"],
@@ -80,7 +82,7 @@ class Recording:
                 command += [
                     "--base-url",
                     server.base_url,
-                ]  # no run of a session is with the server of the last one
+                ]  # each run has its own server, so the address in the journal is out of date
             if says:
                 command += ["--input-format", "stream-json", "--output-format", "stream-json"]
             lines = "".join(json.dumps(line) + "\n" for line in says).encode()
@@ -88,12 +90,14 @@ class Recording:
 
     @property
     def journal(self) -> Path:
-        """The one that was written last."""
+        """The path of the journal that was written last."""
         return max(self._state.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def every_tool(recording: Recording) -> None:
-    """Thinking, every tool, an image, a malformed call, a tool and an argument that do not exist."""
+    """A run with thinking, every tool, an image, a malformed call, a tool that does not exist and an argument that
+    does not exist.
+    """
     malformed = ToolUse("Edit", input_json='{"file_path": "notes.txt", "old_str')
     recording.run(
         "Look around, then change something.",
@@ -124,7 +128,9 @@ def every_tool(recording: Recording) -> None:
 
 
 def killed_in_a_command(recording: Recording) -> None:
-    """The last record is the intent of a command; two calls wait behind it."""
+    """A run that is killed in a command. The last record is the command's intent, and two more calls have not
+    started.
+    """
     calls = [
         ToolUse("Write", {"file_path": "new.txt", "content": "new\n"}),
         ToolUse("Bash", {"command": _DIE}),
@@ -135,13 +141,15 @@ def killed_in_a_command(recording: Recording) -> None:
 
 
 def forked(recording: Recording) -> None:
-    """A copy of what was killed, gone on with to its end."""
+    """A copy of a killed session, which is then resumed to its end."""
     killed_in_a_command(recording)
     recording.run("--continue", "--fork-session", answers=[Turn("All done.")])
 
 
 def amended(recording: Recording) -> None:
-    """A prompt that nothing answered grows by the next ones; an answer at last, and one more prompt."""
+    """A prompt without an answer, to which the next runs add further prompts; then an answer, and one more
+    prompt.
+    """
     recording.run("Say hello.", answers=[Fault(status=529)])
     recording.run("--continue", "Loudly.", answers=[Fault(status=529)])
     recording.run("--continue", answers=[Turn([THOUGHT, Text("HELLO")])])
@@ -149,14 +157,14 @@ def amended(recording: Recording) -> None:
 
 
 def stopped_in_a_command(recording: Recording) -> None:
-    """A signal: the result that says so is there, and the end."""
+    """A run that a signal stops in a command. The journal has the result that says so, and the end of the run."""
     stop = _DIE.replace("kill -9", "kill -TERM")
     turn = Turn([ToolUse("Bash", {"command": stop}), ToolUse("Bash", {"command": "touch never"})])
     recording.run("Go on until told.", answers=[turn])
 
 
 def out_of_time(recording: Recording) -> None:
-    """The time limit ends it; the next run says that it no longer holds, and fails."""
+    """A run that its time limit ends. The next run tells the model that this limit no longer holds, and fails."""
     read = Turn([THOUGHT, ToolUse("Read", {"file_path": "notes.txt"})])
     silence = Step(Turn("never"), Fault(stall_before_headers_s=60))
     recording.run("Go on until told.", "--max-time", "1.5", answers=[read, silence])
@@ -164,13 +172,15 @@ def out_of_time(recording: Recording) -> None:
 
 
 def another_model(recording: Recording) -> None:
-    """The second run asks another model, which is not shown what the first one thought."""
+    """Two runs with different models. The second model does not see the thinking of the first."""
     recording.run("Say hello.", answers=[Turn([THOUGHT, Text("Hello.")])])
     recording.run("--continue", "Again.", "--model", "claude-opus-5", answers=[Turn([THOUGHT, Text("Hi!")])])
 
 
 def cut_answers(recording: Recording) -> None:
-    """A text and a call that `max_tokens` cut, a pause of the server, a block of tomorrow, a refusal with a call."""
+    """A text and a call that `max_tokens` cut off, a pause of the server, a block of an unknown type, and a refusal
+    that contains a call.
+    """
     call = ToolUse("Bash", {"command": "touch never"})
     recording.run(
         "Go on until told.",
@@ -184,14 +194,16 @@ def cut_answers(recording: Recording) -> None:
 
 
 def retried(recording: Recording) -> None:
-    """Failures that passed: what was told of them stands between the records."""
+    """Failures that passed. The events about them stand between the other records."""
     broken = Step(Turn("never whole"), Fault(cut_after_events=3, framing="close"))
     answers: list[Playable] = [Fault(status=529), broken, Turn([THOUGHT, Text("At last.")])]
     recording.run("Say hello.", answers=answers, retry="standard")
 
 
 def fell_back(recording: Recording) -> None:
-    """The first target thinks and is then to be left alone for an hour; the other one thinks too, and is killed."""
+    """The first target thinks, and then must not be asked for an hour. The second target thinks too, and the run is
+    killed.
+    """
     read = ToolUse("Read", {"file_path": "notes.txt"})
     recording.run(
         "Go on until told.",
@@ -204,7 +216,7 @@ def fell_back(recording: Recording) -> None:
 
 
 def several_tasks(recording: Recording) -> None:
-    """A driver's: a task, another model, a task that it answers, and one more that nothing answers."""
+    """A run with a driver: a task, a change of the model, a task with an answer, and one without."""
     tasks: list[dict[str, object]] = [
         {"type": "user", "message": {"role": "user", "content": words}}
         for words in ("Say hello.", "Again.", "And again.")
@@ -217,7 +229,7 @@ def several_tasks(recording: Recording) -> None:
 
 
 def compacted(recording: Recording) -> None:
-    """Two full contexts, the second one cut without a summary; a prompt behind them, and a kill in its command."""
+    """Two full contexts, of which the second is cut without a summary; then a prompt, and a kill in a command."""
     full = {"input_tokens": 900_000, "output_tokens": 50}
     read = ToolUse("Read", {"file_path": "notes.txt"})
     write = ToolUse("Write", {"file_path": "ä new.txt", "content": "ä\n"})

@@ -1,4 +1,4 @@
-"""A place for iterations, and a scripted server that they ask."""
+"""Fixtures for iterations: a directory in which they run, and a scripted server for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def iterating(tmp_path: Path) -> Iterating:
 
 @pytest.fixture
 def serve(iterating: Iterating) -> Iterator[Callable[..., MockApi]]:
-    """Start a server with these steps; `ralph run` then talks to it."""
+    """Starts a server with these steps, to which `ralph run` then sends its requests."""
     servers: list[MockApi] = []
 
     def start(*steps: Playable) -> MockApi:
@@ -43,7 +43,9 @@ def serve(iterating: Iterating) -> Iterator[Callable[..., MockApi]]:
 
 @pytest.fixture(autouse=True)
 def _reaped() -> Iterator[None]:
-    """The process of the tests adopts what lost its parent."""
+    """Kills and reaps the processes that a test has left behind. This process adopts them if their parent has
+    ended.
+    """
     before = children()
     yield
     for process_id in children() - before:

@@ -1,4 +1,6 @@
-"""What the tests of iterations share: a place to work in, stand-ins for `ralph run`, signals at a known moment."""
+"""Tools for tests of iterations: a directory to work in, scripts in place of `ralph run`, and signals at a known
+moment.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 
 SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
 KEY = "sk-ant-test-0123456789abcdef"
-# $RESULT: where the result goes.
+# Sets $RESULT to the path of the result file.
 _FIND_RESULT = 'for word in "$@"; do [ "$last" = --result-file ] && RESULT=$word; last=$word; done\n'
 
 
 @dataclass
 class Iterating:
-    """Iterations in `work`, started from `launch`, with nothing of the developer's environment but PATH."""
+    """Runs iterations that work in `work` and are started in `launch`. They get no variable of the developer's
+    environment except PATH.
+    """
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -80,11 +84,11 @@ class Iterating:
         )
 
     def run_stand_in(self, script: str, **options: Any) -> IterationResult:
-        """A shell script in the place of `ralph`; it begins in `launch`."""
+        """Runs a shell script in place of `ralph`. It starts in `launch`."""
         return self.run(program=("/bin/sh", "-c", _FIND_RESULT + script, "stand-in"), **options)
 
     def once_there(self, name: str, act: Callable[[str], object]) -> None:
-        """Soon after `launch/name` holds a line, on a thread of its own; the act gets that line."""
+        """Starts a thread that calls `act` with the line in `launch/name` as soon as this file has one."""
         Thread(target=_act_once_there, args=(self.root / "launch" / name, act), daemon=True).start()
 
     def noted(self, name: str) -> str:

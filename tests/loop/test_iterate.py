@@ -1,4 +1,6 @@
-"""What the outer loop does with what it meets, on stand-ins; real processes stand in tests/program/."""
+"""Tests what the outer loop does with everything that it meets. Uses fakes; tests with real processes are in
+tests/program/.
+"""
 
 from __future__ import annotations
 
@@ -206,8 +208,8 @@ def test_the_schedule_starts_afresh_after_any_other_end() -> None:
     [
         ([2], [2]),
         ([90], [90]),
-        ([0], [1]),  # whatever is named: less is no wait
-        ([2, 2, 2], [2, 10, 30]),  # a time that did not help is not trusted again
+        ([0], [1]),  # one second is the shortest wait
+        ([2, 2, 2], [2, 10, 30]),  # only the first request for a shorter wait is followed
         ([60, 60, 60], [60, 60, 60]),
         ([None, 2], [5, 10]),
     ],
@@ -394,7 +396,7 @@ def test_the_loop_ends_when_its_budget_or_its_time_is_over(
 def test_the_budget_of_the_loop_is_never_overshot(
     fates: list[tuple[float, Outcome]], budget_usd: float, own_usd: float | None
 ) -> None:
-    """Each process spends some part of what it is allowed, and never more: that is `ralph run`'s promise."""
+    """Each process spends some part of what it is allowed and never more, as `ralph run` promises."""
     rig = LoopRig(limits=LoopLimits(12, budget_usd), own_limits=LimitSettings(None, own_usd))
     spent: dict[str, float] = {}
 
@@ -419,7 +421,7 @@ def test_a_check_gets_no_more_time_than_the_loop_has_left() -> None:
     rig = LoopRig(verdicts=[1], limits=LoopLimits(None, None, 100), options={"check_timeout_s": 70.0})
     end = rig.play()
     assert rig.check is not None
-    assert rig.check.limits_s == [70, 40, 10]  # done is done, though the time is over
+    assert rig.check.limits_s == [70, 40, 10]  # the last check runs although the time is over
     assert (end.exit_code, len(rig.state.iterations)) == (124, 2)
 
 
@@ -560,7 +562,7 @@ def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> No
 
 @pytest.mark.parametrize(("verdicts", "stops"), [([0], False), (None, True)])
 def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
-    """Killed between its last iteration and its end, or mended by hand since."""
+    """The loop was killed between its last iteration and its end, or a person has done the rest of the work."""
     first = LoopRig(verdicts=[1] if verdicts else None, limits=iterations(1))
     first.play()
     again = LoopRig(verdicts=verdicts, limits=iterations(5))
@@ -632,7 +634,7 @@ FATES = st.sampled_from(
 def test_killed_after_any_record_it_goes_on_to_the_same_end(
     script: list[ScriptedIteration], verdicts: list[int], kill_at: int
 ) -> None:
-    """Whatever was on disk last: no iteration is lost, and none counts twice."""
+    """Whatever state was saved last, no iteration is lost, and none counts twice."""
     verdicts = [1, *verdicts]
     whole = LoopRig(list(script), verdicts, limits=iterations(5))
     end = whole.play()
@@ -643,7 +645,7 @@ def test_killed_after_any_record_it_goes_on_to_the_same_end(
     done = len(killed.iterations)
     again = LoopRig(limits=iterations(5), verdicts=verdicts)
     ids = [order.session_id for order in whole.iterations.orders]
-    # What the world is like at that moment: processes that had been started before it are over.
+    # The world at the moment of the kill: the processes that had been started before it have ended.
     started = [index for index, one in enumerate(ids) if one in {r.session_id for r in killed.iterations}]
     again.iterations.script = script[len(started) :]
     again.checkout.version = (

@@ -1,4 +1,4 @@
-"""Iterations with a real `ralph run` behind each."""
+"""Iterations that are real `ralph run` processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from ralph.loop.values import Setback
 from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
-from tests.children import is_gone, is_running
+from tests.children import is_gone
 from tests.loop.iteration_processes import SESSION_ID
 from tests.patience import wait_until, within_s
 from tests.program.model_answers import DONE, bash, report, results, told_texts
@@ -130,14 +130,14 @@ def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, s
     lock = os.open(iterating.root / "lock", os.O_RDWR | os.O_CREAT)
     iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     started_s = time.monotonic()
-    result = iterating.run(lock=lock)
+    result = iterating.run("--add-dir", str(iterating.root / "launch"), lock=lock)
     os.close(lock)
 
     assert time.monotonic() - started_s < within_s(20)
     assert (result.exit_code, result.outcome, result.stopped_by) == (143, Outcome.INTERRUPTED, 15)
     assert result.turns == 2, "the one that was stopped included"
     assert result.reason == "stopped by SIGTERM"
-    assert not is_running(int(iterating.noted("pid")))
+    assert is_gone(int(iterating.noted("pid")))
     [(listing, _)] = results(server)
     assert "/dev/null" in listing
     assert str(iterating.root / "lock") not in listing
@@ -152,19 +152,19 @@ def test_of_one_that_is_killed_the_session_tells_what_it_spent_and_nothing_is_le
         os.kill(parent_of(parent_of(launcher)), signal.SIGKILL)
 
     iterating.once_there("pids", kill_ralph)
-    result = iterating.run()
+    result = iterating.run("--add-dir", str(iterating.root / "launch"))
     assert (result.exit_code, result.outcome, result.stopped_by) == (137, Outcome.INTERRUPTED, None)
     assert (result.reason, result.setback) == ("was killed by SIGKILL", Setback.KILL)
     assert result.cost_usd is not None
     assert result.cost_usd > 0
-    assert not any(is_running(int(word)) for word in iterating.noted("pids").split())
+    assert all(is_gone(int(word)) for word in iterating.noted("pids").split())
 
 
 @linux_only
 def test_nothing_outlives_a_loop_that_is_killed_and_its_lock_is_held_until_then(iterating, serve) -> None:
-    serve(bash(f"echo $$ $PPID >{iterating.root}/pids; sleep 99"))
+    serve(bash("echo $$ $PPID >pids; sleep 99"))
     lock = iterating.root / "lock"
-    pids = iterating.root / "pids"
+    pids = iterating.work / "pids"
     loop = subprocess.Popen(
         [sys.executable, "-c", LOOP, str(iterating.work), str(lock), SESSION_ID],
         env=iterating.environment,

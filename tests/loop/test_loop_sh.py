@@ -1,4 +1,4 @@
-"""loop.sh against a stand-in for ralph: it maps arguments and hands over, nothing else."""
+"""loop.sh with a script in place of ralph: it must only translate its arguments and start ralph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMS = {
 
 @pytest.fixture
 def loop(tmp_path: Path):
-    """Runs loop.sh with a `ralph` that writes each of its arguments on a line and exits as these lines say."""
+    """Runs loop.sh with a `ralph` that prints each of its arguments on a line and then runs `script`."""
     for mode in ("plan", "build"):
         (tmp_path / f"PROMPT_{mode}.md").write_text("do it")
 
@@ -80,7 +80,7 @@ def test_the_exit_code_is_the_loops(loop, code) -> None:
 
 
 def test_ralph_takes_the_place_of_the_shell(loop) -> None:
-    """A signal to the shell is then one to the loop, which knows what to do with it."""
+    """A signal to the shell then reaches the loop, which handles it."""
     assert loop(script='echo "$PPID"').stdout.splitlines()[-1] == str(os.getpid())
 
 

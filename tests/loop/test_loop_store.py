@@ -1,4 +1,4 @@
-"""Which folder is a loop's, and which of them is the last one's."""
+"""Tests which folder belongs to a loop, and which of them is the newest."""
 
 from __future__ import annotations
 

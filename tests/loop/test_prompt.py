@@ -1,4 +1,6 @@
-"""What an iteration is told; the words themselves are compared with docs/loop-reference.md by tests/test_docs.py."""
+"""Tests what the prompt of an iteration contains. tests/test_docs.py compares the exact words with
+docs/loop-reference.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a loop's prompt comes from, over real pipes and files."""
+"""Tests where a loop's prompt comes from. Uses real pipes and files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = -1
 
 @pytest.fixture
 def piped() -> Iterator[Callable[[bytes], int]]:
-    """The reading end of a pipe that holds this and then ends."""
+    """Makes a pipe that contains this data and then ends. Returns its reading end."""
     ends: list[int] = []
 
     def pipe(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The record on disk: whole, private, and an error that says what is wrong."""
+"""The record on disk must be complete and private, and an error must say what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which results of `ralph run` are believed, and what a session tells of an iteration that nobody followed."""
+"""Tests which results of `ralph run` the loop accepts, and what a session's journal says about an iteration whose
+end the loop did not see.
+"""
 
 from __future__ import annotations
 

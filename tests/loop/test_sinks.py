@@ -1,4 +1,4 @@
-"""The loop's own lines, and the step summary: two sinks of the same events."""
+"""Two sinks of a loop's events: the loop's own lines, and the step summary."""
 
 from __future__ import annotations
 

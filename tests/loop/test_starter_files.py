@@ -1,4 +1,4 @@
-"""What `ralph loop init` writes, and what it leaves alone."""
+"""Tests what `ralph loop init` writes, and which files it does not change."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_file_where_a_directory_must_be_is_an_error_with_its_name(tmp_path) ->
 
 
 def test_a_full_disk_leaves_no_half_file_behind(tmp_path) -> None:
-    """A limit on the size of files stands for it: a write beyond fails as one on a full disk."""
+    """A limit on the size of files replaces the full disk: a write beyond it fails in the same way."""
 
     def no_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
@@ -110,7 +110,7 @@ def test_both_prompts_teach_the_loop(tmp_path, name) -> None:
     for needed in ("AGENTS.md", "IMPLEMENTATION_PLAN.md", "specs/", "earch before you", "ommit"):
         assert needed in text
     assert len(text) < 2500
-    assert ".ralph" not in text  # where the stop file is, the loop says itself
+    assert ".ralph" not in text  # the loop's own prompt says where the stop file is
 
 
 def test_planning_changes_no_code_and_building_does_one_task(tmp_path) -> None:

@@ -1,4 +1,6 @@
-"""`.ralph/stop` and its place: there when it is needed, ignored by git, and never somewhere else."""
+"""`.ralph/stop` and its directory, which must exist when it is needed, be ignored by git, and never be somewhere
+else.
+"""
 
 from __future__ import annotations
 

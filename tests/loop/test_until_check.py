@@ -1,4 +1,4 @@
-"""The check as a real command: its verdict, its output, its end."""
+"""The check as a real command: its result, its output and its end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
 from ralph.machine.clock import SystemClock
+from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
@@ -25,10 +26,12 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 SECRET = "hunter2-is-the-secret"
 REDACTOR = Redactor([SECRET])
+SUPERVISOR = CommandSupervisor({"PATH": os.environ["PATH"]}, most_processes=0)
+"""The supervisor for all tests here. It ends with the process of the tests."""
 
 
 def folder_of(directory: Path) -> Path:
-    """The loop's own, which is not where it works."""
+    """The loop's own folder, which is not the directory where it works."""
     return directory.with_name(f"{directory.name}-folder")
 
 
@@ -41,6 +44,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None) -
         environment={"PATH": os.environ["PATH"]},
         redact=REDACTOR.redact,
         longest_bytes=REDACTOR.longest_bytes,
+        supervisor=SUPERVISOR,
         waiter=waiter or InboxWaiter(clock),
         clock=clock,
         grace_s=0.1,

@@ -1,4 +1,4 @@
-"""The two clocks: one for dates, which may jump, and one for durations, which may not."""
+"""Two clocks: one for dates, which may jump, and one for durations, which may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The launcher as a process of its own: killed, asked and started at any moment it leaves nothing alive."""
+"""The launcher, run as a process of its own: killed, asked to stop or started at any moment, it leaves no process
+alive.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
-KILLS = 8
-"""For each kind of command: one in each part of its start and early life."""
+KILLS = 4
+"""How many times each kind of command is killed. The kills are spread over its start and its first moments."""
+_OF_THE_C_LIBRARY = {32, 33}
 
 # Becomes the launcher, with the signals it is told to have. What is blocked and pending survives an exec.
 WITH_SIGNALS = """
@@ -50,6 +53,14 @@ os.path.isdir = lambda path: False
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
+WITH_OLD_GLIBC = """
+import os, runpy, sys
+def none(*_, **options):
+    raise NotImplementedError("setsid")
+os.posix_spawn = none
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
 AS_IF_FIVE_WERE_MANY = """
 import sys
 path = sys.argv.pop(1)
@@ -59,23 +70,22 @@ exec(compile(source.replace("_MOST_ASKED = 1000", "_MOST_ASKED = 5"), path, "exe
 """
 
 # Forks parents with a command each, kills them at any moment of its start and life, and prints what is left of a
-# tree, or how many of the commands had been started. All of it is below this process, which adopts every orphan.
+# tree, or for each kind of command how many had been started. All of it is below this process, which adopts every orphan.
 KILL_PARENTS = """
 import os, random, signal, subprocess, sys, threading, time
 from pathlib import Path
 from ralph.machine import launcher
-from ralph.machine import processes
 from ralph.machine.command_supervisor import CommandSupervisor
 
-kills, started, line, way = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+kills, started, lines = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 environment = {"PATH": os.environ["PATH"], "STARTED": str(started)}
 launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
 
 def parent():
     for _ in range(3):  # the kernel tells of each thread's end
         threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
-    start = processes.SupervisedCommand if way == "alone" else CommandSupervisor(environment).start
-    running = start(["/bin/sh", "-c", line], cwd=Path("/"), environment=environment, grace_s=60)
+    supervisor = CommandSupervisor(environment)
+    running = supervisor.start(["/bin/sh", "-c", line], cwd=Path("/"), environment=environment, grace_s=60)
     time.sleep(99)
     os._exit(0)
 
@@ -96,7 +106,7 @@ def kill_after(wait):
     left = launcher.tree_below(launcher.children_of(os.getpid()))
     names = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\\0") for pid in left]
     launcher.send_signal(left, signal.SIGKILL)
-    sys.exit(f"left: {names}")
+    sys.exit(f"left of {line}: {names}")
 
 def start_s():
     times_s = [time.monotonic()]
@@ -107,15 +117,18 @@ def start_s():
     kill_after(until_started)
     return times_s[1] - times_s[0]
 
-latest_s = 2 * min(start_s() for _ in range(3))  # one alone may be slow, and all kills would wait for it
-moments_s = [(part + random.random()) * latest_s / kills for part in range(kills)]
-print(sum(kill_after(lambda: time.sleep(moment_s)) for moment_s in moments_s))
+for line in lines:
+    latest_s = 2 * min(start_s() for _ in range(2))  # one alone may be slow, and all kills would wait for it
+    moments_s = [(part + random.random()) * latest_s / kills for part in range(kills)]
+    print(sum(kill_after(lambda: time.sleep(moment_s)) for moment_s in moments_s))
 """
 
 
 @pytest.fixture(autouse=True)
 def _reaped() -> Iterator[None]:
-    """Other tests made this process the adopter of its descendants: what lost its parent here is ours now."""
+    """Reaps processes that have lost their parent, because other tests made this process adopt its orphaned
+    descendants.
+    """
     before = set(launcher.children_of(os.getpid()))
     yield
     for pid in set(launcher.children_of(os.getpid())) - before:
@@ -125,7 +138,7 @@ def _reaped() -> Iterator[None]:
 def line_for(
     command: Iterable[str], *, grace_s: float = 60, parent_pid: int | None = None, script: str = ""
 ) -> list[str]:
-    """With `script`, what runs the launcher in its own way."""
+    """The command line of the launcher. With `script`, this script runs the launcher."""
     python = [sys.executable, "-I", "-S"]
     first = [*python, "-c", script] if script else python
     return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", "0", *command]
@@ -140,7 +153,9 @@ def with_signals(
 
 @contextmanager
 def started(line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Whoever adopts what the launcher could not (it looks as on macOS) collects it at once, as an init does."""
+    """Starts the launcher. Reaps at once all processes that the launcher could not adopt, as an init process does,
+    for example if the launcher runs as on macOS.
+    """
     before = set(launcher.children_of(os.getpid()))
     is_over = threading.Event()
     with subprocess.Popen(
@@ -169,7 +184,7 @@ def _reap_until(is_over: threading.Event, others: set[int]) -> None:
 
 
 def finished(line: list[str]) -> tuple[int, str]:
-    """Exit code and output."""
+    """The exit code and the output of a command line."""
     with started(line) as process:
         output, _ = process.communicate(timeout=within_s(30))
         return process.returncode, output.decode()
@@ -180,49 +195,44 @@ def shell(text: str) -> list[str]:
 
 
 def signal_sets(status: str) -> dict[str, set[int]]:
-    """From what /proc tells of a process: which signals it blocks, ignores and handles."""
+    """The signals that a process blocks, ignores and handles, from its status in /proc. Leaves out the two signals
+    that the C library reserves, because its posix_spawn, which newer Pythons use, ignores them.
+    """
     lines = (line.split(":") for line in status.splitlines())
     sets = {name: int(value, 16) for name, value in lines if name in ("SigBlk", "SigIgn", "SigCgt")}
-    return {name: {bit + 1 for bit in range(64) if bits >> bit & 1} for name, bits in sets.items()}
+    return {
+        name: {bit + 1 for bit in range(64) if bits >> bit & 1} - _OF_THE_C_LIBRARY
+        for name, bits in sets.items()
+    }
 
 
-def outlived(command: str, started_file: Path, way: str, kills: int = KILLS) -> int:
-    """How many commands had been started when their parent was killed at a random moment. Fails when something outlived it.
-
-    Three kills before these wait for the command's start, so that there are some of each kind.
+def outlived(commands: Iterable[str], started_file: Path) -> list[int]:
+    """Kills the parent of each command `KILLS` times, at random moments. Returns for each command how many of these
+    kills came after the command had started. Fails if a process outlives a kill. Two more kills, which wait until the
+    command has started, measure how long its start takes.
     """
-    line = [sys.executable, "-c", KILL_PARENTS, str(kills), str(started_file), command, way]
+    line = [sys.executable, "-c", KILL_PARENTS, str(KILLS), str(started_file), *commands]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return [int(count) for count in done.stdout.split()]
+
+
+HARD_TO_END = {
+    "ignores TERM": "trap '' TERM; : >$STARTED; while :; do sleep 99; done",
+    "has a daemon": "(setsid sh -c 'trap \"\" TERM; : >$STARTED; sleep 99; sleep 99' >/dev/null 2>&1 &); sleep 99",
+    "leaves one that holds the pipe": ": >$STARTED; (trap '' TERM; sleep 99; sleep 99) & exit 0",
+    "always has a new one": "trap '' TERM; : >$STARTED; while :; do /bin/true & wait; done",
+}
 
 
 @linux_only
-@pytest.mark.parametrize("way", ["alone", "supervised"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param("trap '' TERM; : >$STARTED; while :; do sleep 99; done", id="ignores TERM"),
-        pytest.param(
-            "(setsid sh -c 'trap \"\" TERM; : >$STARTED; sleep 99; sleep 99' >/dev/null 2>&1 &); sleep 99",
-            id="has a daemon",
-        ),
-        pytest.param(
-            ": >$STARTED; (trap '' TERM; sleep 99; sleep 99) & exit 0", id="leaves one that holds the pipe"
-        ),
-        pytest.param(
-            "trap '' TERM; : >$STARTED; while :; do /bin/true & wait; done", id="always has a new one"
-        ),
-    ],
-)
-def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(
-    command: str, way: str, tmp_path: Path
-) -> None:
-    """`way`: an interpreter of its own starts the launcher, or a supervisor forks it."""
-    assert outlived(command, tmp_path / "started", way) < KILLS
+def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path: Path) -> None:
+    started_at_the_kill = outlived(HARD_TO_END.values(), tmp_path / "started")
+    assert len(started_at_the_kill) == len(HARD_TO_END)
+    assert sum(started_at_the_kill) < KILLS * len(HARD_TO_END), "no kill came before a start"
 
 
-@every_row("script", ["", AS_ON_MACOS])
+@every_row("script", ["", AS_ON_MACOS, WITH_OLD_GLIBC])
 @every_row(
     ("command", "status"),
     [
@@ -242,8 +252,9 @@ def test_the_status_is_the_commands(command: list[str], status: int, script: str
 
 
 @linux_only
-def test_the_command_leads_a_session_of_its_own_without_a_terminal() -> None:
-    status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat")))
+@every_row("script", ["", WITH_OLD_GLIBC])
+def test_the_command_leads_a_session_of_its_own_without_a_terminal(script: str) -> None:
+    status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat"), script=script))
     pid, session, terminal = output.split()
     assert (status, session, terminal) == (0, pid, "0")
 
@@ -277,11 +288,13 @@ def test_without_its_parent_it_starts_nothing(tmp_path: Path) -> None:
 
 @linux_only
 def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    """Before it listens SIGTERM ends it, as nothing is there yet; later the command, which ignores TERM, is killed."""
+    """Before the launcher handles SIGTERM, the signal ends it, because it has started nothing yet. Later the
+    command, which ignores SIGTERM, is killed.
+    """
     note = tmp_path / "pid"
     line = line_for(shell(f"trap '' TERM; echo $$ >{note}; sleep 99; sleep 99"), grace_s=0.02)
     statuses = set()
-    for delay_ms in range(50):
+    for delay_ms in range(0, 50, 2):
         note.unlink(missing_ok=True)
         with started(line) as process:
             time.sleep(delay_ms / 1000)
@@ -293,6 +306,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
 
 
 @linux_only
+@every_row("script", ["", WITH_OLD_GLIBC])
 @every_row(
     ("blocked", "ignored", "kept"),
     [
@@ -303,9 +317,9 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
     ],
 )
 def test_the_commands_signals_are_the_defaults_but_for_what_nohup_ignores(
-    blocked: list[int], ignored: list[int], kept: list[int]
+    blocked: list[int], ignored: list[int], kept: list[int], script: str
 ) -> None:
-    line = line_for(["cat", "/proc/self/status"])
+    line = line_for(["cat", "/proc/self/status"], script=script)
     sets = signal_sets(finished(with_signals(line, blocked=blocked, ignored=ignored))[1])
     assert sets == {"SigBlk": set(), "SigIgn": set(kept), "SigCgt": set()}
 
@@ -346,7 +360,9 @@ def test_stopped_and_continued_the_launcher_goes_on() -> None:
 
 @linux_only
 def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it() -> None:
-    """The parent is a shell; `:` keeps it from becoming the launcher itself. The command holds the output open."""
+    """The parent is a shell, and `:` keeps it from becoming the launcher itself. The command holds the output
+    open.
+    """
     command = shell("trap '' TERM; echo $$; sleep 99; sleep 99")
     own = (
         'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" 0 "$@"; :'
@@ -363,7 +379,7 @@ def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it(
 
 
 def guarded() -> tuple[int, int, int]:
-    """A process, one that would tell of its death, and where that could be read."""
+    """A process, a guard that would write if the process died, and the descriptor from which that could be read."""
     is_alive, held = os.pipe()
     told, tell = os.pipe()
     first = os.fork()

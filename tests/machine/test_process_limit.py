@@ -1,4 +1,4 @@
-"""The control group of a run's commands: where it may be, what it refuses, and who removes it."""
+"""The control group of a run's commands: where it may be made, what it refuses, and who removes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that waits: order, deadlines, signals, and the sign of life while nothing happens."""
+"""Waiting on the main thread: order, deadlines, signals, and heartbeats while nothing happens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None =
 
 
 def test_nothing_of_a_waiter_is_set_later() -> None:
-    """What it is to do stands in its constructor; the rest are its own findings."""
+    """The constructor receives everything that a waiter needs. The other attributes are its own results."""
     assert {name for name in vars(InboxWaiter(CLOCK)) if not name.startswith("_")} == {"inbox", "was_stopped"}
 
 
@@ -263,7 +263,7 @@ def thinking_delta(thinking: str) -> StreamReceived:
 
 
 class Silence:
-    """Heartbeats every 30 s on a clock that is moved by hand."""
+    """Heartbeats every 30 s on a clock that the test sets."""
 
     def __init__(self, interval_s: float = 30, **shows: bool) -> None:
         self.clock = FakeClock()
@@ -271,7 +271,7 @@ class Silence:
         self.heartbeats = Heartbeats(self.clock, interval_s, **shows)
 
     def beat_at(self, now_s: float) -> list[float]:
-        """The silences that have been told, in seconds, once the clock says so."""
+        """Sets the clock and asks for a heartbeat. Returns the silences in seconds of all heartbeats so far."""
         self.clock.seconds = now_s
         beat = self.heartbeats.beat("the answer to go on")
         self.told += [beat] if beat is not None else []
@@ -348,7 +348,7 @@ def test_an_interval_of_zero_is_silent() -> None:
 
 
 def test_items_that_keep_coming_do_not_keep_a_wait_silent() -> None:
-    """Pings every few milliseconds: each wait is short, the silence is not."""
+    """Pings arrive every few milliseconds. So each wait is short, but the user sees nothing for a long time."""
     events = RecordingEvents()
     began_s = CLOCK.now_s()
     waiter = InboxWaiter(CLOCK, events=events, heartbeats=Heartbeats(CLOCK, 0.05))
@@ -380,8 +380,8 @@ def test_the_first_stop_is_told_once_before_it_is_raised() -> None:
 
 
 def test_a_wait_ends_when_the_runs_time_is_up_and_only_the_first_does() -> None:
-    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 0.1)
     started_s = time.monotonic()
+    waiter = InboxWaiter(CLOCK, run_ends_s=CLOCK.now_s() + 0.1)
     with pytest.raises(TimeIsUp, match="--max-time"):
         waiter.wait(waiter.mailbox(), until_s=None, waiting_for="a test")
     assert time.monotonic() - started_s >= 0.1
@@ -420,7 +420,7 @@ def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
     [
         ([(15, 0.0), (15, 0.9)], [15]),
         ([(15, 0.0), (15, 1.0)], [15, 15]),
-        ([(15, 0.0), (2, 0.1)], [15, 2]),  # another one is news
+        ([(15, 0.0), (2, 0.1)], [15, 2]),  # a signal with another number counts
         ([(15, 0.0), (2, 0.1), (15, 0.2)], [15, 2, 15]),
     ],
 )

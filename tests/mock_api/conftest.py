@@ -1,4 +1,6 @@
-"""Servers that are closed again, and a client that sees every byte and how the connection ended."""
+"""Fixtures for servers, which are closed after the test, and for a client that sees every byte and how the
+connection ended.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ HEADERS = "content-type: application/json\r\nanthropic-version: 2023-06-01\r\nx-
 
 @dataclass(frozen=True)
 class Seen:
-    """What a raw client got until the connection ended."""
+    """All bytes that a raw client received until the connection ended."""
 
     data: bytes
     ended: str
-    """`eof`, `reset` or `timeout`."""
+    """How the connection ended: `eof`, `reset` or `timeout`."""
 
     @property
     def head(self) -> str:
@@ -43,7 +45,7 @@ class Seen:
 
     @property
     def chunks(self) -> tuple[bytes, bool]:
-        """The body without its chunk framing, and whether it ended with the last chunk."""
+        """The body without its chunk framing, and whether the final chunk was received."""
         rest = self.body
         pieces: list[bytes] = []
         while rest:
@@ -77,7 +79,7 @@ def read_to_the_end(sock: socket.socket) -> Seen:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., MockApi]]:
-    """Start a server with these steps (or these arguments); it is closed after the test."""
+    """Starts a server with these steps or settings, and closes it after the test."""
     servers: list[MockApi] = []
 
     def start(*steps: Playable, **settings: Any) -> MockApi:
@@ -95,7 +97,7 @@ def serve() -> Iterator[Callable[..., MockApi]]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., socket.socket]]:
-    """A raw connection to a server."""
+    """Opens a raw connection to a server."""
     sockets: list[socket.socket] = []
 
     def open_connection(server: MockApi, timeout_s: float = within_s(20)) -> socket.socket:
@@ -110,7 +112,7 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
 
 @pytest.fixture
 def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
-    """Send one request on a connection of its own; returns all that came back."""
+    """Sends one request on a new connection, and returns everything that came back."""
 
     def send(
         server: MockApi,
@@ -135,7 +137,7 @@ def raw_request() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def anthropic() -> Any:
-    """The official SDK, which takes seconds to import."""
+    """The official SDK. It is a fixture because importing it takes seconds."""
     import anthropic
 
     return anthropic

@@ -1,4 +1,4 @@
-"""Clients ralph did not write understand the server: the official SDK, and curl by hand."""
+"""Clients that are not part of ralph must understand the server: the official SDK and curl."""
 
 from __future__ import annotations
 

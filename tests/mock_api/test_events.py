@@ -1,4 +1,4 @@
-"""A turn in the API's words."""
+"""A turn as events of the API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERYTHING = Turn(
 
 
 def collect(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The content the deltas of a stream add up to."""
+    """The content that the deltas of a stream make."""
     blocks: dict[int, dict[str, Any]] = {}
     for event in events:
         if event["type"] == "content_block_start":

@@ -1,10 +1,9 @@
-"""Faults that take the place of the answer, seen by a client that counts bytes."""
+"""Faults instead of an answer, observed by a client that counts bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from ralph.mock_api import (
@@ -17,7 +16,7 @@ from ralph.mock_api import (
     Turn,
 )
 from tests.mock_api.conftest import read_to_the_end
-from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
+from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking, sent
 from tests.rows import every_row
 
 
@@ -42,8 +41,8 @@ from tests.rows import every_row
 def test_a_status_comes_with_the_apis_error_object(serve: Serve, status: int, kind: Any) -> None:
     server = serve(Fault(status=status, headers={"Retry-After": "7"}))
 
-    answer = httpx.post(
-        f"{server.base_url}/v1/messages", json=STREAMED, headers={"anthropic-version": "2023-06-01"}
+    answer = sent(
+        "POST", f"{server.base_url}/v1/messages", json=STREAMED, headers={"anthropic-version": "2023-06-01"}
     )
 
     assert answer.status_code == status

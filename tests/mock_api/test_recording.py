@@ -1,4 +1,4 @@
-"""What is kept of a request, and what never is."""
+"""Tests what the server records of a request, and what it never records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from ralph.mock_api import FOREVER, MockApi, RecordedRequest, Scenario, Step, Turn
 from ralph.mock_api.recording import Recorder, redact_headers, redact_path
+from tests.mock_api.harness import sent
 from tests.rows import every_row
+
+if TYPE_CHECKING:
+    import httpx
 
 HELLO = Scenario(steps=(Step(Turn("Hello"), repeat=FOREVER),))
 REQUEST = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "grüß dich"}]}
@@ -29,7 +33,7 @@ SECRETS = {
 
 def post(server: MockApi, path: str = "/v1/messages", **secrets: str) -> httpx.Response:
     headers = {"anthropic-version": "2023-06-01", **secrets}
-    return httpx.post(server.base_url + path, json=REQUEST, headers=headers)
+    return sent("POST", server.base_url + path, json=REQUEST, headers=headers)
 
 
 def add(recorder: Recorder, body: bytes = b"{}") -> RecordedRequest:
@@ -92,7 +96,7 @@ def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path: Pa
     file = tmp_path / "requests.jsonl"
     with MockApi(HELLO, record=file) as server:
         post(server)
-        httpx.post(f"{server.base_url}/v1/messages", content=b"\xff not json")
+        sent("POST", f"{server.base_url}/v1/messages", content=b"\xff not json")
         lines = [json.loads(line) for line in file.read_text().splitlines()]
 
     assert [line["index"] for line in lines] == [0, 1]
@@ -107,7 +111,7 @@ def test_a_lookup_of_a_model_is_a_line_with_a_number_of_its_own(tmp_path: Path) 
     file = tmp_path / "requests.jsonl"
     with MockApi(HELLO, record=file) as server:
         for path in ("/v1/models/a?api_key=" + SECRET, "/v1/models/b"):
-            httpx.get(server.base_url + path, headers={"x-api-key": SECRET})
+            sent("GET", server.base_url + path, headers={"x-api-key": SECRET})
             post(server)
         lookups = server.lookups
         lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -1,10 +1,9 @@
-"""How requests are read and which are refused, on real sockets."""
+"""Tests how the server reads requests, and which it refuses. Uses real sockets."""
 
 from __future__ import annotations
 
 import json
-
-import httpx
+from typing import TYPE_CHECKING
 
 from ralph.mock_api import (
     Fault,
@@ -15,8 +14,11 @@ from ralph.mock_api import (
     as_events,
     encode_events,
 )
-from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post
+from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post, sent
 from tests.rows import every_row
+
+if TYPE_CHECKING:
+    import httpx
 
 
 def test_a_connection_is_kept_for_the_next_request(
@@ -52,8 +54,11 @@ def test_a_chunked_request_body_is_read(serve: Serve) -> None:
     body = json.dumps(REQUEST).encode()
 
     server = serve(HELLO)
-    answer = httpx.post(
-        f"{server.base_url}/v1/messages?beta=true", content=iter([body[:10], body[10:]]), headers=HEADERS
+    answer = sent(
+        "POST",
+        f"{server.base_url}/v1/messages?beta=true",
+        content=iter([body[:10], body[10:]]),
+        headers=HEADERS,
     )
 
     assert answer.status_code == 200
@@ -110,9 +115,9 @@ def test_what_is_no_request_is_refused_and_the_connection_closed(
 def test_other_paths_and_methods_are_refused_in_the_apis_words(serve: Serve) -> None:
     base = serve(HELLO).base_url
 
-    missing = httpx.get(f"{base}/nothing")
-    wrong_method = httpx.get(f"{base}/v1/messages")
-    head = httpx.head(f"{base}/nothing")
+    missing = sent("GET", f"{base}/nothing")
+    wrong_method = sent("GET", f"{base}/v1/messages")
+    head = sent("HEAD", f"{base}/nothing")
 
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
@@ -120,7 +125,7 @@ def test_other_paths_and_methods_are_refused_in_the_apis_words(serve: Serve) -> 
 
 
 def about(server: MockApi, path: str, method: str = "GET", **headers: str) -> httpx.Response:
-    return httpx.request(method, f"{server.base_url}/v1/models/{path}", headers=headers)
+    return sent(method, f"{server.base_url}/v1/models/{path}", headers=headers)
 
 
 MODELS = Scenario((HELLO,), models=(Model("claude-x", 200_000, 64_000), Model("a/b c")))
@@ -194,7 +199,9 @@ def test_a_key_is_asked_for_only_when_the_scenario_says_so(serve: Serve) -> None
     open_server, strict = serve(HELLO), serve(HELLO, require_key=True)
 
     def status(server: MockApi, **extra: str) -> int:
-        return httpx.post(f"{server.base_url}/v1/messages", content=body, headers=headers | extra).status_code
+        return sent(
+            "POST", f"{server.base_url}/v1/messages", content=body, headers=headers | extra
+        ).status_code
 
     assert status(open_server) == 200
     assert status(strict) == 401

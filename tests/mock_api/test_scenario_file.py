@@ -1,4 +1,4 @@
-"""Scenario files: what they mean, and what is said about a wrong one."""
+"""Scenario files: what they mean, and the messages about a wrong one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from ralph.mock_api import (
     parse_scenario,
 )
 from ralph.mock_api.scenario import as_step
+from tests.mock_api.harness import sent
 from tests.rows import every_row
 
 DOCS = Path(__file__).parents[2] / "docs" / "mock-api.md"
@@ -224,7 +225,7 @@ def test_the_examples_are_the_documented_ones() -> None:
 def play(server: MockApi) -> httpx.Response:
     request = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     headers = {"anthropic-version": "2023-06-01"}
-    return httpx.post(f"{server.base_url}/v1/messages", json=request, headers=headers)
+    return sent("POST", f"{server.base_url}/v1/messages", json=request, headers=headers)
 
 
 @every_row("name", EXAMPLES)

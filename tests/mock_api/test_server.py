@@ -1,4 +1,4 @@
-"""Playing a scenario, and ending at once, on real sockets."""
+"""Playing a scenario, and closing the server at once. Uses real sockets."""
 
 from __future__ import annotations
 

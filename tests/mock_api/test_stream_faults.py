@@ -1,4 +1,4 @@
-"""Faults inside the answer, seen by a client that counts bytes."""
+"""Faults inside an answer, observed by a client that counts bytes."""
 
 from __future__ import annotations
 

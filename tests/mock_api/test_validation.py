@@ -1,4 +1,4 @@
-"""What the API refuses, in its words."""
+"""Requests that the API refuses, with the API's own messages."""
 
 from __future__ import annotations
 

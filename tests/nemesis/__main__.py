@@ -1,6 +1,8 @@
-"""`python -m tests.nemesis`: hundreds of SIGKILLs at random moments, each session resumed to its end and checked.
+"""Kills sessions hundreds of times with SIGKILL at random moments, resumes each to its end, and checks it: `python
+-m tests.nemesis`.
 
-For hands, not for pytest: it takes minutes. It needs Linux, as it looks for what is left behind in /proc.
+pytest does not run this program, because it takes minutes. It needs Linux, because it looks for remaining processes
+in /proc.
 """
 
 from __future__ import annotations

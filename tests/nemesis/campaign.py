@@ -1,4 +1,4 @@
-"""Plays many sessions and counts their kills. It draws no plan and judges no session."""
+"""Plays many sessions and counts their kills. It draws no plans and judges no sessions."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 _STDERR_LINES = 5
 _MOST_BROKEN = 5
-"""Enough to look at."""
+"""The campaign ends after this many broken sessions, which are enough to examine."""
 
 
 @dataclass
 class Campaign(Engine[SessionPlan, Observed]):
     most_kills: int = 500
-    """No session is begun once so many kills have hit."""
+    """No session begins after this many kills."""
     sessions: int = 0
     kills: int = 0
     unknown: int = 0
-    """Commands whose effects nobody knows."""
+    """The number of commands whose effects are unknown."""
     torn: int = 0
     temporary_files: int = 0
-    """Left beside a file by a kill in the middle of writing it."""
+    """The number of temporary files that a kill in the middle of a write has left."""
     places: Counter[str] = field(default_factory=Counter)
     _usual_s: float = 0.0
-    """How long a session takes here that nobody kills."""
+    """The seconds that a session takes on this machine if nobody kills it."""
 
     def before(self, plan: SessionPlan) -> None:
-        """The first one is played without its kills too, and judged like the others."""
+        """Plays the first plan without its kills too, and judges that session like the others."""
         if self._usual_s:
             return
         calm = replace(plan, name=f"{plan.name}, without its kills", kills=())

@@ -1,4 +1,6 @@
-"""What must hold for a session however often it was killed: one sentence for each breach, none when all holds."""
+"""Checks what must hold for a session however often it was killed. Each function yields one sentence for each
+violation.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def violations(plan: SessionPlan, seen: Observed) -> list[str]:
 
 
 def interrupted(lines: list[Line]) -> set[str]:
-    """Calls whose result says that their effects are unknown."""
+    """The ids of calls whose result says that their effects are unknown."""
     return {
         line["tool_use_id"]
         for line in lines
@@ -52,7 +54,9 @@ def interrupted(lines: list[Line]) -> set[str]:
 
 
 def _ends(seen: Observed) -> Iterator[str]:
-    """With 0; or with 2 where nothing is left to do: a kill came after the delivery, or before the beginning."""
+    """Each process must exit with 0, or with 2 if nothing is left to do because the kill came after the delivery or
+    before the first message.
+    """
     for number, life in enumerate(seen.lives):
         if life.exit_code in (None, 0):
             continue
@@ -72,7 +76,9 @@ def _last(seen: Observed) -> bytes:
 
 
 def _prefixes(seen: Observed) -> Iterator[str]:
-    """What was in the journal when a process was killed stays, to the byte; what was torn is cut off and kept."""
+    """The content of the journal at a kill must stay unchanged. An incomplete last line must be cut off and kept in
+    another file.
+    """
     torn: list[bytes] = []
     for number, (life, following) in enumerate(zip(seen.lives, seen.lives[1:], strict=False), 1):
         left = life.journal + life.added
@@ -88,7 +94,7 @@ def _prefixes(seen: Observed) -> Iterator[str]:
             torn.append(left[len(kept) :])
         if not following.journal.startswith(kept):
             yield f"process {number} changed what was in the journal before it"
-    # Killed between keeping and cutting, the next process keeps it once more.
+    # If a process is killed after it has kept a torn line and before it has cut it off, the next one keeps it again.
     if [piece for piece, _ in groupby(torn)] != [piece for piece, _ in groupby(seen.torn)]:
         yield f"{seen.torn!r} was kept beside the journal instead of {torn!r}"
 
@@ -105,7 +111,9 @@ def _records(lines: list[Line]) -> Iterator[str]:
 
 
 def _what_was_told(seen: Observed) -> Iterator[str]:
-    """Nothing that a reader of standard output was told is missing in the journal, already when the process died."""
+    """Everything that standard output said must be in the journal, even if the process was killed right after
+    it.
+    """
     for number, life in enumerate(seen.lives):
         lines = readable_lines(life.journal)
         answers = {line["message"]["id"] for line in lines if line["kind"] == "assistant"}
@@ -127,12 +135,16 @@ def _what_was_told(seen: Observed) -> Iterator[str]:
 
 
 def _told(life: Life) -> Iterator[dict[str, Any]]:
-    """Whole lines only: a killed process may have been telling something."""
+    """The objects on standard output. Only whole lines count, because a killed process may have left half of
+    one.
+    """
     yield from (json.loads(line) for line in life.stdout.split("\n")[:-1])
 
 
 def _effects(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[str]:
-    """Results that say done <= effects <= intents, and never two effects for one intent."""
+    """A call must have at least as many intents as effects, and at least as many effects as results that say it was
+    done. One intent must never have two effects.
+    """
     files = {
         path.name: path.read_text() for path in seen.work.iterdir() if not path.name.startswith(".ralph-")
     }
@@ -180,7 +192,9 @@ def _last_content(calls: list[ToolUse]) -> str:
 
 
 def _requests(plan: SessionPlan, seen: Observed, lines: list[Line]) -> Iterator[str]:
-    """All are valid; those of one turn are the same to the byte; the last holds the whole journal."""
+    """All requests must be valid. Requests of one turn must be equal to the byte. The last one must contain the
+    whole journal.
+    """
     bodies: dict[int, bytes] = {}
     longest: list[dict[str, Any]] = []
     for request in seen.requests:

@@ -1,4 +1,6 @@
-"""A journal as text, read without ralph's help: its records, where it stands, and what a power cut may add to it."""
+"""Reads a journal as text without ralph's code: its records, where it stands, and what a power failure may add to
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Line = dict[str, Any]
 
 
 def lines_of(data: bytes) -> list[Line]:
-    """The records. Raises ValueError when a line is no JSON, or half of one."""
+    """The records. Raises ValueError if a line is not JSON or the last line is incomplete."""
     whole, _, tail = data.rpartition(b"\n")
     if tail:
         raise ValueError(f"it ends with half a line: {tail[:80]!r}")
@@ -22,7 +24,7 @@ def lines_of(data: bytes) -> list[Line]:
 
 
 def readable_lines(data: bytes) -> list[Line]:
-    """The records that can be read, whatever else there is."""
+    """The records on all lines that can be read."""
     found = []
     for line in whole_lines(data).split(b"\n"):
         with suppress(ValueError):
@@ -35,7 +37,7 @@ def whole_lines(data: bytes) -> bytes:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """What the process was about when it ended, in the words of the summary."""
+    """The step at which the process ended, in the words of the campaign's summary."""
     told = [line for line in lines if line["kind"] not in ("event", "run")]
     if not told or told[-1]["kind"] == "session":
         return "before the first message"
@@ -54,13 +56,13 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def unanswered(lines: Sequence[Line]) -> set[str]:
-    """Calls without a result."""
+    """The ids of calls without a result."""
     asked = {call for line in lines if line["kind"] == "assistant" for call in line["calls"]}
     return asked - {line["tool_use_id"] for line in lines if line["kind"] == "tool_result"}
 
 
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """The conversation that the records amount to."""
+    """The messages of the conversation that the records describe."""
     messages: list[dict[str, Any]] = []
     for line in lines:
         match line["kind"]:
@@ -83,6 +85,6 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def note_line(seq: int) -> bytes:
-    """A record that says nothing of importance, without its line break."""
+    """A record without importance, and without a line break at its end."""
     body = f'{{"seq":{seq},"kind":"event","event":{{"subtype":"notice","text":"the power is about to fail, 世界"}}'.encode()
     return body + b',"crc":"%08x"}' % zlib.crc32(body)

@@ -1,4 +1,4 @@
-"""What happens to one session, drawn from nothing but a seed and its number: its task, and when it is killed."""
+"""Draws what happens to one session from a seed and a number: its task, and when it is killed."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ Torn = Literal["", "part", "whole", "nul"]
 
 MOST_KILLS = 8
 _KILL_AGAIN = 0.72
-"""How likely a resumed run is killed too."""
+"""The probability that a resumed run is killed too."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """When a process gets its SIGKILL."""
+    """The moment at which a process gets SIGKILL."""
 
     by: Moment
     share: float
-    """Of the usual duration (up to 1.5); or of the records that are still to be written (up to 1)."""
+    """The share of the usual duration (up to 1.5), or of the records that are still to be written (up to 1)."""
     delay_s: float
-    """After so many records; with `write`: after the next intent of a Write or an Edit."""
+    """The delay in seconds after that many records. With `write`, after the next intent of a Write or an Edit."""
     torn: Torn
-    """What is written behind the journal afterwards, as a power cut may leave it: a part of a record, a whole one
-    without its line break, or NUL bytes, which the next process has to refuse."""
+    """The bytes that are added to the journal after the kill, as a power failure may leave them: a part of a
+    record, a whole record without its line break, or NUL bytes, which the next process must refuse.
+    """
 
 
 @dataclass(frozen=True)
 class SessionPlan:
     name: str
     repeat_by: str
-    """Arguments of `python -m tests.nemesis` that play exactly this session. What a kill hits is the kernel's."""
+    """The arguments of `python -m tests.nemesis` that play this session again. The kernel decides what exactly a
+    kill hits.
+    """
     task: Task
     kills: tuple[Kill, ...]
     session_ids: tuple[str, ...]
-    """The first, and others for sessions that were killed before they had a message."""
+    """The session's id, and further ids to use if the session is killed before it has a message."""
 
 
 def plan_session(seed: int, number: int) -> SessionPlan:
@@ -57,7 +60,9 @@ def plan_session(seed: int, number: int) -> SessionPlan:
 
 
 def _kill(draw: Random) -> Kill:
-    """Most follow the journal: a process's time goes into its start and into slow commands."""
+    """Draws one kill. Most kills follow the journal, because a process spends most of its time on its start and on
+    slow commands.
+    """
     by: Moment = draw.choices(("time", "records", "write"), weights=(30, 40, 30))[0]
     share = draw.uniform(0, 1.5) if by == "time" else draw.random() ** 1.5
     delays_s = (

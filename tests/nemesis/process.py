@@ -1,4 +1,6 @@
-"""One session of the real program: started, killed, resumed until it ends. Gathers what it left; judges nothing."""
+"""Plays one session with real processes: starts it, kills it, and resumes it until it ends. Collects what it left,
+and judges nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 
 MARKER = "RALPH_NEMESIS_SESSION"
 LONGEST_LIFE_S = 60.0
-"""A process that lives longer hangs."""
+"""A process that lives longer than this many seconds counts as hanging."""
 USUAL_RECORDS = 34
-"""About as many has a whole session."""
+"""About the number of records in a whole session."""
 _REPOSITORY = Path(__file__).parents[2]
 _POLL_S = 0.0003
 _COMPLETED, _NOTHING_TO_RESUME, _DAMAGED = 0, 2, 74
@@ -37,21 +39,21 @@ _NULS = 512
 
 
 class StoppedError(Exception):
-    """The campaign was stopped while this session was under way; nothing is known about it."""
+    """The campaign was stopped in the middle of this session. Nothing is known about the session."""
 
 
 @dataclass(frozen=True)
 class Life:
-    """One process, and what it left."""
+    """One process of a session, and what it left."""
 
     session_id: str
     exit_code: int | None
-    """None: it was killed, as planned."""
+    """The exit code, or None if the process was killed as planned."""
     place: str
-    """Where the kill hit; empty for one that ended by itself."""
+    """The step at which the kill hit. Empty if the process ended by itself."""
     journal: bytes
     added: bytes
-    """What a power cut then wrote behind the journal."""
+    """The bytes that were added to the journal after the kill, like a power failure."""
     stdout: str
     stderr: str
 
@@ -62,11 +64,11 @@ class Observed:
     lives: list[Life] = field(default_factory=list)
     requests: tuple[RecordedRequest, ...] = ()
     torn: tuple[bytes, ...] = ()
-    """What was cut off the last session's journal, in order."""
+    """The incomplete lines that were cut off the last session's journal, in order."""
     left: list[str] = field(default_factory=list)
-    """Processes that should be gone."""
+    """Processes that should have ended."""
     guesses: list[str] = field(default_factory=list)
-    """What processes did with a journal that ended in NUL bytes, other than to refuse it."""
+    """Sentences about processes that did anything but refuse a journal that ends in NUL bytes."""
 
     @property
     def kills(self) -> int:
@@ -81,9 +83,8 @@ class Observed:
 
 
 def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Observed:
-    """Play the plan; the room is left for whoever looks at it. Raises `StoppedError` when `stopping` is set.
-
-    `usual_s`: how long a session takes that nobody kills.
+    """Plays the plan. The caller must remove the directory `room`. `usual_s` is the time in seconds that a session
+    takes if nobody kills it. Raises `StoppedError` if `stopping` is set.
     """
     seen = Observed(Path(tempfile.mkdtemp(prefix="nemesis-")))
     for name in ("work", "state", "home", "tmp"):
@@ -110,7 +111,7 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
 
 @dataclass
 class _Lives:
-    """The processes of one session, one after the other."""
+    """Starts the processes of one session, one after the other."""
 
     plan: SessionPlan
     seen: Observed
@@ -120,7 +121,7 @@ class _Lives:
     stopping: threading.Event
 
     def play(self) -> None:
-        """Until it ends by itself, or cannot go on."""
+        """Plays the session until a process ends by itself, or until it cannot be resumed."""
         kills, ids = list(self.plan.kills), list(self.plan.session_ids)
         session_id, goes_on = ids.pop(0), False
         while True:
@@ -150,7 +151,9 @@ class _Lives:
         return Life(session_id, exit_code, place, journal, added, out.read_text(), err.read_text())
 
     def _look_for_guess(self, session_id: str, path: Path, journal: bytes) -> None:
-        """Nothing can go on from it; so it is as it was for the next process."""
+        """Adds NUL bytes to the journal and checks that a process refuses it. Restores the journal for the next
+        process.
+        """
         damaged = journal + bytes(_NULS)
         path.write_bytes(damaged)
         out, err = self.seen.room / "stdout-nul", self.seen.room / "stderr-nul"
@@ -191,7 +194,9 @@ class _Lives:
                 process.wait()
 
     def _watch(self, process: subprocess.Popen[bytes], session_id: str, kill: Kill | None) -> bool:
-        """Wait for its end, or bring it about: True when the kill hit. A life without end is ended, and shows."""
+        """Waits for the end of the process, or kills it at the planned moment. Returns True if that kill hit. Kills
+        a process that lives too long too, but returns False.
+        """
         started_s = time.monotonic()
         moment = _Moment(kill, lambda: self.seen.journal_of(session_id), self.usual_s) if kill else None
         while process.poll() is None:
@@ -206,7 +211,9 @@ class _Lives:
 
 
 class _Moment:
-    """When a kill is due: so long after the start, so long after so many records, or as soon as a file is written."""
+    """The moment of a kill: some time after the start, some time after a number of records, or when a file is about
+    to be written.
+    """
 
     def __init__(self, kill: Kill, find_journal: Callable[[], Path | None], usual_s: float) -> None:
         self._kill = kill
@@ -231,7 +238,7 @@ class _Moment:
         return time.monotonic() >= self._due_s
 
     def _look(self) -> None:
-        """At the records that are new."""
+        """Reads the new records of the journal."""
         self._path = self._path or self._find_journal()
         if self._path is None or self._path.stat().st_size == self._bytes:
             return
@@ -249,9 +256,9 @@ def has_message(journal: bytes) -> bool:
 
 
 def _torn(kill: Kill, journal: bytes) -> bytes:
-    """What is written behind the journal when the power fails in the middle of the next record."""
+    """The bytes that are written behind the journal when the power fails in the middle of the next record."""
     if b'"kind":"delivery"' in journal[journal.rstrip(b"\n").rfind(b"\n") + 1 :]:
-        return b""  # nothing is written behind what became of a run's result
+        return b""  # a run writes nothing after the record about the delivery of its result
     line = note_line(journal.count(b"\n"))
     match kill.torn:
         case "part":

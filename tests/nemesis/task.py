@@ -1,6 +1,7 @@
-"""What the scripted model wants done in one session: calls whose effects can be counted. It breaks nothing itself.
+"""The task of the scripted model in one session, with calls whose effects can be counted.
 
-The model answers by what a request holds, so that it goes on with a resumed session as if nothing had been.
+The content of a request decides the next answer, so that the model continues a resumed session as if nothing had
+happened.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
 PROMPT = "Go on until told."
 EFFECTS_FILE = "effects.txt"
-"""Each Bash call appends one line to it: its id."""
+"""The file to which each Bash call adds one line with its id."""
 LOG_FILE = "log.txt"
-"""Each Edit adds its id behind the first line."""
+"""The file to which each Edit adds its id after the first line."""
 SHARED_FILE = "CLAUDE.md"
-"""Written twice. ralph shows it to the model: a resumed session must not see that it has changed."""
+"""A file that is written twice. ralph shows it to the model, and a resumed session must not see that it has
+changed.
+"""
 FILE_TOOLS = ("Write", "Edit")
 LOG_HEAD = "LOG:\n"
 # More than a page of memory: the kernel may stop in the middle of such a write when the process is killed.
@@ -31,14 +34,14 @@ _LONG_FILE = "A line of a long file.\n" * 3000
 
 @dataclass(frozen=True)
 class Task:
-    """One session's work: what the model says, turn by turn."""
+    """The work of one session: the model's answers, turn by turn."""
 
     turns: tuple[Turn, ...]
     pauses_s: tuple[float, ...]
-    """Before the end of each turn's stream: a moment to be killed in while the model speaks."""
+    """A pause in seconds before the end of each turn's stream, so that a kill can hit while the model answers."""
 
     def step(self, request: RecordedRequest, _index: int) -> Step:
-        """The answer to this request: the turn that its messages have not got yet."""
+        """The answer to this request: the first turn that is not yet among its messages."""
         said = sum(message["role"] == "assistant" for message in request.json()["messages"])
         return Step(self.turns[said], Fault(stall_after_events=4, stall_s=self.pauses_s[said]))
 
@@ -57,7 +60,7 @@ def call_id(call: ToolUse) -> str:
 
 
 def draw_task(draw: Random) -> Task:
-    """Six turns of real tools in any order, then the end."""
+    """Six turns with real tools in any order, then a last turn without calls."""
     makers = [_two_commands, _slow_command, _write_and_edit, _read_only_batch, _same_file_twice, _mixture]
     draw.shuffle(makers)
     turns = [
@@ -76,7 +79,9 @@ def _two_commands(draw: Random, turn: int) -> list[_Call]:
 
 
 def _slow_command(draw: Random, turn: int) -> list[_Call]:
-    """It has its effect before, after or in the middle of its time; one that outlives ralph stays to be found."""
+    """A command that takes 0.1 s, and has its effect at the beginning, in the middle or at the end of this time. If
+    it outlives ralph, it stays so that it is found.
+    """
     before_s = draw.choice((0, 0.05, 0.1))
     parent = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }"
     ralph = f"{parent}; ralph=$(of $(of $PPID))"
@@ -120,7 +125,7 @@ def _write(turn: int, at: int, more: str = "") -> _Call:
 
 
 def _edit(turn: int, at: int) -> _Call:
-    """What it looks for is still there when it is done: done twice, it would be seen."""
+    """An edit whose old text is still there afterwards, so that a repeated edit would be noticed."""
     return "Edit", {
         "file_path": LOG_FILE,
         "old_string": LOG_HEAD,

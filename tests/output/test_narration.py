@@ -1,4 +1,4 @@
-"""What people read on standard error, line by line."""
+"""The lines for people on standard error."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() ->
 @every_row(
     ("event", "line"),
     [
-        (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w"),
+        (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w (sandbox: none)"),
         (ev.ToolStarted(ToolCall("t", "Bash", {"command": "ls\n -l"})), "[tool] Bash: ls -l"),
         (ev.ClockFired("bytes idle", 90.0), "[clock] bytes idle clock fired after 90s"),
         (ev.Heartbeat("an answer from h", 30.4), "[wait] 30s for an answer from h"),

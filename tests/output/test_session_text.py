@@ -1,4 +1,4 @@
-"""The story of a session in a terminal, and the whole of it as a document."""
+"""The story of a session in a terminal, and the whole session as a document."""
 
 from __future__ import annotations
 

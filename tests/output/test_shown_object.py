@@ -1,4 +1,4 @@
-"""Secrets are cut out of values, and what is left is the object it was."""
+"""Secrets are removed from values, and the rest of an object does not change."""
 
 from __future__ import annotations
 

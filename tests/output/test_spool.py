@@ -1,4 +1,6 @@
-"""Writing never waits for a reader; what a reader took is whole and in order; a reader that is gone is no error (P9, P10)."""
+"""Writing never waits for a reader. What a reader took is complete and in order, and a reader that has left is no
+error (P9, P10).
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,12 @@ CLOCK = SystemClock()
 class Pipe:
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
-        self._open = {self.read_fd, self.write_fd}
+        self._is_read = True
 
-    def close(self, *fds: int) -> None:
-        for fd in fds or (self.read_fd, self.write_fd):
-            if fd in self._open:
-                self._open.remove(fd)
-                os.close(fd)
+    def stop_reading(self) -> None:
+        if self._is_read:
+            self._is_read = False
+            os.close(self.read_fd)
 
     def read_until(self, end: bytes) -> bytes:
         data = b""
@@ -53,15 +54,13 @@ def pipe() -> Iterator[Callable[[], Pipe]]:
         return pipes[-1]
 
     yield build
+    # The writing ends stay open: a spool's thread may still write, and the next file would have the same number.
     for one in pipes:
-        one.close(one.read_fd)  # lets a writer that is stuck go
-    time.sleep(0.01)
-    for one in pipes:
-        one.close()
+        one.stop_reading()
 
 
 def drain(spool: Spool, seconds: float = within_s()) -> float:
-    """How long it took."""
+    """Drains the spool and returns the seconds that this took."""
     started_s = CLOCK.now_s()
     spool.drain(InboxWaiter(CLOCK), CLOCK, started_s + seconds)
     return CLOCK.now_s() - started_s
@@ -80,7 +79,7 @@ def test_writes_arrive_whole_and_in_order(pipe) -> None:
 
 def test_p10_a_full_pipe_does_not_hold_up_the_writer(pipe) -> None:
     spool = Spool(pipe().write_fd)
-    for _ in range(100):  # nobody reads: held up once, it would be for ever
+    for _ in range(100):  # nobody reads, so a write that waits once would wait for ever
         spool.write(b"x" * 100_000)
     assert drain(spool, 0.1) >= 0.1
 
@@ -110,7 +109,7 @@ def test_the_bound_counts_only_what_is_unread(pipe) -> None:
 def test_p9_a_reader_that_is_gone_is_no_error(pipe) -> None:
     out = pipe()
     spool = Spool(out.write_fd)
-    out.close(out.read_fd)
+    out.stop_reading()
     for _ in range(3):
         spool.write(b"x" * 100_000)
     assert drain(spool) < within_s()
@@ -121,7 +120,7 @@ def test_p9_a_reader_that_leaves_in_the_middle_is_no_error(pipe) -> None:
     spool = Spool(out.write_fd)
     spool.write(b"x" * 1_000_000)
     os.read(out.read_fd, 10)
-    out.close(out.read_fd)
+    out.stop_reading()
     spool.write(b"more")
     assert drain(spool) < within_s()
 
@@ -151,7 +150,7 @@ def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe) -> Non
 
 @pytest.fixture
 def no_threads(monkeypatch) -> pytest.MonkeyPatch:
-    """Undo it, and there are some again."""
+    """Makes every start of a thread fail until the returned patch is undone."""
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -203,7 +202,7 @@ def test_p9_p18_without_a_thread_a_reader_that_is_gone_is_no_error_and_a_full_di
     out = pipe()
     with Path("/dev/full").open("wb", buffering=0) as full:
         spool = Spool(out.write_fd if leaves else full.fileno())
-        out.close(out.read_fd)
+        out.stop_reading()
         spool.write(b"x" * 100_000)
         assert drain(spool) < within_s()
     assert (spool.failure is None) is leaves

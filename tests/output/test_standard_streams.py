@@ -28,7 +28,7 @@ def test_a_reader_that_left_is_an_error_of_its_own_and_a_full_disk_is_the_caller
             print_lines(["x" * 100_000])
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
     if Path("/dev/full").exists():
-        with open("/dev/full", "w") as full:  # noqa: PTH123 - as above
+        with open("/dev/full", "w") as full:  # noqa: PTH123 - monkeypatch needs an open file
             monkeypatch.setattr(sys, "stdout", full)
             with pytest.raises(OSError, match="No space"):
                 print_lines(["x"])

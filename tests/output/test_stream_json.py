@@ -52,6 +52,7 @@ def test_init_has_the_fields_that_readers_want() -> None:
         "claude_code_version": init["claude_code_version"],
         "ralph_version": "1.2.3",
         "sandbox": "none",
+        "sandbox_protections": {},
     }
     assert int(init["claude_code_version"].split(".")[0]) >= 2
 

@@ -1,4 +1,6 @@
-"""Both streams of a run: who gets what, in which form, and that the result is the last and always valid."""
+"""Both output streams of a run: what each contains in which form, and that the result is valid and the last
+object.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from ralph.output.writer import (
 )
 from ralph.values import events as ev
 from ralph.values.outcome import Outcome
+from ralph.values.report import Report
 from ralph.values.usage import RunUsage
 from tests.patience import within_s
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +35,11 @@ CLOCK = SystemClock()
 SECRET = "sk-secret"
 
 
-def ended(result: str | None = "the answer", outcome: Outcome = Outcome.COMPLETED) -> ev.RunEnded:
+def ended(
+    result: str | None = "the answer", outcome: Outcome = Outcome.COMPLETED, **more: Any
+) -> ev.RunEnded:
     usage = RunUsage()
-    return ev.RunEnded(outcome, outcome.exit_code(), result, (), "end_turn", 1, 1.0, 1.0, usage)
+    return ev.RunEnded(outcome, outcome.exit_code(), result, (), "end_turn", 1, 1.0, 1.0, usage, **more)
 
 
 def answer(*texts: str) -> ev.AnswerAccepted:
@@ -41,7 +47,7 @@ def answer(*texts: str) -> ev.AnswerAccepted:
 
 
 def finish(writer: Writer, last: ev.Event, waiter: InboxWaiter) -> None:
-    """As a run ends: the result first, then the last lines for people."""
+    """Ends the output as a run does: first the result, then the last lines for people."""
     writer.deliver(waiter, CLOCK)
     writer.tell_end(last if isinstance(last, ev.RunEnded) else ended())
     writer.conclude(waiter, CLOCK)
@@ -103,6 +109,26 @@ def test_text_puts_the_answer_alone_on_standard_output(output) -> None:
 
 def test_text_without_an_answer_puts_nothing_there(output) -> None:
     assert output().after(ended(None, Outcome.AUTH))[0] == ""
+
+
+@every_row("payload", [{"files": 3}, [1, 2], False, "", {"type": "result", "word": "é"}])
+def test_the_payload_of_a_report_is_the_answer_whatever_kind_of_json_it_is(output, tmp_path, payload) -> None:
+    for status, outcome in ("success", Outcome.COMPLETED), ("failure", Outcome.TASK_FAILED):
+        last = ended("Counted.", outcome, report=Report(status, "Counted.", payload, "tool_call"))
+        for terminal in {}, {"is_on_terminal": True, "is_one_terminal": True}:
+            assert json.loads(output(settings=terminal).after(last)[0]) == payload
+    assert output("json").objects(last)[0]["structured_output"] == payload
+
+
+@every_row(("source", "is_shown"), [("tool_call", False), ("text", True), ("synthetic", True)])
+def test_one_terminal_shows_the_summary_of_a_report_that_nothing_has_told_yet(
+    output, source, is_shown
+) -> None:
+    last = ended("It is so.", report=Report("failure", "It is so.", None, source))
+    assert output(settings={"is_one_terminal": True}).after(last)[0] == ("It is so.\n" if is_shown else "")
+    quiet = output(is_quiet=True, settings={"is_one_terminal": True})
+    out, err = quiet.after(last)
+    assert (out, "It is so." in err) == ("It is so.\n", False)
 
 
 def test_one_terminal_need_not_show_the_answer_twice(output) -> None:
@@ -174,7 +200,7 @@ def test_p10_the_result_is_the_last_line_whatever_comes_while_a_reader_is_waited
 
 @pytest.fixture
 def full_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that is full already and that nobody reads."""
+    """A pipe that is full and that nobody reads."""
     read_fd, write_fd = os.pipe()
     os.set_blocking(write_fd, False)
     while True:
@@ -184,9 +210,8 @@ def full_pipe() -> Iterator[tuple[int, int]]:
             break
     os.set_blocking(write_fd, True)
     yield read_fd, write_fd
+    # The writing end stays open: a writer's thread may still write, and the next file would have the same number.
     os.close(read_fd)
-    time.sleep(0.01)  # the writing thread, freed by that, has let go
-    os.close(write_fd)
 
 
 def stuck_writer(full_pipe: tuple[int, int], last_chance_s: float) -> Writer:

@@ -1,4 +1,6 @@
-"""`ralph` as users start it: a real process, a real server on loopback, an environment of its own."""
+"""Fixtures that start `ralph` as users do: as a real process with its own environment, and with a real server on
+the loopback interface.
+"""
 
 from __future__ import annotations
 
@@ -56,22 +58,24 @@ class Finished:
 
 @dataclass
 class Ralph:
-    """Starts `python -m ralph` in `cwd` with nothing of the developer's environment but PATH."""
+    """Starts `python -m ralph` in `cwd`. The process gets no variable of the developer's environment except
+    PATH.
+    """
 
     cwd: Path
     environment: dict[str, str] = field(default_factory=dict)
     starts_afresh: bool = False
-    """Each start is that of a new interpreter: for facts about the start itself."""
+    """Whether each start uses a new interpreter. This is for tests about the start itself."""
 
     @property
     def user_file(self) -> Path:
-        """The user's own settings, which a test may write."""
+        """The user's own settings file, which a test may write."""
         path = Path(self.environment["HOME"], ".config", "ralph", "config.toml")
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def retry_quickly(self) -> None:
-        """Four retries without the waits of the standard schedule."""
+        """Sets a retry policy with four retries that hardly wait."""
         self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
 
     def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
@@ -94,7 +98,7 @@ class Ralph:
         return Finished(process.returncode, (stdout or b"").decode(), (stderr or b"").decode())
 
     def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
-        """Send the signal; what came, and the seconds it took to end."""
+        """Sends the signal. Returns what the process printed, and the seconds until it ended."""
         started = time.monotonic()
         process.send_signal(number)
         finished = self.finish(process)
@@ -107,12 +111,12 @@ def ralph(tmp_path: Path) -> Ralph:
 
 
 def ralph_in(directory: Path) -> Ralph:
-    """With a home and a place to work of its own there."""
+    """Makes a home directory and a working directory in `directory`, and an object that starts ralph with them."""
     work = directory / "work"
     work.mkdir()
     home = directory / "home"
     home.mkdir()
-    temporary = directory / "tmp"  # sessions that others have left in the system's are none of these tests'
+    temporary = directory / "tmp"  # the system's directory may hold sessions of other programs
     temporary.mkdir()
     return Ralph(
         work,
@@ -129,23 +133,25 @@ def ralph_in(directory: Path) -> Ralph:
 
 @pytest.fixture
 def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
-    """The command line in the test's own process: for misuse and for looking at sessions, not for whole runs.
+    """Runs the command line in the test's own process. This is for commands that end before a request is sent, and
+    for commands about sessions.
 
-    A process takes a fifth of a second to start, and what a run has open is closed by its end. That a process says
-    the same and exits with the code, other rows show.
+    It is not for whole runs, because only the end of a process closes everything that a run has opened. Other tests
+    show that a process prints the same and exits with the same code. `of` is the `Ralph` whose directory and
+    environment are used.
     """
     from ralph.cli.app import run_cli  # only tests that ask for it
 
-    def run(*arguments: str) -> Finished:
+    def run(*arguments: str, of: Ralph = ralph) -> Finished:
         capfd.readouterr()
         with monkeypatch.context() as patch:
-            patch.chdir(ralph.cwd)
+            patch.chdir(of.cwd)
             patch.setattr(
                 tempfile, "tempdir", None
             )  # it is found once for the process, and TMPDIR is another
-            for name in set(os.environ) - set(ralph.environment):
+            for name in set(os.environ) - set(of.environment):
                 patch.delenv(name)
-            for name, value in ralph.environment.items():
+            for name, value in of.environment.items():
                 patch.setenv(name, value)
             code = run_cli([*arguments])
         return Finished(code, *capfd.readouterr())
@@ -155,8 +161,8 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
 
 @pytest.fixture
 def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
-    """Start a run that takes its messages from the test."""
-    from tests.program.driver import Driver  # it needs what stands here
+    """Starts a run that takes its messages from the test."""
+    from tests.program.driver import Driver  # it imports this module
 
     drivers: list[Driver] = []
 
@@ -171,7 +177,7 @@ def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
 
 @pytest.fixture
 def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
-    """Start a server with these steps; `ralph` then talks to it."""
+    """Starts a server with these steps, to which `ralph` then sends its requests."""
     servers: list[MockApi] = []
 
     def start(*steps: Playable, **options: Any) -> MockApi:
@@ -189,7 +195,9 @@ def serve(ralph: Ralph) -> Iterator[Callable[..., MockApi]]:
 
 @pytest.fixture
 def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
-    """A server that answers each request with these bytes, the last of them for ever; or with a function."""
+    """Starts a server that answers each request with the next of these bytes, or by calling the next function. The
+    last one is repeated.
+    """
     servers: list[RawServer] = []
 
     def start(*answers: bytes | Callable[[socket.socket], None]) -> RawServer:
@@ -213,7 +221,7 @@ def answer_with(ralph) -> Iterator[Callable[..., RawServer]]:
 
 @pytest.fixture
 def checkout(ralph: Ralph) -> Repository:
-    """`ralph` works in a checkout with one commit, whose `origin` is a bare repository beside it."""
+    """Makes `ralph` work in a git checkout with one commit. Its remote `origin` is a bare repository beside it."""
     from tests.loop.git.repositories import cloned  # it makes repositories, which few tests need
 
     work, home = ralph.cwd, Path(ralph.environment["HOME"])
@@ -224,10 +232,11 @@ def checkout(ralph: Ralph) -> Repository:
 
 @pytest.fixture
 def iterations(serve: Callable[..., MockApi]) -> Callable[..., MockApi]:
-    """A server that plays one list of steps for each iteration of a loop; then, and after each list, the end.
+    """Starts a server with one list of steps for each iteration of a loop. After the last step of a list, and in
+    further iterations, it sends a final answer.
 
-    It goes by the conversation, not by the number of requests: what is sent again gets the same answer, unless the
-    step is a function.
+    The answers in a request's conversation decide which step is next, not the number of requests. So a repeated
+    request gets the same answer, unless the step is a function.
     """
 
     def start(*stories: Sequence[Playable | Callable[[], Playable]]) -> MockApi:
@@ -244,13 +253,13 @@ def iterations(serve: Callable[..., MockApi]) -> Callable[..., MockApi]:
 
 
 def in_turn(*steps: Playable) -> Callable[[], Playable]:
-    """A step for `iterations` that is another one each time, and stays the last."""
+    """A step for `iterations` that plays the next of these steps at each call, and repeats the last one."""
     left = iter(steps[:-1])
     return lambda: next(left, steps[-1])
 
 
 def first_prompt(request: RecordedRequest) -> str:
-    """What the iteration that sent it was told at its beginning."""
+    """The prompt of the iteration that sent this request."""
     content = request.json()["messages"][0]["content"]
     return content if isinstance(content, str) else "\n".join(block["text"] for block in content)
 
@@ -262,31 +271,33 @@ def iteration_of(request: RecordedRequest) -> int:
 
 
 def loop_folder(ralph: Ralph) -> Path:
-    """Of the loop that was begun last, there or not yet."""
+    """The folder of the newest loop. The path need not exist."""
     state = Path(ralph.environment["HOME"], ".local", "state", "ralph", "loops")
     return max(state.glob(f"{ralph.cwd.name}-*/[0-9]*"), default=state / "none")
 
 
 def loop_record(ralph: Ralph) -> dict[str, Any]:
-    """What the newest loop's record says now."""
+    """The current record of the newest loop."""
     record: dict[str, Any] = json.loads((loop_folder(ralph) / "loop.json").read_text())
     return record
 
 
 def is_loop_waiting(ralph: Ralph) -> bool:
-    """Whether its record says that the API is waited for."""
+    """Whether the record of the newest loop says that the loop is waiting."""
     record = loop_folder(ralph) / "loop.json"
     return record.exists() and '"phase": "waiting"' in record.read_text()
 
 
 def loop_lines(ran: Finished) -> list[str]:
-    """What the loop itself said, without the heartbeats of a slow machine."""
+    """The lines that the loop itself printed, without heartbeats, which depend on the speed of the machine."""
     told = [line.removeprefix("[loop] ") for line in ran.stderr.splitlines() if line.startswith("[loop] ")]
     return [line for line in told if not re.fullmatch(r"\S+ for the check", line)]
 
 
 def processes_of(ralph: Ralph) -> list[int]:
-    """All that run and were started by `ralph`, however far below: they have its home. Linux."""
+    """The ids of all running processes that this `ralph` started, directly or not. They are found by their HOME
+    variable. Works on Linux only.
+    """
     home = f"HOME={ralph.environment['HOME']}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -294,3 +305,10 @@ def processes_of(ralph: Ralph) -> list[int]:
             if entry.name.isdigit() and home in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def iteration_of_loop(ralph: Ralph) -> int:
+    """The process id of the loop's current iteration. Works on Linux only."""
+    commands = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in processes_of(ralph)}
+    [iteration] = [one for one, command in commands.items() if b"--iteration" in command]
+    return iteration

@@ -1,4 +1,4 @@
-"""A program that drives `ralph run` over its standard streams. It waits for lines, never for time."""
+"""A program that drives `ralph run` through its standard streams. It waits for lines, never for a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 class Driver:
-    """One process. Its standard error goes to a file, so that nobody need read it meanwhile."""
+    """One run. Its standard error goes to a file, so that nobody has to read it meanwhile."""
 
     def __init__(self, ralph: Ralph, *arguments: str) -> None:
         self._errors = ralph.cwd.parent / "stderr"
@@ -40,7 +40,7 @@ class Driver:
 
     @property
     def lines(self) -> list[Line]:
-        """What has come so far."""
+        """The lines that have arrived so far."""
         with self._news:
             return list(self._lines)
 
@@ -52,7 +52,7 @@ class Driver:
         self.send(*map(user, messages))
 
     def ask(self, subtype: str, **fields: Any) -> Any:
-        """The response's content, or the error's text."""
+        """Sends a request and returns the content of the response, or the error text."""
         self._asked += 1
         request_id = f"ask-{self._asked}"
         self.send(request(subtype, request_id, **fields))
@@ -70,7 +70,7 @@ class Driver:
         return self.wait_for(lambda line: line["type"] == "system" and line["subtype"] == subtype, nth)
 
     def delta(self, nth: int = 1) -> Line:
-        """A piece of an answer; for a driver that was started with --include-partial-messages."""
+        """Waits for the nth piece of an answer. The run must have been started with --include-partial-messages."""
         return self.wait_for(
             lambda line: line["type"] == "stream_event" and line["event"]["type"] == "content_block_delta",
             nth,
@@ -80,7 +80,9 @@ class Driver:
         return self.wait_for(lambda line: line["type"] == "result", nth)
 
     def wait_for(self, is_it: Callable[[Line], bool], nth: int = 1) -> Line:
-        """The line, counted from 1 over everything that has come. Fails when the output ends without it."""
+        """Waits for the nth line, counted from 1, for which `is_it` is true. Lines that arrived before count too.
+        Fails if the output ends without it.
+        """
 
         def found() -> list[Line]:
             return [line for line in self._lines if is_it(line)]
@@ -91,12 +93,12 @@ class Driver:
             return found()[nth - 1]
 
     def hang_up(self) -> None:
-        """End of input."""
+        """Closes the run's standard input."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def finish(self) -> Finished:
-        """Hang up, and wait until the process has ended and everything is read."""
+        """Closes the run's standard input, and waits until the process has ended and its output is read."""
         self.hang_up()
         return self.ended()
 
@@ -134,6 +136,6 @@ def results(finished: Finished) -> list[Line]:
 
 
 def errors(finished: Finished) -> list[str]:
-    """Of all requests and lines that were refused."""
+    """The errors of all requests and lines that were refused."""
     responses = [line["response"] for line in finished.objects if line["type"] == "control_response"]
     return [response["error"] for response in responses if response["subtype"] == "error"]

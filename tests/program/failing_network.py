@@ -1,4 +1,6 @@
-"""A resolver and a kernel that refuse for a while, inside a real `ralph` process: neither can be had on any machine."""
+"""Makes name lookups or connections fail for a while inside a real `ralph` process. Real failures of this kind
+cannot be arranged on every machine.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ socket.socket = Socket
 
 
 class FailingNetwork:
-    """`ralph` finds its server as `gateway.test`; what is to fail fails so often, then no more."""
+    """Makes `ralph` find its server under the name `gateway.test`. The failures that were ordered happen a number
+    of times, and then no more.
+    """
 
     def __init__(self, ralph: Ralph, directory: Path) -> None:
         self._left = directory / "left"
@@ -55,7 +59,9 @@ class FailingNetwork:
         ralph.environment["PYTHONPATH"] = f"{site}:{ralph.environment['PYTHONPATH']}"
 
     def will_fail(self, what: str, times: int) -> None:
-        """`what`: "lookup" (the host is unknown) or "connect" (it is not permitted)."""
+        """Orders failures. `what` is "lookup" (the host is unknown) or "connect" (the connection is not
+        permitted).
+        """
         self._left.write_text(f"{what} {times}")
 
     @property

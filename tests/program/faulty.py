@@ -1,4 +1,4 @@
-"""What the tests of faults share: turns whose effect can be counted, and a run that waits for nothing."""
+"""Tools for tests of faults: turns with an effect that can be counted, and a run without long waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def effects(ralph) -> list[str]:
 
 
 def run_with(ralph, serve, *steps: Playable, **options: object) -> tuple[int, int, str]:
-    """Exit code, number of requests, standard error of a run that waits for nothing."""
+    """Runs `ralph` without long waits. Returns the exit code, the number of requests, and standard error."""
     ralph.retry_quickly()
     server = serve(*steps, **options)
     ran = ralph("hi")
@@ -41,7 +41,7 @@ def run_with(ralph, serve, *steps: Playable, **options: object) -> tuple[int, in
 
 
 def peak_mb(ralph, *arguments: str) -> tuple[int, float]:
-    """Exit code, and the most memory that the process held."""
+    """Runs `ralph`. Returns the exit code, and the peak of its memory in MiB."""
     process = ralph.start(*arguments)
     peak = 0
     reader = threading.Thread(target=process.communicate)

@@ -1,4 +1,4 @@
-"""Git's own HTTP server behind a token, and a proxy that reads what it is trusted with."""
+"""Git's own HTTP server, which demands a token, and a proxy that tries to read the token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class GitServer:
-    """Repositories below a directory, over HTTPS, for whoever knows the token."""
+    """Serves the repositories below a directory over HTTPS to clients that send the token."""
 
     def __init__(self, root: Path, token: str, certificate: Path) -> None:
         self.refused = 0
-        """Requests without the token."""
+        """The number of requests without the token."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self, root, f"Bearer {token}"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -48,7 +48,7 @@ def _handler_of(server: GitServer, root: Path, authorization: str) -> type[BaseH
             self._answer()
 
         def log_message(self, *_arguments: object) -> None:
-            """Tests say what they need."""
+            """Prints nothing."""
 
         def _answer(self) -> None:
             if self.headers.get("Authorization") != authorization:
@@ -85,7 +85,9 @@ def _handler_of(server: GitServer, root: Path, authorization: str) -> type[BaseH
 
 
 class ThiefProxy:
-    """Takes CONNECT, says that it is the server, and keeps what it is told. Only who does not look at certificates tells."""
+    """A proxy that accepts CONNECT, pretends to be the server, and keeps what it receives. Only a client that does
+    not check certificates sends it anything.
+    """
 
     def __init__(self, certificate: Path) -> None:
         self.taken = b""
@@ -124,7 +126,7 @@ class ThiefProxy:
             with self._context.wrap_socket(connection, server_side=True) as inner:
                 self.taken += _head_from(inner)
                 inner.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
-        except OSError:  # who looks at the certificate leaves here
+        except OSError:  # a client that checks certificates leaves here
             return
 
 

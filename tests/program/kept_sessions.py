@@ -1,4 +1,4 @@
-"""What runs have left in the home of a `Ralph`, and steps of a server that leave something."""
+"""Finds what runs have left in the home directory of a `Ralph`, and has steps of a server that leave something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of a model's answers share: answers by what is in them, and what the model was told."""
+"""Tools for tests of a model's answers: turns with given content, and what the model was sent."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def bash(command: str, **changes: Any) -> Turn:
     return calls(("Bash", {"command": command}), **changes)
 
 
+def look(offset: int = 1, **changes: Any) -> Turn:
+    """A turn with a call that needs no process. Each offset makes a different call."""
+    return calls(("Read", {"file_path": ".", "offset": offset}), **changes)
+
+
 def report(status: str = "success", summary: str = "Counted them.", **fields: Any) -> Turn:
     return calls(("final_report", {"status": status, "summary": summary, **fields}))
 
@@ -37,7 +42,7 @@ def told_texts(server: MockApi, nth: int = -1) -> list[str]:
 
 
 def results(server: MockApi, nth: int = -1) -> list[tuple[str, bool]]:
-    """Of the tools in the last message of the nth request: what was said, and whether it is an error."""
+    """The tool results in the last message of the nth request: the content of each, and whether it is an error."""
     return [
         (block["content"], block.get("is_error", False))
         for block in told(server, nth)

@@ -1,8 +1,8 @@
-"""A command that does not want to end, bounded in everything: `process_storm.py NOTES SECONDS`.
+"""A command that resists being stopped, within limits: `process_storm.py NOTES SECONDS`.
 
-A crowd that sleeps; behind it a guard that brings the first process back when that dies, and notes it; and runners, each
-of which leaves its session, starts its successor and ends, so that no list of them stays true for a millisecond. All of
-them ignore SIGTERM, and all end by themselves after so many seconds.
+It consists of many sleeping processes, of a guard that starts the first process again when it dies and notes that,
+and of runners. Each runner leaves its session, starts its successor and ends, so that no list of the processes is
+true for more than a millisecond. All of them ignore SIGTERM, and end by themselves after SECONDS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 CROWD = 200
-"""They cost no time: they sleep."""
+"""The number of sleeping processes. They use no processor time."""
 RUNNERS = 2
 
 

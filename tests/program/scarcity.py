@@ -1,4 +1,4 @@
-"""A machine that has no thread and no process left for one `ralph`, by a real limit of the kernel."""
+"""Takes away all threads and processes from one `ralph`, with a real limit of the kernel."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _GROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 
 class Scarcity(Protocol):
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
-        """The one process whose threads and children are limited."""
+        """Starts `ralph`, the process whose threads and children are limited."""
         ...
 
     def start_python(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
-        """Another one than `ralph`, in its place."""
+        """Starts another Python program instead of `ralph`."""
         ...
 
     def begin(self) -> None:
-        """No thread and no process can be started from here on."""
+        """From now on, no thread and no process can be started."""
         ...
 
     def end(self) -> None: ...
 
     def wait_for_refusals(self, number: int) -> None:
-        """Until so many were refused since `begin`, as far as the machine counts them."""
+        """Waits until this many starts were refused since `begin`, as far as the machine counts them."""
         ...
 
 
 class _PidsGroup:
-    """Root may make a control group; it counts what it refuses."""
+    """Limits the processes by a control group, which root may make. The kernel counts the refusals."""
 
     def __init__(self, place: Path) -> None:
         self._place = Path(tempfile.mkdtemp(prefix="ralph-test-", dir=place))
@@ -75,7 +75,9 @@ class _PidsGroup:
 
 
 class _UserLimit:
-    """An ordinary user has a limit of processes, which is over as soon as it is under what runs."""
+    """Limits the processes of an ordinary user. No process can start while the limit is below the number of running
+    processes.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,12 +100,14 @@ class _UserLimit:
         self._set(self._usual[0])
 
     def wait_for_refusals(self, number: int) -> None:
-        """Nobody counts them: half a second is what a burst of other programs takes."""
+        """Waits half a second, because nobody counts the refusals. A burst of other programs takes about as
+        long.
+        """
         with pytest.raises(AssertionError):
             wait_until(lambda: False, seconds=0.5)
 
     def close(self) -> None:
-        """The limit was the process's own."""
+        """Does nothing, because the limit ends with the process."""
 
     def _set(self, most: int) -> None:
         if self._process is not None and self._process.poll() is None:

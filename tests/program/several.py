@@ -1,4 +1,4 @@
-"""Settings with several targets, and servers that tell keys apart."""
+"""Settings with several targets, and tools to tell their keys apart."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 DOWN = Step(fault=Fault(status=529), repeat="forever")
 QUICKLY = {"policy": "custom", "base_delay_s": 0.01, "max_retries": 2}
-"""Two retries without the waits of the standard schedule."""
+"""Two retries that hardly wait."""
 
 
 def settings(ralph: Ralph, *targets: dict[str, Any], **retry: Any) -> Path:
-    """A file for `--config`: one written by hand, so that it may name servers and keys."""
+    """Writes a settings file for `--config`. It counts as written by the user, so it may name servers and keys."""
     path = ralph.cwd.parent / "targets.toml"
     tables = ["[retry]", *(f"{key} = {json.dumps(value)}" for key, value in (retry or QUICKLY).items())]
     for target in targets:
@@ -48,7 +48,7 @@ def closed_url() -> str:
 
 
 def keys_of(requests: list[bytes]) -> list[str]:
-    """The key of each request."""
+    """The API key in each request."""
     found = [re.search(rb"\r\nx-api-key: ([^\r]+)", request, re.IGNORECASE) for request in requests]
     return [match[1].decode() if match else "" for match in found]
 

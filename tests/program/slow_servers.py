@@ -1,4 +1,4 @@
-"""Servers that keep a client waiting, each in its way; for `answer_with`."""
+"""Functions for `answer_with` that keep a client waiting in different ways."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pings(sock: socket.socket) -> None:
 
 
 def flood(sock: socket.socket) -> None:
-    """No pause in which a clock could be looked at."""
+    """Sends pings without any pause."""
     sock.sendall(HEAD + FIRST_HALF)
     while True:
         sock.sendall(PING * 1000)

@@ -1,4 +1,6 @@
-"""Answers that make no sense, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test is its line in docs/inside/faults.md."""
+"""Invalid answers, as a user meets them (A12, A13, A15, A16, A21, A23). The name of a test becomes its line in
+docs/inside/faults.md.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,12 @@ from tests.program.faulty import APPEND, DONE, HELLO, effects, run_with, stream
 GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
 
 
-@pytest.mark.parametrize("retry", ["standard", "off"])
-def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(ralph, answer_with, retry) -> None:
-    """Whatever the retry policy: in a night of a thousand answers one line breaks."""
+def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(
+    ralph, ralph_here, answer_with
+) -> None:
+    """The retry policy does not matter: among a thousand answers of a night, one may be damaged."""
     server = answer_with(GARBLED, stream(APPEND), GARBLED, stream(DONE))
-    ran = ralph("hi", "--retry", retry, "--output-format", "stream-json", "--metrics-file", "run.prom")
+    ran = ralph("hi", "--retry", "off", "--output-format", "stream-json", "--metrics-file", "run.prom")
     assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
     first, again, *_ = server.requests
     assert first == again, "nothing is told to the model, who has done nothing wrong"
@@ -40,7 +43,9 @@ def test_a12_one_damaged_answer_a_turn_is_asked_for_again_at_once_exits_0(ralph,
     assert effects(ralph) == ["line"]
     metrics = (ralph.cwd / "run.prom").read_text()
     assert 'ralph_synthetic_retries_total{reason="damaged"} 2.0' in metrics
-    assert ralph("sessions", "show").stdout.count("[turn] Synthetic retry 1/3") == 2, "the journal has it"
+    assert ralph_here("sessions", "show").stdout.count("[turn] Synthetic retry 1/3") == 2, (
+        "the journal has it"
+    )
 
 
 def test_a12_a_second_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
@@ -65,17 +70,7 @@ def test_a12_what_comes_between_two_damaged_answers_is_retried_as_ever_exits_0_o
     assert (ralph("hi").code, len(server.requests)) == (75, 6)
 
 
-# Each kind of count once, and in each form of output one that is no number and one that is.
-COUNTS = [
-    ("9" * 4200, "text"),
-    ("9" * 4200, "json"),
-    ("9" * 4200, "stream-json"),
-    ("-1", "stream-json"),
-    ("1e3", "json"),
-    ('"many"', "json"),
-    ("null", "text"),
-    ("[1]", "stream-json"),
-]
+COUNTS = [("9" * 4200, "stream-json"), ("-1", "json"), ('"many"', "text")]
 
 
 @pytest.mark.parametrize(("number", "output"), COUNTS)
@@ -87,7 +82,7 @@ def test_a15_counts_that_no_answer_can_have_are_no_crash_exits_0(ralph, answer_w
     assert (ran.code, "Traceback" in ran.stderr) == (0, False)
 
 
-@pytest.mark.parametrize("depth", [99, 101, 900, 5000])
+@pytest.mark.parametrize("depth", [99, 5000])
 def test_a12_deep_json_is_read_or_refused_and_never_a_crash_exits_0_or_69(ralph, answer_with, depth) -> None:
     start = {"type": "message_start", "message": {"id": "m1", "deep": 12321}}
     deep = b"[" * (depth - 2) + b"]" * (depth - 2)
@@ -117,7 +112,7 @@ def test_a13_a_captive_portal_is_asked_twice_and_shown_by_type_title_and_text_ex
         assert shown in stderr
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 308])
 def test_a13_a_redirect_is_not_followed_and_takes_no_key_along_exits_69(ralph, serve, status) -> None:
     elsewhere = serve(HELLO)
     redirect = Fault(status=status, headers={"location": f"{elsewhere.base_url}/v1/messages"})
@@ -181,7 +176,6 @@ def test_a16_a_rejection_inside_the_stream_is_no_damage_and_not_asked_again_exit
 
 BROKEN_PROTOCOLS = {
     "second message_start": (sse(START, *text_block(0, "a"), START, *end()), "second message_start"),
-    "index that jumps": (sse(START, *text_block(1, "a"), *end()), "index 1, expected 0"),
     "block twice": (sse(START, *text_block(0, "a"), *text_block(0, "a"), *end()), "index 0, expected 1"),
 }
 

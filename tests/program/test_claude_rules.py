@@ -1,4 +1,4 @@
-"""Rules and hooks that people wrote for Claude Code: ralph does not honour them yet, and says so."""
+"""Rules and hooks that people wrote for Claude Code. ralph does not follow them yet, and must say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every clock of an answer, seen from outside: it fires, is named, and the right thing happens next (A8-A10)."""
+"""Every clock of an answer, tested with the whole program: it fires, is named, and the right step follows
+(A8-A10).
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,16 @@ from tests.program.slow_servers import (
     HEAD,
     WHOLE,
     after_half,
-    after_head,
-    drip,
     endless,
-    flood,
     pings,
     set_clocks,
-    until_the_client_leaves,
 )
 
+# tests/api/test_clocks.py tests all clocks.
 CLOCKS = [
-    (until_the_client_leaves, "first byte", {"first_byte_s": 0.4}),
-    (after_head, "first byte", {"first_byte_s": 0.4}),
     (after_half, "bytes idle", {"bytes_idle_s": 0.4}),
     (pings, "progress idle", {"bytes_idle_s": 0.3, "progress_idle_s": 0.5}),
-    (flood, "progress idle", {"progress_idle_s": 0.5}),
-    (drip, "progress idle", {"bytes_idle_s": 0.3, "progress_idle_s": 0.5}),
-    (endless, "response", {"response_s": 0.6}),
+    (endless, "response", {"response_s": 0.4}),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Standard output and standard error as one pipe or one file: what `2>&1` makes of them."""
+"""Standard output and standard error as one pipe or one file, as after `2>&1`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_models_words_appear_once_as_the_final_answer_and_ralphs_lines_stay(
 
 
 def test_a_file_that_both_were_opened_on_separately_loses_nothing_of_either(ralph, serve) -> None:
-    """`> log 2> log`: two offsets in one file."""
+    """After `> log 2> log`, the two streams have separate offsets in one file."""
     serve(working_turn(), Turn(ANSWER))
     log = ralph.cwd.parent / "log"
     with log.open("wb") as stdout, log.open("wb") as stderr:
@@ -62,8 +62,7 @@ def test_a_file_that_both_were_opened_on_separately_loses_nothing_of_either(ralp
     assert [line.split("]")[0] for line in own_lines(output)] == ["[ralph", "[notice", "[tool", "[ralph"]
 
 
-ENDS = {
-    "completed": ((), [working_turn(), Turn(ANSWER)], 0),
+ENDS: dict[str, tuple[tuple[str, ...], list[Fault | Turn], int]] = {
     "after retries": ((), [Fault(status=529), Turn(ANSWER)], 0),
     "refused": ((), [Fault(status=400)], 69),
     "out of turns": (("--max-turns", "1"), [working_turn(), Turn(ANSWER)], 3),
@@ -74,11 +73,12 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("output_format", ["json", "stream-json"])
-@pytest.mark.parametrize(("arguments", "steps", "code"), ENDS.values(), ids=ENDS.keys())
-def test_with_json_formats_every_line_is_json_whatever_the_end(
-    ralph, serve, arguments, steps, code, output_format
-) -> None:
+@pytest.mark.parametrize(
+    ("output_format", "end"),
+    [*(("stream-json", end) for end in ENDS), ("json", "after retries"), ("json", "wrong value")],
+)
+def test_with_json_formats_every_line_is_json_whatever_the_end(ralph, serve, output_format, end) -> None:
+    arguments, steps, code = ENDS[end]
     ralph.retry_quickly()
     if code == 78:
         del ralph.environment["ANTHROPIC_API_KEY"]

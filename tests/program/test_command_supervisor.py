@@ -1,9 +1,8 @@
-"""One supervisor for the commands of a run, and their limit on processes: seen on whole runs."""
+"""One supervisor starts the commands of a run and limits their number of processes. Tested with whole runs."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +19,9 @@ from tests.program.conftest import processes_of
 from tests.program.model_answers import DONE, bash, calls, results
 
 if TYPE_CHECKING:
+    import subprocess
+
     from ralph.mock_api import Turn
-    from tests.program.conftest import Ralph
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -30,14 +30,6 @@ PARENTS = (
 )
 
 LIMIT = 30
-WITH_LIMIT = f"""
-import sys
-from ralph.machine import command_supervisor
-command_supervisor.MOST_PROCESSES = {LIMIT}
-sys.argv[0] = "ralph"
-from ralph.cli.app import run_cli
-sys.exit(run_cli(sys.argv[1:]))
-"""
 # Forks until it is refused or has 60, says how many there were, and ends with them.
 STORM = """
 import os, signal
@@ -54,30 +46,19 @@ except BlockingIOError as refused:
 """
 
 
-def started_limited(ralph: Ralph, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WITH_LIMIT, *arguments],
-        cwd=ralph.cwd,
-        env=ralph.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def test_the_commands_of_a_run_have_one_supervisor_and_each_its_own_launcher(ralph, serve) -> None:
+def test_the_commands_of_a_run_have_one_supervisor_and_one_launcher(ralph, serve) -> None:
     server = serve(*(bash(f"{PARENTS}; echo $ralph $supervisor $PPID {n}") for n in range(3)), DONE)
     assert ralph("go").code == 0
     told = [said.split() for nth in (1, 2, 3) for said, _ in results(server, nth)]
-    assert len({(line[0], line[1]) for line in told}) == 1
-    assert len({line[2] for line in told}) == 3
+    assert len(told) == 3
+    assert len({tuple(line[:3]) for line in told}) == 1
     assert all(is_gone(int(pid)) for pid in told[0][:3])
 
 
 def test_a_run_without_a_command_has_no_supervisor_and_one_starts_while_its_call_arrives(
     ralph, serve
 ) -> None:
-    """The whole of the call never comes: what is there was started by its beginning."""
+    """The call never arrives completely. So the process that exists was started when the call began to arrive."""
     serve(
         calls(("Write", {"file_path": "a", "content": "x"})),
         Step(bash("echo"), Fault(stall_after_events=3)),
@@ -114,7 +95,7 @@ def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve)
         bash(f"{PARENTS}; echo $supervisor"),
         DONE,
     )
-    assert ralph("go").code == 0
+    assert ralph("go", "--sandbox", "off").code == 0
     [(first, is_error)] = results(server, 1)
     assert is_error
     assert (
@@ -128,7 +109,7 @@ def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve)
 
 
 def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> None:
-    """The end of a socket is nothing to a stopped process; SIGKILL is."""
+    """A stopped process does not notice the end of its socket, but SIGKILL ends it."""
     serve(
         bash(
             f"{PARENTS}; trap '' TERM; kill -STOP $supervisor; (setsid sleep 99 &); touch there; sleep 99; :"
@@ -147,7 +128,8 @@ def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> Non
 def test_a_storm_of_forks_is_refused_in_its_command_and_the_run_goes_on(ralph, serve) -> None:
     storm = f"{sys.executable} -c '{STORM}'"
     server = serve(bash(storm), bash("echo still here"), calls(("Grep", {"pattern": "x"})), DONE)
-    process = started_limited(ralph, "go")
+    ralph.user_file.write_text(f"[sandbox]\nmax_processes = {LIMIT}\n")
+    process = ralph.start("go")
     ran = ralph.finish(process)
     assert (ran.code, ran.stdout) == (0, "All done.\n")
     [(said, _)] = results(server, 1)

@@ -1,4 +1,6 @@
-"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test is its line in docs/inside/faults.md."""
+"""Full contexts, as a user meets them (A20, D8, P1, P15). The name of a test becomes its line in
+docs/inside/faults.md.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ SUMMARY = "The parser is half mended, the tests are red."
 DONE = Turn("All done.")
 COUNTED = {"input_tokens": 3_000, "output_tokens": 50}
 NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
-"""Of the window of a model that is known."""
+"""Most of the context window of a known model."""
 
 
 def works(number: int, **usage: int) -> Turn:
-    """It thinks, reads 6 KB and writes a file."""
+    """A turn that thinks, reads 6 KB and writes a file."""
     return Turn(
         [
             Thinking(f"THOUGHT {number}", signature="U0lHTkVE"),
@@ -71,12 +73,12 @@ def notes(ralph: Ralph) -> None:
 
 
 def counted(turn: Turn, request: RecordedRequest) -> Turn:
-    """As a server counts it that finds a token in three bytes."""
+    """The turn with the usage of a server that counts one token for three bytes."""
     return replace(turn, usage={"input_tokens": request.body_bytes // 3, "output_tokens": 200})
 
 
 def in_turn(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
-    """The turns, whatever number of summary calls comes between them."""
+    """A script that plays the turns in order, and answers any number of requests for a summary in between."""
     left = list(turns)
 
     def script(request: RecordedRequest, number: int) -> Playable:
@@ -86,26 +88,17 @@ def in_turn(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
 
 
 def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "local", **more: Any) -> str:
-    """A file for `--config`."""
+    """Writes a settings file whose target has this window. Returns its path for `--config`."""
     return str(settings(ralph, at("main", server.base_url, model, context_window=window, **more)))
 
 
 # --- Every server's words for it
 
-_OPENAI = "This model's maximum context length is 8192 tokens. However, you requested 9002 tokens."
+# tests/values/test_classify.py tests the words of every server.
 WORDS = [
     pytest.param(
         Fault(status=400, message="prompt is too long: 208310 tokens > 200000 maximum"), id="anthropic"
     ),
-    pytest.param(Fault(status=400, message="prompt is too long"), id="anthropic without counts"),
-    pytest.param(
-        Fault(
-            status=400, message="input length and `max_tokens` exceed context limit: 199500 + 32000 > 200000"
-        ),
-        id="anthropic with the answer",
-    ),
-    pytest.param(Fault(status=400, message="Input is too long for requested model."), id="bedrock"),
-    pytest.param(Fault(status=413), id="413"),
     pytest.param(
         Fault(
             status=413, body="<html><h1>413 Request Entity Too Large</h1></html>", content_type="text/html"
@@ -126,25 +119,6 @@ WORDS = [
             },
         ),
         id="llama.cpp",
-    ),
-    pytest.param(
-        Fault(
-            status=400, body={"object": "error", "message": _OPENAI, "type": "BadRequestError", "code": 400}
-        ),
-        id="vllm",
-    ),
-    pytest.param(
-        Fault(
-            status=400,
-            body={
-                "error": {
-                    "message": _OPENAI,
-                    "type": "invalid_request_error",
-                    "code": "context_length_exceeded",
-                }
-            },
-        ),
-        id="openai",
     ),
     pytest.param(
         Fault(error_event=ErrorEvent("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")),
@@ -193,16 +167,16 @@ def test_d8_the_lines_and_the_event_of_a_compaction_exits_0(ralph, serve, notes)
     assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
 
 
-def test_a_session_with_a_compaction_is_shown_and_exported_whole(ralph, serve, notes) -> None:
+def test_a_session_with_a_compaction_is_shown_and_exported_whole(ralph, ralph_here, serve, notes) -> None:
     serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
     assert ralph(TASK).code == 0
-    shown = ralph("sessions", "show")
+    shown = ralph_here("sessions", "show")
     assert shown.code == 0
     for words in ("Mend the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
         assert words in shown.stdout, words
-    exported = ralph("sessions", "export", "--format", "md")
+    exported = ralph_here("sessions", "export", "--format", "md")
     assert "THOUGHT 1" in exported.stdout
-    document = json.loads(ralph("sessions", "export", "--format", "json").stdout)
+    document = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
     assert [message["role"] for message in document["messages"]] == ["user", "assistant"], (
         "the context as it is"
     )
@@ -212,12 +186,9 @@ def test_a_session_with_a_compaction_is_shown_and_exported_whole(ralph, serve, n
 # --- Small windows
 
 
-@pytest.mark.parametrize("window", [8_000, 32_000])
-def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(
-    ralph, serve, notes, window
-) -> None:
+def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralph, serve, notes) -> None:
+    window, turns = 8_000, 12
     (ralph.cwd / "AGENTS.md").write_text(RULES)
-    turns = 12 if window == 8_000 else 24
     server = serve(script=in_turn(*[works(number) for number in range(turns)], DONE))
     ran = ralph(TASK, "--config", in_a_window_of(ralph, server, window), "--output-format", "stream-json")
     assert ran.code == 0, ran.stderr
@@ -249,26 +220,7 @@ def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(
         )
 
 
-def test_d8_output_that_is_larger_than_the_window_is_cut_first_exits_0(ralph, serve) -> None:
-    flood = [ToolUse("Bash", {"command": f"seq {start} 9999"}) for start in (1, 2)]
-    server = serve(script=in_turn(Turn(flood), DONE))
-    ran = ralph(TASK, "--config", in_a_window_of(ralph, server, 8_000))
-    assert ran.code == 0
-    assert all(request.body_bytes < 16_000 for request in server.requests)
-    assert (
-        any(b"would not fit into the context" in request.body for request in server.requests)
-        or len(server.requests) > 2
-    )
-
-
 # --- Whose word on the window
-
-
-def test_a_short_run_on_a_known_model_asks_nothing_but_its_question(ralph, serve) -> None:
-    server = serve(Turn("Hello."))
-    assert ralph("hi").code == 0
-    assert [request.method for request in server.requests] == ["POST"]
-    assert server.lookups == ()
 
 
 @pytest.mark.parametrize(("own", "window"), [(None, 8_000), (900_000, 900_000)])
@@ -308,15 +260,6 @@ def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, se
     assert "[turn] Final turn: the context is full" in ran.stderr
 
 
-def test_d8_a_server_that_refuses_everything_is_not_asked_for_ever_exits_3(ralph, serve, notes) -> None:
-    full = Step(fault=Fault(status=400, message="prompt is too long"), repeat="forever")
-    server = serve(works(1), full)
-    ran = ralph(TASK, "--output-format", "json")
-    assert ran.code == 3
-    assert ran.result["result"], "a report that says why"
-    assert len(server.requests) <= 6
-
-
 # --- Ends in the middle of it
 
 SILENCE = Step(Turn("never"), Fault(stall_before_headers_s=60))
@@ -331,15 +274,13 @@ def until_asked(server: MockApi, requests: int) -> None:
     wait_until(lambda: len(server.requests) >= requests)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(
-    ralph, serve, notes, number, code
-) -> None:
+def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(ralph, serve, notes) -> None:
+    """A signal ends the run here. tests/agent/test_resume_compaction.py tests a kill, which records nothing."""
     server = silent_at_the_summary(serve)
     process = ralph.start(TASK)
     until_asked(server, 3)
-    ran, _ = ralph.stopped_by(process, number)
-    assert ran.code == code
+    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
     assert not any(record.kind == "compacted" for record in records_of(ralph))
     after = serve(Turn(SUMMARY), DONE)
     again = ralph("--continue", "--base-url", after.base_url)
@@ -370,20 +311,6 @@ def records_of(ralph: Ralph) -> Any:
     return read_lines(only_journal(ralph).read_bytes()).records
 
 
-def test_d12_the_time_limit_holds_while_a_summary_is_waited_for_exits_124(ralph, serve, notes) -> None:
-    silent_at_the_summary(serve)
-    ran = ralph(TASK, "--max-time", "2", "--output-format", "json")
-    assert ran.code == 124
-    assert ran.result["result"]
-
-
-def test_d12_the_budget_is_looked_at_before_a_summary_exits_3(ralph, serve, notes) -> None:
-    server = serve(works(1), works(2, **NEARLY_FULL))
-    ran = ralph(TASK, "--max-budget-usd", "3.5", "--output-format", "json")
-    assert (ran.code, ran.result["subtype"]) == (3, "error_max_budget_usd")
-    assert len(server.requests) == 2
-
-
 def test_a_summary_call_that_breaks_is_asked_again_like_any_other(ralph, serve, notes) -> None:
     ralph.retry_quickly()
     broken = Step(Turn(SUMMARY), Fault(cut_after_events=4))
@@ -399,7 +326,7 @@ def test_a_summary_call_that_breaks_is_asked_again_like_any_other(ralph, serve, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_p15_memory_stays_flat_across_twenty_compactions_exits_0(ralph, serve, notes) -> None:
-    """A few hundred turns: what grows with each of them shows."""
+    """The run has so many turns that a growth in each of them would be visible."""
     turns = 240
     resident: list[int] = []
     process: Any = None

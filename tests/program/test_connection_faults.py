@@ -1,4 +1,6 @@
-"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24). The name of a test is its line in docs/inside/faults.md."""
+"""Connections that fail or break off, as a user meets them (A1-A7, A10, A24). The name of a test becomes its line
+in docs/inside/faults.md.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,10 @@ def at_gateway(ralph, server: RawServer) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = f"http://gateway.test:{server.port}"
 
 
-def test_a2_a_host_that_has_answered_in_this_session_is_waited_for_exits_0(
+def test_a2_a_host_that_has_answered_in_this_session_is_waited_for_and_another_is_not_exits_0_or_69(
     ralph, answer_with, network
 ) -> None:
-    """In the middle of a run, and by a later run that goes on with the session."""
+    """The rule holds in the middle of a run, and in a later run that resumes the session."""
     ralph.retry_quickly()
 
     def answer_and_go(sock: socket.socket) -> None:
@@ -71,6 +73,11 @@ def test_a2_a_host_that_has_answered_in_this_session_is_waited_for_exits_0(
     ran = ralph("-c", "more")
     assert (ran.code, network.failures_left) == (0, 0), ran.stderr
     assert "[retry] Recovered after 2 retries" in ran.stderr
+    network.will_fail("lookup", 9)
+    ran = ralph("hi")
+    assert (ran.code, network.failures_left) == (69, 8), "in another session it has never answered"
+    assert "unknown host (gateway.test:" in ran.last_line
+    assert "whether this machine is online" in ran.stderr
 
 
 def test_a2_a_host_that_has_only_refused_requests_is_there_too_exits_75(ralph, answer_with, network) -> None:
@@ -81,18 +88,6 @@ def test_a2_a_host_that_has_only_refused_requests_is_there_too_exits_75(ralph, a
     network.will_fail("lookup", 9)
     ran = ralph("-c")
     assert (ran.code, network.failures_left) == (75, 4)
-
-
-def test_a2_a_host_that_has_never_answered_is_not_asked_again_exits_69(ralph, answer_with, network) -> None:
-    ralph.retry_quickly()
-    server = answer_with(stream(DONE))
-    at_gateway(ralph, server)
-    assert ralph("hi").code == 0
-    network.will_fail("lookup", 9)
-    ran = ralph("hi")  # another session
-    assert (ran.code, network.failures_left) == (69, 8)
-    assert "unknown host (gateway.test:" in ran.last_line
-    assert "whether this machine is online" in ran.stderr
 
 
 def test_a2_the_default_endpoint_is_there_whatever_a_resolver_says_exits_75(ralph, network) -> None:
@@ -116,7 +111,7 @@ def test_a1_a_connect_that_is_not_permitted_for_a_while_is_asked_again_exits_0(
 
 @pytest.fixture
 def tls_server(tmp_path, ralph) -> Iterator[Path]:
-    """A server with a certificate that nobody signed; the certificate."""
+    """Starts a server with a self-signed certificate. Returns the path of the certificate."""
     certificate = make_certificate(tmp_path, names="DNS:localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -188,7 +183,7 @@ def test_a5_garbage_instead_of_http_is_asked_five_times_and_shown_exits_75(ralph
     assert "not an HTTP answer" in stderr
 
 
-@pytest.mark.parametrize("framing", ["close", "chunked", "reset"])
+@pytest.mark.parametrize("framing", ["chunked", "reset"])
 def test_a6_a7_an_answer_cut_in_a_tool_call_runs_nothing_and_is_asked_again_exits_0(
     ralph, serve, framing
 ) -> None:

@@ -1,4 +1,4 @@
-"""`ralph sessions` over journals that somebody has changed, that a newer ralph wrote, or that hold nothing."""
+"""`ralph sessions` with journals that somebody has changed, that a newer ralph wrote, or that are empty."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ralph(tmp_path_factory) -> Ralph:
 
 @pytest.fixture(scope="module")
 def completed(ralph) -> tuple[Path, bytes]:
-    """The journal of one session, with a call that failed."""
+    """The path and the content of the journal of one session, which has a failed call."""
     with MockApi(Scenario([LOOKS, HELLO])) as server:
         assert ralph("look at it", "--base-url", server.base_url).code == 0
     return only_journal(ralph), only_journal(ralph).read_bytes()
@@ -33,7 +33,7 @@ def completed(ralph) -> tuple[Path, bytes]:
 
 @pytest.fixture
 def session(completed) -> Path:
-    """That journal, whole again."""
+    """The path of that journal, with its original content."""
     path: Path = completed[0]
     path.write_bytes(completed[1])
     return path
@@ -46,7 +46,7 @@ def damage(path: Path, line: int) -> None:
 
 
 def last_line_of(kind: str, path: Path) -> int:
-    """Counted from 1."""
+    """The number of the last line with this kind of record, counted from 1."""
     lines = path.read_bytes().splitlines()
     return max(number for number, line in enumerate(lines, 1) if f'"kind":"{kind}"'.encode() in line)
 

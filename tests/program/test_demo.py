@@ -1,4 +1,4 @@
-"""The demo and the server as commands of their own."""
+"""The demo and the scripted server as commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_demo_fixes_the_test_survives_three_faults_and_exits_0(ralph) -> Non
 
 @pytest.fixture
 def room(ralph, tmp_path):
-    """Where ralph makes its temporary directories."""
+    """The directory in which ralph makes its temporary directories."""
     room = tmp_path / "room"
     room.mkdir()
     ralph.environment["TMPDIR"] = str(room)
@@ -39,7 +39,7 @@ def room(ralph, tmp_path):
 
 
 def in_order(lines: list[str], text: str) -> bool:
-    """Each of them is a line of the text, in this order."""
+    """Whether the text contains these lines in this order."""
     rest = iter(text.splitlines())
     return all(line in rest for line in lines)
 
@@ -231,7 +231,7 @@ def test_a_loop_that_is_stopped_leaves_neither_processes_nor_a_directory(ralph, 
 
 
 def read_until(process: subprocess.Popen[bytes], words: str) -> str:
-    """All lines to the first one with these words. It ends when the process does."""
+    """All lines up to the first one with these words. Fails if the output ends before."""
     told = ""
     assert process.stdout is not None
     for line in process.stdout:
@@ -242,7 +242,7 @@ def read_until(process: subprocess.Popen[bytes], words: str) -> str:
 
 
 def environment_of(process: Path) -> str:
-    """Empty: it is gone, or somebody else's."""
+    """The environment of a process. Empty if the process has ended or belongs to another user."""
     try:
         return (process / "environ").read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -281,7 +281,7 @@ def test_help_teaches_every_command_and_option(ralph) -> None:
 
 
 def test_the_demo_leaves_the_repository_it_is_called_in_alone_although_its_reader_leaves(ralph) -> None:
-    """Git hooks and `git rebase --exec` set these variables."""
+    """Git sets GIT_DIR and GIT_WORK_TREE for hooks and for `git rebase --exec`."""
     subprocess.run(["git", "init", "-q"], cwd=ralph.cwd, check=True)
     before = (ralph.cwd / ".git" / "config").read_text()
     ralph.environment |= {"GIT_DIR": str(ralph.cwd / ".git"), "GIT_WORK_TREE": str(ralph.cwd)}

@@ -1,4 +1,6 @@
-"""Disks that are full, fail or cannot be written to: nothing is lost, and nothing happens unannounced (P4-P6, P17)."""
+"""Disks that are full, fail or cannot be written to: nothing is lost, and nothing happens without a record (P4-P6,
+P17).
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ DONE = "All done."
 
 
 def tool_answers(request: RecordedRequest) -> int:
-    """How many answers of the model the request holds: what comes next depends on nothing else."""
+    """The number of the model's answers in the request. The next answer depends on this number only."""
     return sum(message["role"] == "assistant" for message in request.json()["messages"])
 
 
 def play(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
-    """These, and then the end, however often that is asked for."""
+    """A script that plays these turns, and then answers any number of further requests with a last turn."""
     return lambda request, _index: [*turns, Turn(DONE)][min(tool_answers(request), len(turns))]
 
 
@@ -58,7 +60,9 @@ needs_mounts = pytest.mark.skipif(not _may_mount(), reason="needs to mount file 
 
 
 def in_small_disk(ralph, mount: str, place: Path, *arguments: str, after: str = "true"):
-    """`ralph` in a mount namespace of its own, in which `place` is a small disk; then the command `after`."""
+    """Starts `ralph` in a mount namespace of its own, in which `place` is a small disk. Then runs the command
+    `after`.
+    """
     place.mkdir(exist_ok=True)
     program = f'{sys.executable} -m ralph "$@"; code=$?; {after}; exit $code'
     command = ["unshare", "-m", "sh", "-c", f"{mount} '{place}' && cd . && {program}", "sh", *arguments]
@@ -77,12 +81,12 @@ SMALL = "mount -t tmpfs -o size=256k tmpfs"
 
 
 @needs_mounts
-def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_exits_74(
+def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_goes_on_later_exits_74_or_0(
     ralph, serve, tmp_path
 ) -> None:
     turns = [
         Turn([ToolUse("Bash", {"command": f"echo {n} >> effects; head -c 20000 /dev/urandom | base64"})])
-        for n in range(30)
+        for n in range(12)
     ]
     server = serve(script=play(*turns))
     state, kept = tmp_path / "state", tmp_path / "kept"
@@ -102,18 +106,6 @@ def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_exits_74
     done = len((ralph.cwd / "effects").read_text().splitlines())
     assert kinds.count("tool_result") <= done <= kinds.count("tool_intent")
     assert len(server.requests) == kinds.count("assistant") + (kinds[-1] not in {"assistant", "tool_intent"})
-
-
-@needs_mounts
-def test_p4_a_session_on_a_full_disk_goes_on_when_there_is_room_again_exits_0(ralph, serve, tmp_path) -> None:
-    turns = [
-        Turn([ToolUse("Bash", {"command": f"echo {n} >> effects; head -c 20000 /dev/urandom | base64"})])
-        for n in range(12)
-    ]
-    serve(script=play(*turns))
-    state, kept = tmp_path / "state", tmp_path / "kept"
-    ralph.environment["RALPH_STATE_DIR"] = str(state)
-    in_small_disk(ralph, SMALL, state, "go", after=f"cp -r '{state}' '{kept}'")
     ralph.environment["RALPH_STATE_DIR"] = str(kept)
     assert ralph("-c").code == 0
     lines = (ralph.cwd / "effects").read_text().splitlines()
@@ -154,7 +146,7 @@ def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_an
 
 @needs_mounts
 def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_both_found_exits_0(
-    ralph, serve
+    ralph, ralph_here, serve
 ) -> None:
     serve(*[Turn(DONE)] * 4)
     home = ralph.environment["HOME"]
@@ -171,8 +163,8 @@ def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_b
     assert refused.code == 74
     assert "Read-only file system: --fork-session goes on with a copy" in refused.last_line
     for session in (before, since):
-        assert ralph("sessions", "show", session).code == 0
-        assert session[:8] in ralph("sessions", "ls").stdout
+        assert ralph_here("sessions", "show", session).code == 0
+        assert session[:8] in ralph_here("sessions", "ls").stdout
 
 
 @needs_mounts
@@ -225,7 +217,7 @@ def failing_calls(tmp_path_factory) -> Path:
     return library
 
 
-# `make nemesis` tries every one, `make test` every twelfth.
+# `make nemesis` tries every one, `make test` every twentieth.
 EVERY_CALL = "RALPH_EVERY_CALL" in os.environ
 
 WORK = (
@@ -265,13 +257,13 @@ def test_p4_whichever_call_to_the_disk_fails_nothing_is_lost_and_nothing_comes_t
         ralph.environment = plain
         if at == 0:
             calls = int(count.read_text())
-            failing_at = [*range(1 if how == "error" else 3, calls + 1, 1 if EVERY_CALL else 12)]
+            failing_at = [*range(1 if how == "error" else 3, calls + 1, 1 if EVERY_CALL else 20)]
         codes.append(ran.code)
         assert ran.code in {0, 74}, (at, ran.stderr)
         assert "Traceback" not in ran.stderr
         if ran.code == 74 and journals(state):
             again = ralph("-c", "go on")
-            # A session that has nothing in it yet has nothing to go on with.
+            # A session without any message cannot be resumed.
             assert again.code in {0, 2}, (at, again.stderr)
         for journal in journals(state):
             records = read_lines(journal.read_bytes()).records
@@ -285,11 +277,11 @@ def test_p4_whichever_call_to_the_disk_fails_nothing_is_lost_and_nothing_comes_t
             else True
         )
     assert codes[0] == 0
-    assert len(codes) > 4
+    assert len(codes) > 3
     assert 74 in codes
 
 
-@pytest.mark.parametrize("at", [2, 5, 7, 9])
+@pytest.mark.parametrize("at", [2, 7])
 def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exits_143(
     ralph, serve, tmp_path, failing_calls, at
 ) -> None:

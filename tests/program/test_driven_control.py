@@ -1,4 +1,4 @@
-"""What control requests do to a run, whatever it is doing: each is answered at once."""
+"""The effects of control requests on a run. Each is answered at once, whatever the run is doing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = "claude-sonnet-5-5"
 
 
 def closings(driver) -> list[str]:
-    """How chains of retries were closed."""
+    """The events that closed chains of retries, in order."""
     names = [line.get("subtype") for line in driver.lines]
     return [name for name in names if name in ("retry_recovered", "retry_exhausted")]
 
@@ -80,7 +80,7 @@ def test_the_status_is_told_while_a_backoff_waits(drive, serve) -> None:
 
 
 def assert_interrupted_and_ready(driver, server) -> None:
-    """The server refuses what the API would refuse, so the next answer proves the conversation valid."""
+    """The server refuses invalid requests, so the next answer proves that the conversation is valid."""
     assert driver.ask("interrupt") == {"interrupted": True}
     ended = driver.result()
     assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")

@@ -1,4 +1,4 @@
-"""Lines of a driver that cannot be taken do nothing, and what must not be shown does not come back in an error."""
+"""Invalid lines of a driver have no effect, and an error message must not repeat secrets from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run driven over standard input: each message has one result, whatever ends it, and nothing is cut off."""
+"""A run that a driver steers through standard input: each message gets exactly one result, whatever ends it, and no
+output is cut off.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ENDINGS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 def heartbeats_follow(driver) -> None:
-    """The main thread has been through its wait at least once since now."""
+    """Waits until the main thread has passed through its wait at least once since this call."""
     told = [line for line in driver.lines if line.get("subtype") == "heartbeat"]
     driver.event("heartbeat", len(told) + 2)
 
@@ -44,7 +46,7 @@ def test_initialize_is_answered_before_any_message_and_again_later(drive, serve)
 
 
 def test_what_was_written_before_the_end_of_input_is_done_and_answered(drive, serve) -> None:
-    serve(Turn([ToolUse("Bash", {"command": "echo done > done"})]), Turn("Made."))
+    serve(Turn([ToolUse("Write", {"file_path": "done", "content": ""})]), Turn("Made."))
     driver = drive()
     driver.send(request("initialize", "r1"), user("make it"), request("get_status", "r2"))
     ran = driver.finish()
@@ -95,7 +97,7 @@ def test_the_end_of_input_cancels_no_backoff(drive, serve) -> None:
     assert (ran.code, ran.result["result"], ran.result["retries"]) == (0, "Late.", 1)
 
 
-def test_messages_have_one_result_each_in_order_in_one_session(drive, serve, ralph) -> None:
+def test_messages_have_one_result_each_in_order_in_one_session(drive, serve, ralph, ralph_here) -> None:
     server = serve(Turn("one"), Turn("two"), Turn("three"))
     driver = drive()
     driver.say("first", "second", "third")
@@ -107,7 +109,7 @@ def test_messages_have_one_result_each_in_order_in_one_session(drive, serve, ral
     ]
     assert said == [("user", "first"), ("assistant", "one"), ("user", "second")]
     assert len(journals(ralph)) == 1
-    story = ralph("sessions", "show", results(ran)[0]["session_id"]).stdout
+    story = ralph_here("sessions", "show", results(ran)[0]["session_id"]).stdout
     places = [
         story.index(word) for word in ("> first", "\none\n", "> second", "\ntwo\n", "> third", "\nthree\n")
     ]
@@ -162,8 +164,8 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph, number)
     assert ran.last_line.startswith(f"[ralph] interrupted (exit {ENDINGS[number]})")
 
 
-@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
-def test_a_signal_between_two_messages_ends_the_process_without_another_result(drive, serve, number) -> None:
+def test_a_signal_between_two_messages_ends_the_process_without_another_result(drive, serve) -> None:
+    number = signal.SIGINT
     serve(Turn("Hello."))
     driver = drive()
     driver.say("hi")
@@ -174,8 +176,8 @@ def test_a_signal_between_two_messages_ends_the_process_without_another_result(d
     assert ran.last_line.startswith(f"[ralph] interrupted (exit {ENDINGS[number]})")
 
 
-@pytest.mark.parametrize("number", ENDINGS, ids=lambda number: number.name)
-def test_a_signal_before_any_message_leaves_one_result_and_no_session(drive, serve, ralph, number) -> None:
+def test_a_signal_before_any_message_leaves_one_result_and_no_session(drive, serve, ralph) -> None:
+    number = signal.SIGTERM
     serve()
     driver = drive()
     driver.ask("initialize")
@@ -190,11 +192,11 @@ def test_input_without_a_message_is_misuse_that_has_no_result_and_leaves_no_sess
 ) -> None:
     serve()
     driver = drive()
-    driver.send(*[request("get_status", f"r{number}") for number in range(2000)])
+    driver.send(*[request("get_status", f"r{number}") for number in range(500)])
     ran = driver.finish()
     assert (ran.code, ran.last_line) == (2, "ralph: standard input held no user message")
     assert results(ran) == []
-    assert driver.answer("r1999")["state"] == "idle"
+    assert driver.answer("r499")["state"] == "idle"
     assert journals(ralph) == []
 
 

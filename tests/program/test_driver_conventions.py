@@ -1,4 +1,6 @@
-"""Drivers that ralph did not make: one that does what is known of SDKs, and the one of the documentation."""
+"""Drivers that were not written for ralph: one that does what SDKs are known to do, and the example of the
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "control.md"
-# What such a driver waits for an answer to `initialize`.
+# The seconds for which such a driver waits for the response to `initialize`.
 INITIALIZE_S = 60
 
 INIT = (
@@ -31,7 +33,7 @@ RESULT = (
     "duration_ms duration_api_ms is_error num_turns session_id stop_reason total_cost_usd usage modelUsage "
     "permission_denials"
 )
-# By type, and subtype of a system event: what a reader takes without asking whether it is there.
+# The keys that readers use without testing for them, by the type of an object and by the subtype of a system event.
 REQUIRED = {
     "system": "subtype uuid session_id",
     "system/init": INIT,
@@ -51,7 +53,7 @@ REQUIRED_OF_BLOCKS = {
 
 
 def lacking(line: dict[str, Any]) -> list[str]:
-    """The required keys that an object has not."""
+    """The required keys that an object lacks."""
     kinds = [line["type"], f"{line['type']}/{line.get('subtype')}"]
     missing = [key for kind in kinds for key in REQUIRED.get(kind, "").split() if key not in line]
     message = line["message"] if line["type"] in ("assistant", "user") else {}
@@ -63,7 +65,7 @@ def lacking(line: dict[str, Any]) -> list[str]:
 
 
 class SdkLike:
-    """Speaks as an SDK with a `cli_path` does, and shares no code with the other tests' driver."""
+    """A driver that behaves like an SDK with a `cli_path`. It shares no code with the driver of the other tests."""
 
     def __init__(self, ralph, *options: str) -> None:
         begin = ["--output-format", "stream-json", "--verbose", "--system-prompt", ""]
@@ -89,7 +91,7 @@ class SdkLike:
         self.write(type="user", session_id="", message=message, parent_tool_use_id=None)
 
     def read(self) -> dict[str, Any]:
-        """The next JSON object; anything else is skipped, as SDKs do."""
+        """The next JSON object. Skips other lines, as SDKs do."""
         for raw in self.process.stdout:
             try:
                 line: dict[str, Any] = json.loads(raw)

@@ -1,4 +1,6 @@
-"""What programs that read claude's events count on: fields that are always there, and failures told as messages."""
+"""Tests the facts on which programs that read Claude Code's events rely: fields that always exist, and messages
+about failures.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.program.driver import results
 from tests.program.faulty import DONE
 from tests.program.model_answers import report
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from tests.program.conftest import Finished
@@ -34,12 +37,8 @@ def test_every_tool_result_says_whether_it_is_an_error_and_requests_stay_as_they
 
 FAILURES = {
     # name: (what the server does, exit code, the error's name)
-    "401": (Fault(status=401), 77, "authentication_failed"),
     "402": (Fault(status=402), 77, "billing_error"),
-    "400": (Fault(status=400), 69, "invalid_request"),
     "404": (Fault(status=404), 69, "model_not_found"),
-    "429": (Fault(status=429), 75, "rate_limit"),
-    "500": (Fault(status=500), 75, "server_error"),
     "529": (Fault(status=529), 75, "overloaded"),
     "no answer": (Fault(reset_before_headers=True), 75, "unknown"),
 }
@@ -88,14 +87,14 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize("form", ["stream-json", "json"])
-@pytest.mark.parametrize("name", MISUSE)
+@every_row("form", ["stream-json", "json"])
+@every_row("name", MISUSE)
 def test_misuse_that_shows_behind_the_command_line_has_an_error_result_exits_2(
-    ralph, serve, name, form
+    ralph, ralph_here, serve, name, form
 ) -> None:
     arguments, why = MISUSE[name]
     server = serve(DONE)
-    ran = ralph(*arguments, "--output-format", form, "--result-file", "result.json")
+    ran = ralph_here(*arguments, "--output-format", form, "--result-file", "result.json")
     assert (ran.code, server.request_count) == (2, 0)
     result = ran.result
     assert (result["subtype"], result["is_error"], result["exit_code"]) == ("error_during_execution", True, 2)
@@ -116,15 +115,15 @@ def test_a_driver_that_resumes_what_is_not_there_gets_an_error_result_exits_2(ra
     assert "there is no session that begins with" in result["errors"][0]
 
 
-def test_misuse_in_text_stays_one_line(ralph, serve) -> None:
+def test_misuse_in_text_stays_one_line(ralph_here, serve) -> None:
     serve(DONE)
-    ran = ralph("--resume", UNKNOWN_ID, "go on")
+    ran = ralph_here("--resume", UNKNOWN_ID, "go on")
     assert (ran.code, ran.stdout) == (2, "")
     assert len(ran.stderr.splitlines()) == 1
 
 
 def test_an_interrupted_turn_is_counted(ralph, serve, drive) -> None:
-    """The first message is interrupted in its second turn, the next one is done in one."""
+    """The first message is interrupted in its second turn. The next message takes one turn."""
     serve(
         Turn([ToolUse("Bash", {"command": "echo 1"})]),
         Step(Turn("Half of it."), fault=Fault(stall_after_events=3)),

@@ -1,4 +1,6 @@
-"""A model that goes round in circles, as a user meets it (D6): refused, then ended; work that moves runs on."""
+"""A model that repeats itself, as a user meets it (D6): its calls are refused, and then the run ends. A run that
+makes progress goes on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def ran_lines(ralph) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_d6_a_call_that_is_made_again_and_again_runs_three_times_exits_4(ralph, serve) -> None:
+def test_d6_a_call_that_is_made_again_and_again_runs_three_times_and_each_refusal_says_what_is_left_exits_4(
+    ralph, serve
+) -> None:
     command = "echo once >> ran; echo the same"
     server = serve(script=for_ever(bash(command)))
     ran = ralph("go", "--output-format", "stream-json")
@@ -45,12 +49,6 @@ def test_d6_a_call_that_is_made_again_and_again_runs_three_times_exits_4(ralph, 
     assert ran.result["final_report"]["reason"] == "no_progress"
     assert ran.result["result"].startswith("No final answer: the run made no progress after 9 turns")
     assert "the model went round in circles (repetition)" in ran.last_line
-
-
-def test_d6_each_refusal_says_what_it_is_and_how_many_are_left_exits_4(ralph, serve) -> None:
-    server = serve(script=for_ever(bash("echo the same")))
-    ran = ralph("go")
-    assert ran.code == 4
     refusals = [results(server, nth) for nth in range(4, 9)]
     for number, [(said, is_error)] in enumerate(refusals, start=1):
         assert is_error
@@ -60,22 +58,16 @@ def test_d6_each_refusal_says_what_it_is_and_how_many_are_left_exits_4(ralph, se
         assert f"This is refusal {number} of 6" in said
     guards = [line for line in ran.stderr.splitlines() if line.startswith("[guard]")]
     assert guards == [
-        f"[guard] Not run (repetition, {n} of 6 refusals): Bash: echo the same" for n in range(1, 7)
+        f"[guard] Not run (repetition, {n} of 6 refusals): Bash: {command}" for n in range(1, 7)
     ]
     assert "[tool] Bash failed" not in ran.stderr, "one line for one refusal"
 
 
 ALIKE = {
-    "white space": [bash("echo once >> ran;   echo the same"), bash("echo once >> ran; echo the  same ")],
     "other words for people": [
         calls(("Bash", {"command": "echo once >> ran", "description": words})) for words in ("a", "b", "c")
     ],
-    "key order": [
-        calls(("Bash", {"command": "echo once >> ran", "timeout": 9000})),
-        calls(("Bash", {"timeout": 9000, "command": "echo once >> ran"})),
-    ],
     "the time in the output": [bash("echo once >> ran; date '+%F %T took 0.%Ns'")],
-    "a counter in the output": [bash("echo once >> ran; echo attempt $(wc -l < ran)")],
 }
 
 
@@ -86,8 +78,8 @@ def test_d6_calls_that_differ_in_nothing_that_counts_are_the_same_exits_4(ralph,
     assert (ran.code, ran.result["guard"]["name"], len(ran_lines(ralph))) == (4, "repetition", 3)
 
 
-@pytest.mark.parametrize("length", [2, 3, 4])
-def test_d6_a_circle_of_up_to_four_calls_is_ended_exits_4(ralph, serve, length) -> None:
+def test_d6_a_circle_of_four_calls_is_ended_exits_4(ralph, serve) -> None:
+    length = 4
     circle = [bash(f"echo {name} | tee -a ran") for name in "abcd"[:length]]
     serve(script=for_ever(*circle))
     ran = ralph("go", "--output-format", "json")
@@ -112,8 +104,9 @@ def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
 
 
 def test_d6_a_model_that_takes_the_hint_goes_on_exits_0(ralph, serve) -> None:
-    stuck = [bash("echo the same")] * 8
-    server = serve(*stuck, bash("echo something else"), *stuck[:3], DONE)
+    (ralph.cwd / "a").write_text("the same\n")
+    stuck = [calls(("Read", {"file_path": "a"}))] * 8
+    server = serve(*stuck, calls(("Glob", {"pattern": "*"})), *stuck[:3], DONE)
     ran = ralph("go", "--output-format", "json")
     assert ran.code == 0
     assert "guard" not in ran.result
@@ -122,21 +115,21 @@ def test_d6_a_model_that_takes_the_hint_goes_on_exits_0(ralph, serve) -> None:
 
 def test_d6_polling_something_that_moves_runs_on_exits_0(ralph, serve) -> None:
     poll = bash("echo once >> ran; echo $(wc -l < ran)/340 built")
-    server = serve(*[poll] * 40, DONE)
+    server = serve(*[poll] * 12, DONE)
     ran = ralph("go", "--output-format", "json")
-    assert (ran.code, len(ran_lines(ralph)), len(server.requests)) == (0, 40, 41)
+    assert (ran.code, len(ran_lines(ralph)), len(server.requests)) == (0, 12, 13)
 
 
 def test_d6_edit_test_edit_runs_on_however_often_the_test_says_the_same_exits_0(ralph, serve) -> None:
     (ralph.cwd / "a.py").write_text("x = 0\n")
     steps: list[Turn] = [calls(("Read", {"file_path": "a.py"}))]
-    for n in range(20):
+    for n in range(8):
         edit = {"file_path": "a.py", "old_string": f"x = {n}\n", "new_string": f"x = {n + 1}\n"}
         steps += [calls(("Edit", edit)), bash("echo 1 failed; exit 1")]
     serve(*steps, DONE)
     ran = ralph("go", "--output-format", "json")
-    assert (ran.code, ran.result["num_turns"]) == (0, 42)
-    assert (ralph.cwd / "a.py").read_text() == "x = 20\n"
+    assert (ran.code, ran.result["num_turns"]) == (0, 18)
+    assert (ralph.cwd / "a.py").read_text() == "x = 8\n"
 
 
 def test_d6_equal_calls_of_one_answer_are_counted_too_exits_0(ralph, serve) -> None:

@@ -1,4 +1,4 @@
-"""Standard input that is a pipe: data that comes late, or never, and what becomes of it."""
+"""Standard input that is a pipe: data that comes late or never, and what ralph does with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELLO = Turn("Hello.")
 
 
 def wait_for_line(process: subprocess.Popen[bytes], words: str) -> str:
-    """The first line of standard error with these words."""
+    """Reads standard error up to the first line with these words, and returns this line."""
     assert process.stderr is not None
     lines: list[str] = []
     for line in process.stderr:
@@ -37,7 +37,9 @@ def wait_for_line(process: subprocess.Popen[bytes], words: str) -> str:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Both ends: a reading one that others hold as well, as in a shell's loop, and one to write to."""
+    """The reading end and the writing end of a pipe. Another process may hold the reading end too, as in a shell's
+    loop.
+    """
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -54,7 +56,7 @@ def sent_text(server: MockApi) -> str:
 
 
 def test_p11_data_that_comes_late_goes_below_the_prompt_exits_0(ralph, serve) -> None:
-    """`make test 2>&1 | ralph -p "fix these"`: tests are silent for a while."""
+    """An example is `make test 2>&1 | ralph -p "fix these"`, because tests print nothing for a while."""
     server = serve(HELLO)
     process = ralph.start("-p", "fix these", stdin=subprocess.PIPE)
     line = wait_for_line(process, "</dev/null")
@@ -71,7 +73,7 @@ def test_p11_data_that_comes_late_goes_below_the_prompt_exits_0(ralph, serve) ->
 def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_result_say_exits_0(
     ralph, serve, pipe
 ) -> None:
-    """What comes on it after the first request is whoever's reads it next, down to the first byte."""
+    """Data that comes after the first request belongs to the next reader of the pipe, down to the first byte."""
     set_input_s(ralph, 0.2)
     reading, writing = pipe
 
@@ -123,7 +125,7 @@ os._exit(run_command(RunOptions("go", output=OutputOptions("stream-json")), None
 def test_p11_data_that_comes_before_the_first_request_all_the_same_ends_the_run_exits_2(
     ralph, serve, pipe
 ) -> None:
-    """The command in a program of this test's, which writes as soon as the pipe has been left alone."""
+    """Runs the command in a program that writes into the pipe as soon as ralph has stopped waiting for it."""
     server = serve(HELLO)
     set_input_s(ralph, 0.2)
     reading, writing = pipe
@@ -152,7 +154,7 @@ def test_p11_the_time_limit_ends_the_wait_for_a_pipe_that_says_nothing_exits_124
 
 
 def test_no_limit_for_the_first_byte_is_none(ralph, serve, pipe) -> None:
-    """And heartbeats say what is awaited."""
+    """Heartbeats say what the run is waiting for."""
     server = serve(HELLO)
     reading, writing = pipe
     own = ralph.cwd.parent / "home" / ".config" / "ralph" / "config.toml"
@@ -189,7 +191,7 @@ def test_a_pipe_named_as_the_prompt_file_is_read_once_somebody_writes(ralph, ser
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(0.3)  # opened, but nothing was written: that is no end
+        process.wait(0.3)  # the pipe is open but empty, which is not its end
     os.write(writing, b"from the pipe")
     os.close(writing)
     assert ralph.finish(process).code == 0

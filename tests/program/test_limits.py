@@ -1,4 +1,6 @@
-"""Limits of turns, dollars and time, as a user meets them (D12): the exit code, an answer, and a way to go on."""
+"""Limits of turns, dollars and time, as a user meets them (D12): the exit code, an answer, and a hint how to
+go on.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,17 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.driver import errors
-from tests.program.driver import results as results_of
-from tests.program.model_answers import DONE, bash, told_texts
+from tests.program.model_answers import DONE, bash, look, told_texts
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
 
 LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
-FORMATS = ("text", "stream-json")
-"""What `json` gives is looked at where a run goes on."""
 WITHOUT_PRICE = "llama-9"
 PRICE = "price = { input = 1, output = 5, cache_write = 1.25, cache_read = 0.1 }"
 
-# 20,000 tokens of output at $10 a million: $0.20, of sonnet as of every test here.
+# 20,000 output tokens of sonnet, the model of all tests here, cost $0.20 at $10 a million.
 DEAR = bash("echo 1 >> ran", usage={"input_tokens": 1000, "output_tokens": 20_000})
 ENDS = {
     "turns": (("--max-turns", "2"), [bash("echo 1 >> ran")] * 5, 3, "error_max_turns"),
@@ -30,22 +30,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("limit", ENDS)
-def test_d12_a_limit_ends_the_run_with_its_code_and_with_an_answer_exits_3_or_124(
-    ralph, serve, limit, form
-) -> None:
-    arguments, turns, code, subtype = ENDS[limit]
-    serve(*turns)
-    ran = ralph("go", *arguments, "--output-format", form)
-    assert ran.code == code
+def test_d12_a_limit_ends_the_run_with_its_code_and_with_an_answer_in_text_exits_3(ralph, serve) -> None:
+    serve(*[look()] * 5)
+    ran = ralph("go", "--max-turns", "2")
+    assert ran.code == 3
     assert "[hint] go on with: ralph --resume " in ran.stderr
-    assert f"(exit {code})" in ran.last_line
-    if form == "text":
-        assert ran.stdout.startswith("No final answer: ")
-        assert ran.stdout.count("\n") == 1
-        return
-    tells_the_limit(ran.result, code, subtype)
+    assert "(exit 3)" in ran.last_line
+    assert ran.stdout.startswith("No final answer: ")
+    assert ran.stdout.count("\n") == 1
 
 
 def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
@@ -64,13 +56,15 @@ def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ENDS)
-def test_d12_a_run_that_a_limit_ended_goes_on_and_is_told_that_it_is_lifted_exits_0(
+def test_d12_a_run_that_a_limit_ended_with_an_answer_goes_on_and_is_told_that_it_is_lifted_exits_0(
     ralph, serve, limit
 ) -> None:
     arguments, turns, code, subtype = ENDS[limit]
     server = serve(script=lambda _request, index: turns[index] if index < len(turns) else DONE)
     first = ralph("go", *arguments, "--output-format", "json")
     assert first.code == code
+    assert f"(exit {code})" in first.last_line
+    assert NO_LIMIT not in first.stderr
     tells_the_limit(first.result, code, subtype)
     asked = len(server.requests)
     command = first.result["hints"][0].removeprefix("go on with: ralph ").split()
@@ -82,7 +76,7 @@ def test_d12_a_run_that_a_limit_ended_goes_on_and_is_told_that_it_is_lifted_exit
 
 
 def test_d12_the_last_turn_is_for_a_closing_answer_exits_3(ralph, serve) -> None:
-    server = serve(bash("echo 1"), Turn("Half of it is done."))
+    server = serve(look(), Turn("Half of it is done."))
     ran = ralph("go", "--max-turns", "2")
     assert (ran.code, ran.stdout) == (3, "Half of it is done.\n")
     [notice] = told_texts(server)
@@ -92,30 +86,12 @@ def test_d12_the_last_turn_is_for_a_closing_answer_exits_3(ralph, serve) -> None
     assert "[turn] Final turn: the turn limit is reached" in ran.stderr
 
 
-def test_d12_a_task_that_is_done_in_its_only_turn_is_done_exits_0(ralph, serve) -> None:
-    serve(DONE)
-    assert ralph("go", "--max-turns", "1").code == 0
-
-
-def test_d12_near_a_limit_the_model_is_told_once_to_save_its_work_exits_3(ralph, serve) -> None:
-    server = serve(script=lambda _request, index: bash(f"echo {index}"))
-    ran = ralph("go", "--max-turns", "10")
-    assert ran.code == 3
-    near = [
-        n
-        for n, _ in enumerate(server.requests, 1)
-        if any("nearly used up" in t for t in told_texts(server, n - 1))
-    ]
-    assert near == [9]
-    assert ran.stderr.count("[notice] the limit of 10 turns is nearly used up") == 1
-
-
 def test_d12_the_budget_is_never_overshot_though_each_answer_costs_all_that_it_may_exits_3(
     ralph, serve
 ) -> None:
     def dearest(request: RecordedRequest, index: int) -> Turn:
         worst = {"input_tokens": 0, "cache_creation_input_tokens": request.body_bytes // 2}
-        return bash(f"echo {index}", usage={**worst, "output_tokens": request.json()["max_tokens"]})
+        return look(offset=index + 1, usage={**worst, "output_tokens": request.json()["max_tokens"]})
 
     server = serve(script=dearest)
     ran = ralph("go", "--max-budget-usd", "1", "--output-format", "json")
@@ -144,22 +120,31 @@ def test_d12_what_broken_answers_cost_counts_and_a_retry_that_is_too_dear_is_not
 # --- Prices that are not known
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
 def test_d12_a_budget_that_could_not_be_kept_is_refused_before_anything_is_spent_exits_78(
-    ralph, serve, form
+    ralph, ralph_here, serve
 ) -> None:
     server = serve(DONE)
-    ran = ralph("go", "--model", WITHOUT_PRICE, "--max-budget-usd", "1", "--output-format", form)
-    assert (ran.code, server.request_count) == (78, 0)
-    [line] = ran.stderr.splitlines()
-    assert f"--max-budget-usd cannot be kept: the price of {WITHOUT_PRICE} is not known" in line
-    assert ran.stdout == "" if form == "text" else ran.result["terminal_reason"] == "config"
+    unpriced, budget = ("--model", WITHOUT_PRICE), ("--max-budget-usd", "1")
+    ran = ralph("go", *unpriced, *budget, "--output-format", "json")
+    assert (ran.code, ran.result["terminal_reason"]) == (78, "config")
+    for arguments in (*unpriced, *budget), ("--fallback-model", WITHOUT_PRICE, *budget):
+        ran = ralph_here("go", *arguments)
+        assert (ran.code, ran.stdout) == (78, "")
+        [line] = ran.stderr.splitlines()
+        assert f"--max-budget-usd cannot be kept: the price of {WITHOUT_PRICE} is not known" in line
+    (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_budget_usd = 1\n")
+    ran = ralph_here("go", *unpriced)
+    assert ran.code == 78
+    assert "limits.max_budget_usd cannot be kept" in ran.last_line
+    assert server.request_count == 0
 
 
-def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(ralph, serve) -> None:
+def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(
+    ralph, ralph_here, serve
+) -> None:
     serve(DONE)
     arguments = ("go", "--model", WITHOUT_PRICE, "--max-budget-usd", "1")
-    advice = ralph(*arguments).last_line.partition("config.toml: ")[2].partition(" (USD")[0]
+    advice = ralph_here(*arguments).last_line.partition("config.toml: ")[2].partition(" (USD")[0]
     assert advice.count("...") == 4
     for number in ("1", "5", "1.25", "0.1"):
         advice = advice.replace("...", number, 1)
@@ -168,21 +153,6 @@ def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(r
     ran = ralph(*arguments, "--output-format", "json")
     assert ran.code == 0
     assert ran.result["total_cost_usd"] == pytest.approx((10 * 1 + 2 * 5) / 1e6)
-
-
-def test_d12_a_fallback_without_a_price_is_refused_too_exits_78(ralph, serve) -> None:
-    server = serve(DONE)
-    ran = ralph("go", "--fallback-model", WITHOUT_PRICE, "--max-budget-usd", "1")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert f"the price of {WITHOUT_PRICE}" in ran.last_line
-
-
-def test_d12_a_budget_of_the_settings_is_called_by_its_key_exits_78(ralph, serve) -> None:
-    serve(DONE)
-    (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_budget_usd = 1\n")
-    ran = ralph("go", "--model", WITHOUT_PRICE)
-    assert ran.code == 78
-    assert "limits.max_budget_usd cannot be kept" in ran.last_line
 
 
 def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_78(ralph, serve) -> None:
@@ -229,55 +199,31 @@ def test_d12_without_a_budget_a_driver_may_turn_to_any_model_exits_0(drive, serv
     assert driver.finish().code == 0
 
 
-def test_d12_all_messages_of_a_driver_share_one_budget_exits_3(drive, serve) -> None:
-    server = serve(Turn("One.", usage={"input_tokens": 1000, "output_tokens": 20_000}), DONE)
-    driver = drive("--max-budget-usd", "0.205")
-    driver.say("one", "two")
-    ran = driver.finish()
-    assert [line["subtype"] for line in results_of(ran)] == ["success", "error_max_budget_usd"]
-    assert (ran.code, server.request_count) == (3, 1)
-
-
-def test_d12_each_message_of_a_driver_has_turns_of_its_own_exits_0(drive, serve) -> None:
-    serve(bash("echo 1"), Turn("Half."), bash("echo 2"), Turn("Half."), DONE)
-    driver = drive("--max-turns", "2")
-    driver.say("one", "two", "three")
-    ran = driver.finish()
-    assert [line["subtype"] for line in results_of(ran)] == ["error_max_turns", "error_max_turns", "success"]
-    assert ran.code == 0
-
-
 # --- How limits are given and told
 
 NO_LIMIT = "[notice] no limit is set: this run goes on until it is done (--max-time 2h would end it)"
-# Nothing at all, and a limit of time: tests/program/test_time_limit.py.
-SETS = {
-    "quiet": (("-q",), "", 0),
-    "turns": (("--max-turns", "5"), "", 0),
-    "a setting": ((), "[limits]\nmax_turns = 5\n", 0),
-    "another setting": ((), "[clocks]\nheartbeat_s = 5\n", 1),
-}
+# tests/program/test_time_limit.py tests runs without any answer and with a time limit.
 
 
-@pytest.mark.parametrize("given", SETS)
-def test_a_run_without_any_limit_says_so_once(ralph, serve, given) -> None:
-    arguments, settings, times = SETS[given]
-    (ralph.cwd / "ralph.toml").write_text(settings)
+def test_a_run_with_settings_and_without_any_limit_says_so_once(ralph, serve) -> None:
+    (ralph.cwd / "ralph.toml").write_text("[clocks]\nheartbeat_s = 5\n")
     serve(DONE)
-    assert ralph("go", *arguments).stderr.splitlines().count(NO_LIMIT) == times
+    assert ralph("go").stderr.splitlines().count(NO_LIMIT) == 1
 
 
 def test_limits_of_a_settings_file_hold_and_flags_win_over_them(ralph, serve) -> None:
     (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_turns = 1\nmax_budget_usd = 5\nmax_time_s = 600\n")
-    serve(bash("echo 1"), bash("echo 2"), DONE)
-    assert ralph("go", "--output-format", "json").result["subtype"] == "error_max_turns"
+    serve(look(), look(), DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.result["subtype"], NO_LIMIT in ran.stderr) == ("error_max_turns", False)
     assert ralph("--continue", "--max-turns", "7").code == 0
 
 
-def test_the_doctor_shows_the_limits_and_where_they_come_from(ralph) -> None:
+def test_the_doctor_shows_the_limits_and_where_they_come_from(ralph, ralph_here) -> None:
     settings = ralph.cwd / "ralph.toml"
     settings.write_text("[limits]\nmax_turns = 7\nmax_budget_usd = 1.5\n")
-    rows = [line.split() for line in ralph("doctor", "--offline", "--max-time", "90s").stdout.splitlines()]
+    told = ralph_here("doctor", "--offline", "--max-time", "90s").stdout
+    rows = [line.split() for line in told.splitlines()]
     assert ["limits.max_turns", "7", str(settings)] in rows
     assert ["limits.max_budget_usd", "1.5", str(settings)] in rows
     assert ["limits.max_time_s", "90", "flag", "--max-time"] in rows
@@ -290,9 +236,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("flag", "value"), [(flag, value) for flag, values in BAD.items() for value in values]
-)
+@every_row(("flag", "value"), [(flag, value) for flag, values in BAD.items() for value in values])
 def test_a_limit_that_is_none_is_one_line_that_names_it(ralph_here, serve, flag, value) -> None:
     server = serve(DONE)
     ran = ralph_here("go", f"{flag}={value}")
@@ -302,7 +246,8 @@ def test_a_limit_that_is_none_is_one_line_that_names_it(ralph_here, serve, flag,
 
 
 def test_d12_in_json_the_totals_are_those_of_the_run_and_of_its_session_exits_3(ralph, serve) -> None:
-    serve(DEAR, DEAR)
+    dear = look(usage={"input_tokens": 1000, "output_tokens": 20_000})
+    serve(dear, dear)
     first = ralph("go", "--max-budget-usd", "0.205", "--output-format", "json").result
     again = ralph("--continue", "--max-budget-usd", "0.205", "--output-format", "json").result
     assert (first["num_turns"], again["num_turns"], again["session_num_turns"]) == (1, 1, 2)

@@ -1,4 +1,6 @@
-"""A loop outside of git, whatever lies in its directory: bounded in memory, and a signal is answered within a second."""
+"""A loop outside of git with huge files and trees in its directory: its memory stays bounded, and a signal ends it
+within a second.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def peak_mb(process_id: int) -> float:
 
 
 class Peak:
-    """The most memory that a process has had, looked at until it ends."""
+    """Measures the peak of a process's memory until the process ends."""
 
     def __init__(self, process_id: int) -> None:
         self.mb = 0.0
@@ -55,7 +57,7 @@ def sparse(path: Path, size: int = SPARSE_BYTES) -> None:
 
 @pytest.fixture
 def deep_tree(ralph) -> Iterator[Path]:
-    """One directory in the other, 1500 times, and a file in the last."""
+    """A tree of 1500 directories, each inside the other, with a file in the last one."""
     place = ralph.cwd / "deep"
     place.mkdir()
     held = os.open(place, os.O_RDONLY)
@@ -73,7 +75,9 @@ def deep_tree(ralph) -> Iterator[Path]:
 def test_rules_without_end_sparse_files_pipes_and_deep_trees_end_no_loop_and_cost_no_memory(
     ralph, iterations, deep_tree
 ) -> None:
-    """No rule is followed then, which is told once, so that nothing is overlooked: here a file that one would ignore."""
+    """No ignore rules are followed then, so that nothing is overlooked, and ralph says so once. Here a file that a
+    rule names counts.
+    """
     with (ralph.cwd / ".gitignore").open("w") as rules:
         rules.writelines(f"ignored{number}\n" for number in range(MANY_RULES))
     sparse(ralph.cwd / "sparse")
@@ -95,7 +99,7 @@ def test_rules_without_end_sparse_files_pipes_and_deep_trees_end_no_loop_and_cos
 
 
 def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) -> None:
-    """The look at the directory comes right after the first record; it took minutes."""
+    """The directory is listed right after the first record is saved. Listing it completely would take minutes."""
     with (ralph.cwd / ".gitignore").open("w") as rules:
         rules.writelines(f"a*b*{number}*\n" for number in range(MANY_RULES))
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"

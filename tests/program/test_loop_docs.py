@@ -1,4 +1,4 @@
-"""The night and the recipes of docs/loop.md, played: real loops on real checkouts."""
+"""Plays the night and the recipes of docs/loop.md: real loops in real checkouts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bash(command: str) -> Turn:
 
 
 def night() -> Iterator[Playable]:
-    """What the server answers, request after request."""
+    """The server's answers, one for each request."""
     yield bash("echo 'print(1)' > app.py && git add app.py && git commit -qm 'Read the file once'")
     yield Turn("It reads the file once.")
     yield bash("echo '# words' >> app.py && mv ../origin.git ../away.git")
@@ -65,7 +65,7 @@ def git(*arguments: str, cwd: Path) -> None:
 
 @pytest.fixture
 def project(ralph: Ralph) -> Ralph:
-    """A checkout with a remote beside it, a check that fails, and somebody who commits."""
+    """A checkout with a remote beside it, a check that fails, and a committer's name and address."""
     home = Path(ralph.environment["HOME"])
     (home / ".gitconfig").write_text("[user]\n\tname = Night\n\temail = night@example.com\n")
     (home / ".config" / "ralph").mkdir(parents=True)
@@ -82,7 +82,7 @@ def project(ralph: Ralph) -> Ralph:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """Fenced ones, as they stand."""
+    """The fenced blocks of a page in this language, unchanged."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     return [block for name, block in found if name == language]
 
@@ -98,7 +98,7 @@ ADAPTED = {
     r"\b(\d+\.\d+s|\d+s|\d+m\d\ds|\d+h\d\dm)": "LONG",
     r"tries again: .*": "tries again: WHY",
 }
-"""What the page puts in as a night would have it."""
+"""The parts that the page shortens, as a real night would print them."""
 
 
 def adapted(line: str) -> str:
@@ -108,7 +108,7 @@ def adapted(line: str) -> str:
 
 
 def night_lines() -> list[str]:
-    """Of the page, without the time of day before each."""
+    """The loop's lines on the page, without the time of day in front of each."""
     told = [line for block in blocks("loop.md", "") for line in block.splitlines() if "[loop]" in line]
     assert all(re.match(r"\d\d:\d\d \[loop\] ", line) for line in told)
     return [line[len("22:00 ") :] for line in told]
@@ -121,7 +121,8 @@ def test_the_night_prints_the_lines_that_the_page_shows(project, serve) -> None:
         for block in blocks("loop.md", "")
         if block.startswith("ralph loop -f") and block.count("\n") == 1
     ]
-    played = project(*shlex.split(command)[1:])
+    # Commands of this night take the remote away, which lies beside the checkout.
+    played = project(*shlex.split(command)[1:], "--sandbox", "off")
     assert played.code == 0, played.stderr
     told = [f"[loop] {line}" for line in loop_lines(played)]
     assert [adapted(line) for line in told] == [adapted(line) for line in night_lines()]
@@ -146,7 +147,9 @@ def test_the_waits_of_the_night_are_the_patient_schedule() -> None:
 
 @pytest.fixture
 def machine(project: Ralph) -> Ralph:
-    """The project in `~/project`, `ralph` on PATH, the key in its file: `/home/me` of the page."""
+    """The machine of the page, whose `/home/me` is the home directory here. The project is in `~/project`, `ralph`
+    is on PATH, and the key is in its file.
+    """
     home = Path(project.environment["HOME"])
     shutil.move(project.cwd, home / "project")
     shutil.move(project.cwd.parent / "origin.git", home / "origin.git")
@@ -165,7 +168,7 @@ def of_here(text: str, machine: Ralph) -> str:
 
 
 def steps_of_the_job() -> dict[str, str]:
-    """Name, or the first words -> script, of each step that runs one."""
+    """The scripts of the CI job on the page, by the name or the first words of their steps."""
     [job] = blocks("loop.md", "yaml")
     scripts = {}
     for step in job.split("      - ")[1:]:
@@ -340,7 +343,9 @@ INDENTED = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>[\w-]+): ?(?P<value>.
 
 
 def test_the_job_is_yaml_as_far_as_lines_tell() -> None:
-    """Keys one under the other, two spaces a level, no key twice, scripts deeper than their key."""
+    """Keys are below each other with two spaces per level, no key occurs twice, and scripts are indented more than
+    their keys.
+    """
     [job] = blocks("loop.md", "yaml")
     open_keys: dict[int, set[str]] = {}
     script_below: int | None = None

@@ -1,4 +1,4 @@
-"""What each exit code of an iteration does to `ralph loop`, by iterations that really ended so."""
+"""Tests what each exit code of an iteration does to `ralph loop`, with iterations that really end with it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_outage_is_waited_for_by_the_schedule_resumes_the_session_and_does_no
 def test_a_directory_that_the_check_removes_ends_it_with_74_and_is_named(ralph, serve) -> None:
     (ralph.cwd / "below").mkdir()
     server = serve()
-    ran = ralph("loop", "go", "--cd", "below", "--until", 'rm -r "$PWD"; false')
+    ran = ralph("loop", "go", "--cd", "below", "--until", 'rm -r "$PWD"; false', "--sandbox", "off")
     assert (ran.code, server.request_count) == (74, 0)
     assert "below" in loop_lines(ran)[-1]
     assert "Traceback" not in ran.stderr
@@ -130,7 +130,9 @@ def test_after_a_limit_of_turns_or_time_a_fresh_iteration_is_told_where_the_last
 
 
 def test_three_iterations_that_change_nothing_are_nudged_once_and_then_it_exits_4(ralph, iterations) -> None:
-    """One that went in circles, or refused, made no progress whatever it changed. What it says counts for nothing."""
+    """An iteration that repeated itself or refused made no progress, whatever it changed. Its text does not
+    count.
+    """
     server = iterations(
         [bash("touch seen.txt"), Turn("No.", stop_reason="refusal")],
         [Turn("COMPLETE. All checks pass, exit 0, .ralph/stop is there.")],
@@ -146,7 +148,7 @@ def test_three_iterations_that_change_nothing_are_nudged_once_and_then_it_exits_
 
 
 def test_an_iteration_that_reports_failure_counts_and_the_next_is_told(ralph, iterations) -> None:
-    """A summary that cannot be written is told and changes nothing."""
+    """A summary that cannot be written is reported and changes nothing else."""
     ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "gone" / "summary.md")
     server = iterations([report("failure", "The compiler is missing.")], [report()])
     ran = ralph("loop", "go", "--require-report", "--max-iterations", "2")

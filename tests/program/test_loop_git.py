@@ -1,4 +1,4 @@
-"""`ralph loop` in a git checkout: one at a time, commits and pushes, and nobody's work lost."""
+"""`ralph loop` in a git checkout: only one at a time, with commits and pushes, and nobody's work is lost."""
 
 from __future__ import annotations
 
@@ -57,13 +57,14 @@ MONITOR = "git config core.fsmonitor 'touch $HOME/planted'"
 def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_for_a_while_exits_0(
     ralph, checkout, iterations, tmp_path
 ) -> None:
-    """The agent plants hooks, removes all that git ignores, and the remote is gone for the second push."""
+    """The agent plants hooks and removes everything that git ignores. The remote is missing at the second push."""
     iterations(
         [bash(f"echo 1 > one; {HOOKS}")],
         [bash("echo 2 > two; mv ../remote.git ../away; rm -r .ralph; git clean -fdxq -e '*'")],
         [bash(f"echo 3 > three; mv ../away ../remote.git; git clean -fdxq -e three; {MONITOR}")],
     )
-    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "3", "--until", "test -e four")
+    limits = ("--max-iterations", "3", "--until", "test -e four")
+    ran = ralph("loop", "go", "--commit", "--push", *limits, "--sandbox", "off")
     assert ran.code == 3
     assert not (tmp_path / "home" / "planted").exists()  # the git of this test does run them: it looks later
     checkout.git("config", "--unset", "core.fsmonitor")
@@ -169,7 +170,9 @@ def _git(top, *arguments: str) -> str:
 def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_commit(
     ralph, checkout, iterations
 ) -> None:
-    """`ralph loop ... > loop.log 2>&1` in the checkout would else go on for ever with a model that does nothing."""
+    """Otherwise `ralph loop ... > loop.log 2>&1` in the checkout would go on for ever with a model that does
+    nothing.
+    """
     iterations()
     ralph.environment |= {
         "RALPH_STATE_DIR": str(ralph.cwd / ".state"),

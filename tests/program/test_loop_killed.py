@@ -1,4 +1,4 @@
-"""`ralph loop --continue` after the loop was killed, at whatever moment: nothing is lost and nothing counts twice."""
+"""`ralph loop --continue` after the loop was killed at any moment: nothing is lost, and nothing counts twice."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.program.conftest import (
     first_prompt,
     in_turn,
     is_loop_waiting,
+    iteration_of_loop,
     loop_folder,
     loop_lines,
     loop_record,
@@ -35,13 +36,15 @@ QUICK = "[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\nmax_retries = 1\n[loop
 
 
 def kill(ralph, process) -> None:
-    """With SIGKILL; what it had started ends by itself."""
+    """Kills the loop with SIGKILL, and waits until everything that it had started has ended by itself."""
     kill_alone(process)
     wait_until(lambda: not processes_of(ralph))
 
 
 def kill_alone(process) -> None:
-    """Nobody waits for the end of its output: what it had started has that open as well."""
+    """Kills the loop without reading its output to the end, because processes that it started have this output open
+    too.
+    """
     process.kill()
     process.wait()
     process.stdout.close()
@@ -50,12 +53,13 @@ def kill_alone(process) -> None:
 
 USAGE = {"input_tokens": 1000, "output_tokens": 100}
 ANSWER_USD = 0.003
-"""With that usage, of sonnet."""
+"""The cost of an answer with that usage, from the model sonnet."""
 NOW = Turn("Now.", usage=USAGE)
 AWAY = Step(fault=Fault(status=529))
 WORK = bash("echo 1 >> log", usage=USAGE)
 HANGING_WORK = bash("echo $$ > started; sleep 60", usage=USAGE)
-# What the model does, and the check. The loop is killed when `started` is there, or the server is asked as often.
+# The model's steps, the check, and when the loop is killed: after this number of requests, or if that is 0, when
+# `started` exists.
 MOMENTS = {
     "in the first check": (
         [WORK, NOW],
@@ -93,9 +97,9 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     assert f"running as process {process.pid}: 0 iterations, " in ralph_here("loop", "--status").stdout
     kill(ralph, process)
     left = loop_record(ralph)
-    told = ralph_here("loop", "--status").stdout
-    assert "stopped without an end, last seen " in told
-    assert told.endswith("go on with: ralph loop --continue\n")
+    # An iteration that is ending shows no environment any more, and holds the lock for a moment longer.
+    wait_until(lambda: "stopped without an end, last seen " in ralph_here("loop", "--status").stdout)
+    assert ralph_here("loop", "--status").stdout.endswith("go on with: ralph loop --continue\n")
     ran = ralph("loop", "--continue")
     assert ran.code == 0
     [counted] = loop_record(ralph)["iterations"]
@@ -132,7 +136,7 @@ def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
 def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_exits_78(
     ralph, iterations
 ) -> None:
-    """It holds the lock as well. Stopped, it does not even hear that it is to end."""
+    """The iteration holds the lock too. While it is stopped, it does not receive the signal that ends it."""
     iterations([HANGING_WORK])
     process = ralph.start("loop", "go")
     wait_until((ralph.cwd / "started").exists)
@@ -151,7 +155,7 @@ def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_e
 
 
 def kill_iteration(ralph, number: signal.Signals = signal.SIGKILL) -> None:
-    """As the system does for want of memory, once its command runs."""
+    """Kills the iteration as soon as its command runs, as the system does if memory runs out."""
     started = ralph.cwd / "started"
     wait_until(lambda: started.exists() and started.read_text() != "")
     started.unlink()
@@ -162,7 +166,7 @@ def kill_iteration(ralph, number: signal.Signals = signal.SIGKILL) -> None:
 def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_with_all_it_cost_exits_0(
     ralph, iterations, number
 ) -> None:
-    """Its command is not repeated: that is the model's to decide, who is told that it was interrupted."""
+    """The command is not repeated. The model learns that it was interrupted, and decides."""
     ralph.user_file.write_text(QUICK)
     server = iterations([HANGING_WORK, HANGING_WORK, WORK, NOW])
     process = ralph.start("loop", "go", "--until", "test -e log", "--max-iterations", "1")
@@ -204,12 +208,6 @@ def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed
     assert counted["cost_usd"] == pytest.approx(5 * ANSWER_USD)
 
 
-def iteration_of_loop(ralph) -> int:
-    commands = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in processes_of(ralph)}
-    [iteration] = [one for one, command in commands.items() if b"--iteration" in command]
-    return iteration
-
-
 def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_goes_on(
     ralph, ralph_here, iterations
 ) -> None:
@@ -241,7 +239,7 @@ def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_
 def test_git_that_a_kill_of_the_loop_broke_off_may_remove_its_lock_first(
     ralph, checkout, iterations, tmp_path
 ) -> None:
-    """It does so on SIGTERM. The lock would keep each later commit from being made, the agent's as well."""
+    """Git removes its lock on SIGTERM. If the lock stayed, no later commit could be made, by the agent either."""
     iterations([bash("echo 1 > log")])
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
@@ -264,7 +262,9 @@ def test_git_that_a_kill_of_the_loop_broke_off_may_remove_its_lock_first(
 def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
     ralph, checkout, iterations
 ) -> None:
-    """A command that a kill broke off may be missing, as the model does not repeat it; none is done twice."""
+    """A command that a kill interrupted may be missing, because the model does not repeat it. No command may run
+    twice.
+    """
     commands = [[f"{number}{step}" for step in "abc"] for number in (1, 2, 3)]
     turns = [[*(bash(f"echo {name} >> log", usage=USAGE) for name in names), NOW] for names in commands]
     server = iterations(*turns)

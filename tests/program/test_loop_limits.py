@@ -1,4 +1,4 @@
-"""The limits of a whole `ralph loop`: over all its iterations, and never overshot."""
+"""The limits of a whole `ralph loop`, for all its iterations together. They must never be exceeded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.patience import AT_ONCE_S
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
-# Of sonnet, in dollars.
+# The price of a token of sonnet, in dollars.
 INPUT_TOKEN, OUTPUT_TOKEN = 2 / 1_000_000, 10 / 1_000_000
 
 
@@ -19,7 +19,7 @@ def test_the_budget_of_all_iterations_is_never_overshot_exits_3(ralph, serve) ->
     charged: list[float] = []
 
     def dearest(request, index: int) -> Turn:
-        """Every second answer ends its iteration; all are as long as they may be, up to a third of what there is."""
+        """Every second answer ends its iteration. All answers are as long as they may be, up to 9,000 tokens."""
         body = request.json()
         tokens = min(body["max_tokens"], 9_000)
         charged.append(1000 * INPUT_TOKEN + tokens * OUTPUT_TOKEN)

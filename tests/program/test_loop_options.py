@@ -1,4 +1,6 @@
-"""`ralph loop` from what is typed to the options that the loop is given: nothing is started and nothing spent."""
+"""The way of the options of `ralph loop` from the command line to the loop. Nothing is started and no money is
+spent.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch) -> list[Any]:
-    """What the loop was asked for, in a working directory with a PROMPT.md; it ends with 42."""
+    """The options with which the loop was called, in a working directory with a PROMPT.md. The loop is replaced and
+    returns 42.
+    """
     calls: list[Any] = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PROMPT.md").write_text("do it")

@@ -1,4 +1,6 @@
-"""What an iteration writes into a repository's configuration does not steer the loop's own git: whole nights."""
+"""Settings that an iteration writes into a repository's configuration must not control the loop's own git. Tested
+with whole loops.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
 TOKEN = "ghs_canary0123456789abcdefghijklmnopqrst"
 HANGS = Step(Turn("Late."), Fault(stall_before_headers_s=60))
 
+OPEN = ("--sandbox", "off")
+"""Options without which a sandbox would undo what the iterations plant."""
+
 
 def planted(*lines: str) -> str:
-    """A command that writes, as a model with Write alone could, and does its work."""
+    """A command that writes these lines into .git/config, as a model could with the Write tool alone, and does some
+    work.
+    """
     return f"cat >> .git/config <<'END'\n{chr(10).join(lines)}\nEND\necho work >> work"
 
 
@@ -33,7 +40,7 @@ def _made(place: Path) -> Path:
 
 
 def git(ralph, *arguments: str) -> str:
-    """Beside the checkout, where no configuration of its own counts."""
+    """Runs git beside the checkout, where the checkout's configuration does not apply."""
     ran = subprocess.run(
         ["git", *arguments],
         cwd=ralph.cwd.parent,
@@ -52,7 +59,9 @@ def of_remote(ralph, *arguments: str) -> str:
 def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
     ralph, checkout, iterations, tmp_path
 ) -> None:
-    """A repository beneath the checkout whose configuration names a program, and an address that leads there."""
+    """The agent makes a repository inside the checkout whose configuration names a program, and an address that
+    leads there.
+    """
     mark = tmp_path / "ran"
     program = f"touch {mark}; true"
     evil = (
@@ -70,7 +79,7 @@ def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
         f'[core]\n\talternateRefsCommand = "{program}"\n\tfsmonitor = "{program}"\n\tsshCommand = "{program}"'
     )
     iterations([bash(f"{evil}; {planted(config)}")], [bash("echo more >> work")])
-    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "2")
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "2")
     assert ran.code == 0
     lines = loop_lines(ran)
     assert [line for line in lines if line.startswith("pushed")] == ["pushed 1 commit"] * 2
@@ -86,7 +95,9 @@ def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
 
 @pytest.mark.skipif(not bare_git_http_is_there(), reason="this git has no HTTP server")
 def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iterations, tmp_path) -> None:
-    """The token stands where actions/checkout puts it; with a proxy and `sslVerify = false` a stranger would read it."""
+    """The token is where the action actions/checkout puts it. With a proxy and `sslVerify = false`, somebody else
+    could read it.
+    """
     mark = tmp_path / "asked"
     certificate = make_certificate(_made(tmp_path / "c"), names="IP:127.0.0.1")
     other = make_certificate(_made(tmp_path / "d"), names="IP:127.0.0.1")
@@ -101,7 +112,7 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
             f'[credential]\n\thelper = "!touch {mark}; true"\n'
         )
         iterations([bash(planted(config))])
-        ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1")
+        ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
         assert ran.code == 0
         assert "pushed 1 commit" in loop_lines(ran)
         assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
@@ -111,17 +122,17 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
         assert server.url in kept, "where it goes is recorded"
         assert TOKEN not in kept + ran.stderr
 
-        # And git itself would have gone there.
+        # Without ralph's protection, git would have pushed there.
         checkout.git("push", "--force", "origin", "HEAD~:main", fails=True)
         assert TOKEN.encode() in thief.taken
 
 
 def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iterations, tmp_path) -> None:
-    """What the iteration planted before the kill is all that is found at `--continue`."""
+    """`--continue` finds only what the iteration planted before the kill."""
     git(ralph, "clone", "-q", "--bare", "remote.git", "thief.git")
     config = f'[remote "origin"]\n\tpushurl = {tmp_path}/thief.git\n'
     server = iterations([bash(planted(config)), in_turn(HANGS, bash("echo more >> work"))])
-    process = ralph.start("loop", "go", "--commit", "--push", "--max-iterations", "1")
+    process = ralph.start("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
     assert server.wait_for_requests(2, PATIENCE_S)
     process.kill()
     process.communicate()
@@ -138,12 +149,12 @@ def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iter
 def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_nothing_is_sent(
     ralph, checkout, iterations, tmp_path
 ) -> None:
-    """Its value is recorded nowhere, so it cannot come back."""
+    """The value of the setting is recorded nowhere, so it cannot be restored."""
     checkout.git("config", "remote.origin.url", f"file://{tmp_path}/remote.git")
     checkout.git("config", f"url.file://{tmp_path}/.insteadOf", f"https://{TOKEN}@h/")
     checkout.git("config", "remote.origin.url", f"https://{TOKEN}@h/remote.git")
     iterations([bash("echo work > work")])
-    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1")
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
     checkout.git("config", "remote.origin.url", f"{tmp_path}/elsewhere.git")
     again = ralph("loop", "--continue", "--max-iterations", "2")
@@ -159,9 +170,8 @@ def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_noth
 def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
     ralph, checkout, iterations, tmp_path
 ) -> None:
-    """An archive brings `.git` along: a filter that `filter=` chooses, and beside it a remote that would check out.
-
-    What is no git directory, `evil/.git`, would be looked at for settings, and git would go on to `evil` itself.
+    """An archive may contain `.git` with a filter without a name, and beside it a remote that would check out
+    files. Here `evil/.git` is no git directory, so that git would use `evil` itself.
     """
     mark = tmp_path / "ran"
     evil = ralph.cwd / "evil"
@@ -199,11 +209,11 @@ def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
 
 
 def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iterations) -> None:
-    """They run at the user's next git command; the loop's own runs none."""
+    """The hooks would run at the user's next git command. The loop's own git runs none."""
     shutil.rmtree(checkout.top / ".git" / "hooks", ignore_errors=True)
     hook = "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
     iterations([bash(f"{hook}; git switch -q -c topic; echo 1 > work")], [bash("echo 2 > work")])
-    ran = ralph("loop", "go", "--commit", "--max-iterations", "2")
+    ran = ralph("loop", "go", *OPEN, "--commit", "--max-iterations", "2")
     assert ran.code == 0
     [told] = [line for line in loop_lines(ran) if "changed what git follows" in line]
     assert told.startswith(

@@ -1,4 +1,4 @@
-"""`ralph loop` to its end: what people read, what each iteration is told, and when it is done."""
+"""Whole runs of `ralph loop`: what people read, what each iteration is told, and when the loop is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ralph loop` on a machine that has no process left for a while: an outage like any other."""
+"""`ralph loop` on a machine that has no free process for a while, which is handled like an outage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x <
 
 
 def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str) -> subprocess.Popen[bytes]:
-    """A loop that finds no process from the moment on in which its first check ends."""
+    """A loop that can start no process from the end of its first check on."""
     os.mkfifo(ralph.cwd / "gate")
     command = ("loop", "go", "--until", CHECK, "--max-iterations", "1", *options)
     with (ralph.cwd.parent / "stderr.txt").open("wb") as errors:
@@ -38,7 +38,7 @@ def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str)
 
 
 def told(ralph: Ralph) -> str:
-    """Standard error so far."""
+    """The text on standard error so far."""
     return (ralph.cwd.parent / "stderr.txt").read_text()
 
 

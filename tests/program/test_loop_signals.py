@@ -1,4 +1,6 @@
-"""Signals to `ralph loop`: its iteration gets each of them once, it ends with 128+n, and nothing is left running."""
+"""Signals to `ralph loop`: its iteration gets each of them once, the loop exits with 128+n, and nothing is left
+running.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,9 @@ import termios
 
 import pytest
 
-from ralph.machine import launcher
 from ralph.mock_api import Fault, Step
 from tests.patience import AT_ONCE_S, wait_until
-from tests.program.conftest import is_loop_waiting, loop_lines, loop_record, processes_of
+from tests.program.conftest import is_loop_waiting, iteration_of_loop, loop_lines, loop_record, processes_of
 from tests.program.model_answers import bash
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
@@ -44,9 +45,8 @@ def test_a_signal_reaches_the_iteration_once_and_ends_the_loop_with_128_n(ralph,
 
 
 def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
-    """The command would take a minute to clean up; its run does not wait for that any longer.
-
-    Another one: the same within a second is the first one, which came by two ways.
+    """The command would take a minute to clean up, and its run must not wait for that. The second signal has
+    another number, because the same number within a second would count as one signal.
     """
     iterations([bash(STUBBORN.replace("sleep 0.5", "touch cleaning; sleep 60"))])
     process = ralph.start("loop", "go")
@@ -59,12 +59,13 @@ def test_a_second_signal_reaches_the_iteration_too(ralph, iterations) -> None:
 
 
 def test_a_signal_to_all_at_once_reaches_the_iteration_once(ralph, iterations) -> None:
-    """As a service manager sends it: the loop and its run get one each, and the loop passes its own on."""
+    """A service manager signals all processes. So the loop and its run each get the signal, and the loop passes its
+    own on.
+    """
     iterations([bash(STUBBORN)])
     process = ralph.start("loop", "go")
     wait_until((ralph.cwd / "started").exists)
-    [run] = launcher.children_of(process.pid)
-    os.kill(run, signal.SIGTERM)
+    os.kill(iteration_of_loop(ralph), signal.SIGTERM)
     ran, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert (ralph.cwd / "ended").read_text() == "cleaned up\n"

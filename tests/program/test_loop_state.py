@@ -1,4 +1,4 @@
-"""Where a loop keeps what it knows, and whose record `--status` and `--continue` believe."""
+"""Tests where a loop keeps its state, and whose record `--status` and `--continue` use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def names_below(directory: Path) -> set[str]:
 def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_all_else(
     ralph, ralph_here, iterations
 ) -> None:
-    """A model with Write alone could else edit the record; `.ralph/` is made so that a command can create the file."""
+    """Otherwise a model with the Write tool alone could change the record. `.ralph/` exists so that a command can
+    create the stop file in it.
+    """
     iterations([bash("find . -type f > seen; echo done > .ralph/stop")])
     ran = ralph("loop", "the task")
     assert ran.code == 0
@@ -67,7 +69,9 @@ def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, itera
 
 
 def test_an_old_record_that_is_copied_back_forgets_nothing_that_was_spent(ralph, iterations) -> None:
-    """What an agent keeps of iteration 1 and puts back later is not what a budget is reckoned by."""
+    """The agent keeps a copy of the record of iteration 1 and restores it later. The budget must not be computed
+    from this copy.
+    """
     server = iterations(
         [
             bash("mkdir -p .ralph; cp .ralph/loop.json kept || echo '{}' > kept", usage=USAGE),
@@ -90,7 +94,9 @@ def test_an_old_record_that_is_copied_back_forgets_nothing_that_was_spent(ralph,
 def test_a_record_in_the_checkout_is_not_followed_and_one_line_says_how_to_begin_anew(
     ralph, ralph_here, iterations, serve
 ) -> None:
-    """It is an older ralph's, or came with the repository: what it asks for would be done with the user's key."""
+    """A record in the checkout is from an older ralph or came with the repository. Its options would be used with
+    the user's key.
+    """
     iterations([bash("touch one")])
     assert ralph("loop", "go", "--max-iterations", "1").code == 0
     record = loop_record(ralph)

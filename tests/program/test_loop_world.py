@@ -1,4 +1,4 @@
-"""`ralph loop` and what is around it: credentials, readers that leave, disks that are full."""
+"""`ralph loop` and its surroundings: credentials, readers that leave, and full disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.program.test_disk import in_small_disk, needs_mounts
 def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     ralph, ralph_here, checkout, iterations, tmp_path
 ) -> None:
-    """Even where the check finds it in a file, and the model says it."""
+    """The check finds the key in a file, and the model writes it."""
     programs = tmp_path / "bin"
     programs.mkdir()
     spy = programs / "git"
@@ -31,7 +31,7 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
         [bash("cat ../key.txt > two"), Turn(f"It is {KEY}.")],
     )
     check = f"env > '{tmp_path}/of-check'; cat ../key.txt; echo; test -e two"
-    ran = ralph("loop", "go", "--until", check, "--commit")
+    ran = ralph("loop", "go", "--until", check, "--commit", "--sandbox", "off")
     assert ran.code == 0
     seen_by_git, seen_by_check = (tmp_path / "of-git").read_text(), (tmp_path / "of-check").read_text()
     assert "GIT_WORK_TREE=" in seen_by_git
@@ -73,7 +73,14 @@ def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     place.mkdir(parents=True)
     small = "mount -t tmpfs -o size=64k tmpfs"
     ran = in_small_disk(
-        ralph, small, place, "loop", "go", after=f"rm {place}/full; cp -r {place} {tmp_path}/kept"
+        ralph,
+        small,
+        place,
+        "loop",
+        "go",
+        "--sandbox",
+        "off",
+        after=f"rm {place}/full; cp -r {place} {tmp_path}/kept",
     )
     assert ran.code == 74
     assert "Traceback" not in ran.stderr
@@ -81,7 +88,7 @@ def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     assert "No space left on device" in loop_lines(ran)[-1]
     assert str(place) in loop_lines(ran)[-1]
     assert (ralph.cwd / "one").read_text() == "1\n"
-    # With room again it goes on: the iteration ended unseen, and is counted.
+    # When the disk has room again, the loop goes on. It did not see the iteration end, but counts it.
     place.rmdir()
     shutil.copytree(tmp_path / "kept", place)
     again = ralph("loop", "--continue", "--max-iterations", "1")

@@ -16,7 +16,7 @@ HELLO = Turn("Hello there.")
 
 @pytest.fixture
 def broken_proxy(ralph):
-    """Every variable that names a proxy leads to a port where nobody listens."""
+    """Sets every proxy variable to a port where nobody listens."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -73,7 +73,7 @@ def test_a_server_on_ipv6_loopback_is_reached_without_the_proxy(ralph, broken_pr
 
 
 def test_a_server_elsewhere_is_not_reached_without_the_proxy(ralph, broken_proxy) -> None:
-    """The proof that the tests above prove something."""
+    """Without this test, the tests above could pass although the proxy is never used."""
     ran = ralph("hi", "--base-url", "http://model.example.test")
     assert ran.code == 75
     assert "connection refused" in ran.last_line

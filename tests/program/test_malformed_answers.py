@@ -1,4 +1,6 @@
-"""Answers of which nothing could run (D1-D3): no turns, and the third in a row ends the run, whatever varies."""
+"""Answers without any call that could run (D1-D3). They are no turns, and the third one in a row ends the run,
+whatever differs between them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Step, Text, ToolUse, Turn
-from tests.program.model_answers import DONE, bash, calls, report, results
+from tests.program.model_answers import DONE, calls, look, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +39,7 @@ def mixed(number: int) -> Turn:
 
 VARIED: dict[str, tuple[Callable[[int], Turn], str]] = {
     # name: (the n-th answer, what the result names)
-    "broken JSON": (broken, "malformed_call"),
     "cut by max_tokens": (cut, "malformed_call"),
-    "wrong arguments": (wrong, "malformed_call"),
     "unknown tools": (unknown, "unknown_tool"),
     "all kinds": (mixed, "malformed_call"),
 }
@@ -59,8 +59,8 @@ def test_the_third_malformed_answer_in_a_row_ends_the_run_exits_4(ralph, serve, 
 
 
 def test_malformed_answers_count_over_turns_until_something_ran_exits_0(ralph, serve) -> None:
-    """They are no turns: four of them fit beside the two that --max-turns allows."""
-    server = serve(wrong(1), broken(2), bash("echo ran"), unknown(3), cut(4), DONE)
+    """Such answers are no turns, so four of them fit between the two turns that --max-turns allows."""
+    server = serve(wrong(1), broken(2), look(), unknown(3), cut(4), DONE)
     ran = ralph("go", "--max-turns", "2", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (3, 6), "the second turn is the final one"
     final = [entry["turn"] for entry in ran.objects if entry.get("subtype") == "final_turn"]
@@ -84,7 +84,7 @@ def test_an_empty_answer_between_malformed_ones_breaks_no_row_exits_4(ralph, ser
 
 def test_one_call_that_runs_makes_a_turn_of_an_answer_exits_0(ralph, serve) -> None:
     def half(number: int) -> Turn:
-        return calls(("Bash", {"command": f"echo {number}"}), ("Search", {"n": number}))
+        return calls(("Read", {"file_path": f"{number}"}), ("Search", {"n": number}))
 
     serve(*[half(number) for number in range(4)], DONE)
     ran = ralph("go", "--output-format", "json")
@@ -100,15 +100,8 @@ def test_many_malformed_calls_in_each_answer_end_the_run_no_later_exits_4(ralph,
     assert (ran.code, server.request_count, ran.result["guard"]["name"]) == (4, 3, "malformed_call")
 
 
-def test_reports_that_do_not_fit_are_counted_as_reports_exits_1(ralph, serve) -> None:
-    serve(Step(report("done"), repeat="forever"))
-    ran = ralph("go", "--require-report", "--output-format", "json")
-    assert (ran.code, ran.result["subtype"]) == (1, "error_max_structured_output_retries")
-    assert "guard" not in ran.result
-
-
 def test_calls_that_the_final_turn_refuses_are_not_malformed_exits_3(ralph, serve) -> None:
-    server = serve(bash("echo 1"), Step(wrong(1), repeat="forever"))
+    server = serve(look(), Step(wrong(1), repeat="forever"))
     ran = ralph("go", "--max-turns", "2", "--output-format", "json")
     assert (ran.code, ran.result["subtype"], server.request_count) == (3, "error_max_turns", 5)
     assert "guard" not in ran.result

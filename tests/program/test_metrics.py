@@ -1,4 +1,4 @@
-"""`--metrics-file` around whole runs: what the file says after each way to end, and what it never does to a run."""
+"""`--metrics-file` with whole runs: what the file says after each kind of end, and that it never harms a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ralph.mock_api import Fault, Step, Turn
+from ralph.mock_api import Fault, Step
 from tests.patience import AT_ONCE_S, wait_until
-from tests.program.model_answers import DONE, SCHEMA, bash, report
+from tests.program.model_answers import DONE, SCHEMA, bash, look, report
 from tests.program.test_disk import in_small_disk, needs_mounts
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 def numbers(path: Path) -> dict[tuple[str, Labels], float]:
-    """As a reader of the format sees the file: name and labels, and the number."""
+    """The numbers in the file by name and labels, as a reader of the format sees them."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(path.read_text())
@@ -36,7 +37,7 @@ def numbers(path: Path) -> dict[tuple[str, Labels], float]:
 
 
 def number(path: Path, name: str, **labels: str) -> float | None:
-    """None: there is no such sample."""
+    """The number of one sample, or None if there is no such sample."""
     return numbers(path).get((f"ralph_{name}", tuple(sorted(labels.items()))))
 
 
@@ -75,12 +76,11 @@ def test_after_a_success_the_file_tells_what_the_result_tells(ralph, serve, prom
     assert number(prom, "run_exit_code") == 0
 
 
+SILENT = Step(DONE, Fault(stall_before_headers_s=60))
 ENDS: dict[str, tuple[list[Playable], tuple[str, ...], int]] = {
-    "api_rejected": ([Fault(status=400)], (), 69),
-    "auth": ([Fault(status=401)], (), 77),
     "api_unavailable": ([Fault(status=503)], ("--retry", "off"), 75),
-    "limit_reached": ([bash("true")], ("--max-turns", "1"), 3),
-    "timed_out": ([bash("sleep 30")], ("--max-time", "1.5"), 124),
+    "limit_reached": ([look()], ("--max-turns", "1"), 3),
+    "timed_out": ([SILENT], ("--max-time", "1.5"), 124),
     "task_failed": ([report("failure")], ("--require-report",), 1),
     "config": ([DONE], ("--model", "llama-9", "--max-budget-usd", "1"), 78),
 }
@@ -97,7 +97,7 @@ def test_after_any_end_the_file_tells_outcome_and_exit_code(ralph, serve, prom, 
 
 
 def test_a_guard_is_counted_and_so_is_the_report_that_took_the_answers_place(ralph, serve, prom) -> None:
-    serve(Step(bash("echo the same"), repeat="forever"))
+    serve(Step(look(), repeat="forever"))
     assert run(ralph).code == 4
     assert number(prom, "run_exit_code") == 4
     assert number(prom, "run_outcome", outcome="no_progress") == 1
@@ -107,9 +107,9 @@ def test_a_guard_is_counted_and_so_is_the_report_that_took_the_answers_place(ral
     assert number(prom, "final_report_total", **synthetic) == 1
 
 
-@pytest.mark.parametrize("number_", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number_", [signal.SIGTERM, signal.SIGHUP])
 def test_after_a_signal_the_file_tells_which(ralph, serve, prom, number_) -> None:
-    server = serve(bash("sleep 60"))
+    server = serve(SILENT)
     process = ralph.start("go", "--metrics-file", "run.prom")
     wait_until(lambda: server.request_count == 1)
     ran, seconds = ralph.stopped_by(process, number_)
@@ -125,12 +125,15 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize("name", MISUSE)
-def test_misuse_leaves_a_file_that_does_not_look_like_a_killed_run(ralph, serve, prom, name) -> None:
+@every_row("name", MISUSE)
+def test_misuse_leaves_a_file_that_does_not_look_like_a_killed_run(
+    ralph, ralph_here, serve, prom, name
+) -> None:
     arguments, stdin = MISUSE[name]
     serve(DONE)
     prom.write_text("ralph_run_exit_code 0\n")
-    assert ralph(*arguments, "--metrics-file", "run.prom", stdin=stdin).code == 2
+    words = (*arguments, "--metrics-file", "run.prom")
+    assert (ralph_here(*words) if stdin is None else ralph(*words, stdin=stdin)).code == 2
     assert number(prom, "run_exit_code") == 2
     assert number(prom, "run_outcome", outcome="completed") is None
 
@@ -138,7 +141,7 @@ def test_misuse_leaves_a_file_that_does_not_look_like_a_killed_run(ralph, serve,
 def test_a_killed_run_leaves_a_whole_file_without_an_end_and_the_next_run_cleans_up(
     ralph, serve, prom
 ) -> None:
-    server = serve(bash("sleep 60"), DONE)
+    server = serve(SILENT, DONE)
     process = ralph.start("go", "--metrics-file", "run.prom")
     wait_until(lambda: server.request_count == 1)
     process.kill()
@@ -151,7 +154,7 @@ def test_a_killed_run_leaves_a_whole_file_without_an_end_and_the_next_run_cleans
     assert [path.name for path in ralph.cwd.iterdir()] == ["run.prom"]
 
 
-# The whole program, but for the minute: that it is one is said in tests/output/telemetry/test_metrics_file.py.
+# The whole program with a shorter interval than a minute. tests/output/telemetry/test_metrics_file.py tests the minute.
 IMPATIENT = """
 import sys
 import ralph.output.telemetry.metrics_file as metrics_file
@@ -162,10 +165,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("waiting_for", ["the server", "a command"])
-def test_the_file_is_kept_fresh_while_a_run_waits(ralph, serve, prom, waiting_for) -> None:
-    silent = Step(Turn("late"), Fault(stall_before_headers_s=60))
-    server = serve(silent if waiting_for == "the server" else bash("sleep 60"))
+def test_the_file_is_kept_fresh_while_a_run_waits(ralph, serve, prom) -> None:
+    """The run waits for a command here. All waits are one call of the waiter."""
+    server = serve(bash("sleep 60"))
     command = [sys.executable, "-c", IMPATIENT]
     process = subprocess.Popen(
         command, cwd=ralph.cwd, env=ralph.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -193,7 +195,7 @@ def test_a_new_file_can_be_read_by_everybody_as_node_exporter_needs_it(ralph, se
     assert not [path for path in ralph.cwd.iterdir() if path.suffix == ".prom" and path != prom]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code", "why"),
     [
         ("missing/run.prom", 2, "missing does not exist"),
@@ -203,9 +205,11 @@ def test_a_new_file_can_be_read_by_everybody_as_node_exporter_needs_it(ralph, se
         ("/proc/run.prom", 74, "cannot write the metrics file /proc/run.prom"),
     ],
 )
-def test_a_path_that_cannot_be_written_is_one_line_and_nothing_is_sent(ralph, serve, path, code, why) -> None:
+def test_a_path_that_cannot_be_written_is_one_line_and_nothing_is_sent(
+    ralph_here, serve, path, code, why
+) -> None:
     server = serve(DONE)
-    ran = ralph("go", "--metrics-file", path)
+    ran = ralph_here("go", "--metrics-file", path)
     assert (ran.code, server.request_count, ran.stdout) == (code, 0, "")
     [line] = ran.stderr.splitlines()
     assert why in line
@@ -217,7 +221,8 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_changes_nothing(ralph, serve
     serve(bash(f"head -c 1000000 /dev/zero > {place}/filler; echo filled"), DONE)
     mount = "mount -t tmpfs -o size=64k tmpfs"
     after = f"cp -r '{place}' '{kept}'"
-    ran = in_small_disk(ralph, mount, place, "go", "--metrics-file", str(place / "run.prom"), after=after)
+    words = ("go", "--metrics-file", str(place / "run.prom"), "--sandbox", "off")
+    ran = in_small_disk(ralph, mount, place, *words, after=after)
     assert (ran.code, ran.stdout) == (0, "All done.\n")
     told = f"[notice] cannot write the metrics file {place}/run.prom: No space left on device"
     assert ran.stderr.splitlines()[-2] == told
@@ -230,13 +235,13 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_changes_nothing(ralph, serve
 def test_a_directory_that_is_gone_at_the_end_is_told_and_changes_nothing(ralph, serve, tmp_path) -> None:
     (tmp_path / "metrics").mkdir()
     serve(bash(f"rm -r {tmp_path}/metrics"), DONE)
-    ran = ralph("go", "--metrics-file", str(tmp_path / "metrics" / "run.prom"))
+    ran = ralph("go", "--metrics-file", str(tmp_path / "metrics" / "run.prom"), "--sandbox", "off")
     assert (ran.code, ran.stdout) == (0, "All done.\n")
     assert ran.stderr.count("[notice] cannot write the metrics file") == 1
 
 
 def test_the_tasks_of_a_driven_run_are_counted_together(ralph, drive, serve, prom) -> None:
-    serve(bash("true"), DONE, Fault(status=400), DONE)
+    serve(look(), DONE, Fault(status=400), DONE)
     driver = drive("--metrics-file", "run.prom")
     driver.say("one", "two", "three")
     assert driver.finish().code == 0

@@ -1,4 +1,4 @@
-"""A lone word that is no command of ralph's, but looks like one, runs no model."""
+"""A single word that is not a command of ralph but looks like one must not start a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). Circles: `test_guards.py`, limits:
-`test_limits.py`. The name of a test is its line in docs/inside/faults.md.
+"""Tests what a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). `test_guards.py` tests
+repetition, and `test_limits.py` tests limits. The name of a test becomes its line in docs/inside/faults.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.program.conftest import KEY
-from tests.program.model_answers import DONE, bash, calls, report, results, told, told_texts
+from tests.program.model_answers import DONE, bash, calls, look, report, results, told, told_texts
 
 # --- D1-D3: calls that are none
 
@@ -49,7 +49,7 @@ def test_d2_wrong_arguments_are_answered_with_path_and_expectation_and_nothing_r
     ralph, serve
 ) -> None:
     wrong = [calls(("Bash", arguments)) for arguments, _ in WRONG_ARGUMENTS.values()]
-    server = serve(*chain(*[(one, bash(f"echo {number}")) for number, one in enumerate(wrong)]), DONE)
+    server = serve(*chain(*[(one, look(number + 1)) for number, one in enumerate(wrong)]), DONE)
     assert ralph("go").code == 0
     for number, (_, expected) in enumerate(WRONG_ARGUMENTS.values()):
         [(said, is_error)] = results(server, 2 * number + 1)
@@ -70,7 +70,7 @@ NO_ARGUMENTS = ['{"command": "touch made', '["touch made"]', '{"command": NaN}']
 
 def test_d2_arguments_that_are_no_json_object_are_sent_back_and_never_run_exits_0(ralph, serve) -> None:
     broken = [Turn([ToolUse("Bash", input_json=text)]) for text in NO_ARGUMENTS]
-    server = serve(*chain(*[(one, bash(f"echo {number}")) for number, one in enumerate(broken)]), DONE)
+    server = serve(*chain(*[(one, look(number + 1)) for number, one in enumerate(broken)]), DONE)
     assert ralph("go").code == 0
     for number, text in enumerate(NO_ARGUMENTS):
         [(said, is_error)] = results(server, 2 * number + 1)
@@ -88,7 +88,7 @@ def test_d3_a_call_that_max_tokens_cut_is_never_run_wherever_it_was_cut_exits_0(
     parts = [WHOLE[:length] for length in range(1, len(WHOLE), 4)]
     cuts = [Turn([ToolUse("Bash", input_json=part)], stop_reason="max_tokens") for part in parts]
     # Three such answers in a row would end the run.
-    server = serve(*chain(*[(cut, bash(f"echo {number}")) for number, cut in enumerate(cuts)]), DONE)
+    server = serve(*chain(*[(cut, look(number + 1)) for number, cut in enumerate(cuts)]), DONE)
     assert ralph("go").code == 0
     for number in range(len(cuts)):
         [(said, is_error)] = results(server, 2 * number + 1)
@@ -107,7 +107,7 @@ NOTHING = {
 
 
 def test_d4_an_answer_that_says_nothing_is_asked_for_again_three_times_exits_0(ralph, serve) -> None:
-    turns = [[nothing] * 3 + [bash(f"echo {name}")] for name, (nothing, _, _) in NOTHING.items()]
+    turns = [[nothing] * 3 + [look(n)] for n, (nothing, _, _) in enumerate(NOTHING.values(), 1)]
     server = serve(*chain(*turns), DONE)
     ran = ralph("go", "--output-format", "stream-json")
     assert (ran.code, ran.result["num_turns"], ran.result["retries"]) == (0, len(NOTHING) + 1, 0)
@@ -124,7 +124,7 @@ def test_d4_an_answer_that_says_nothing_is_asked_for_again_three_times_exits_0(r
         assert [notice in text for text in told_last].count(True) == 1, "the notice is there once"
 
 
-@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("name", ["white space", "thinking"])
 def test_d4_four_answers_that_say_nothing_end_the_run_with_words_of_its_own_exits_4(
     ralph, serve, name
 ) -> None:
@@ -138,13 +138,8 @@ def test_d4_four_answers_that_say_nothing_end_the_run_with_words_of_its_own_exit
     assert "[report] failure, synthetic" in ran.stderr
 
 
-def test_d4_each_turn_has_three_attempts_of_its_own_exits_0(ralph, serve) -> None:
-    serve(Turn(), Turn(), bash("echo 1"), Turn(), Turn(), Turn(), DONE)
-    assert ralph("go").code == 0
-
-
 def test_d5_text_without_a_call_is_the_answer_exits_0(ralph, serve) -> None:
-    serve(bash("true"), Turn("It was done before."))
+    serve(look(), Turn("It was done before."))
     ran = ralph("go")
     assert (ran.code, ran.stdout) == (0, "It was done before.\n")
 
@@ -155,13 +150,6 @@ def test_d5_text_is_no_answer_where_a_report_is_required_exits_0(ralph, serve) -
     assert (ran.code, ran.result["result"], ran.result["num_turns"]) == (0, "Counted them.", 1)
     assert "plain text does not end this task" in told_texts(server)[-1]
     assert "[turn] Synthetic retry 1/3: the answer was no final report" in ran.stderr
-
-
-def test_d5_text_in_a_forced_final_turn_is_a_closing_answer_and_no_success_exits_3(ralph, serve) -> None:
-    serve(bash("true"), Turn("This is how far I came."))
-    ran = ralph("go", "--max-turns", "2", "--output-format", "json")
-    assert (ran.code, ran.result["subtype"]) == (3, "error_max_turns")
-    assert ran.result["result"] == "This is how far I came."
 
 
 # --- D7, D9, D10: stop reasons
@@ -210,18 +198,15 @@ UNKNOWN_STOPS = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN_STOPS)
-def test_d10_an_unknown_stop_reason_ends_the_turn_with_a_warning_exits_0(ralph, serve, name) -> None:
+def test_d10_calls_run_whatever_an_answer_stopped_for_and_text_ends_the_turn_with_a_warning_exits_0(
+    ralph, serve, name
+) -> None:
     step, warning = UNKNOWN_STOPS[name]
-    serve(step)
+    server = serve(look(stop_reason="tired"), step)
     ran = ralph("go")
     assert (ran.code, ran.stdout) == (0, "Done.\n")
     assert ran.stderr.count(f"[notice] {warning}") == 1
-
-
-def test_d10_calls_run_whatever_the_answer_stopped_for_exits_0(ralph, serve) -> None:
-    server = serve(bash("echo ran", stop_reason="tired"), DONE)
-    assert ralph("go").code == 0
-    assert results(server) == [("ran", False)]
+    assert len(results(server)) == 1
 
 
 # --- D11: several calls
@@ -275,7 +260,7 @@ def test_d13_orders_in_a_file_lead_to_no_key_however_well_they_are_obeyed_exits_
         assert KEY[8:] not in text
 
 
-@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+@pytest.mark.parametrize("form", ["text", "stream-json"])
 def test_d13_a_key_that_tools_find_reaches_neither_the_model_nor_the_output_exits_0(
     ralph, serve, tmp_path, form
 ) -> None:
@@ -299,4 +284,4 @@ def test_d13_a_command_reaches_the_network_as_its_user_does_and_init_says_so_exi
         ran = ralph("go", "--output-format", "stream-json")
         assert ran.code == 0
         assert results(server) == [("sent", False)]
-        assert ran.objects[0]["sandbox"] == "none"
+    assert "network" not in ran.objects[0]["sandbox_protections"], "nothing was asked for"

@@ -1,4 +1,6 @@
-"""Servers that are not Anthropic: each of their habits does the work once, and what they say reaches people."""
+"""Servers other than Anthropic's: with each of their habits the work is done once, and their messages reach
+people.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,14 @@ AS_JSON = "the server ignored `stream` and sent the whole message as JSON"
 class Expected:
     requests: int = 2
     notices: tuple[str, ...] = ()
-    """What is said about the server, in order."""
+    """The notices about the server, in order."""
     errors: tuple[str, ...] = ()
-    """What is said about each failure, in order."""
+    """The messages about the failures, in order."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """What the API would refuse in a request, and what stands in its place there."""
+    """Names that the API would refuse in a request, with the names that replace them."""
 
 
-@pytest.mark.parametrize("ending", ["/v1", "/v1/messages", "/v1/messages/"])
+@pytest.mark.parametrize("ending", ["/v1", "/v1/messages/"])
 def test_a_base_url_may_end_in_the_api_s_own_path(ralph, serve, ending) -> None:
     server = serve(HELLO)
     ralph.environment["ANTHROPIC_BASE_URL"] += ending
@@ -58,14 +60,16 @@ def test_a_base_url_may_end_in_the_api_s_own_path(ralph, serve, ending) -> None:
     assert [request.path for request in server.requests] == ["/v1/messages"]
 
 
-def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(ralph, serve) -> None:
+def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(
+    ralph, ralph_here, serve
+) -> None:
     server = serve(HELLO)  # and 404 for any other path
     address = f"{server.base_url}/somewhere/v1/messages"
     ralph.environment["ANTHROPIC_BASE_URL"] = address
     ran = ralph("hi")
     assert ran.code == 69
     assert f"POST {address}" in ran.stderr
-    shown = ralph("doctor", "--offline").stdout.splitlines()
+    shown = ralph_here("doctor", "--offline").stdout.splitlines()
     assert ["posts", "to", address] in [line.split() for line in shown]
 
 
@@ -119,7 +123,7 @@ def lines_of(ran, label: str) -> list[str]:
 
 
 def as_stream(body: bytes) -> Fault:
-    """An answer of exactly these bytes, that calls itself a stream."""
+    """An answer of exactly these bytes, with the content type of a stream."""
     return Fault(body=body, content_type="text/event-stream")
 
 
@@ -132,7 +136,7 @@ def only(name: str) -> pytest.MarkDecorator:
 
 
 class Played(NamedTuple):
-    """A run against a quirk, and what it left."""
+    """A run with a server that has one such habit, and what the run left."""
 
     name: str
     ran: Finished
@@ -143,7 +147,7 @@ class Played(NamedTuple):
 
 @pytest.fixture(scope="module", params=QUIRKS)
 def played(request, tmp_path_factory) -> Played:
-    """One run for all that is to be seen of it."""
+    """One run for all tests of a habit."""
     ralph = ralph_in(tmp_path_factory.mktemp(request.param))
     ralph.retry_quickly()
     with MockApi(Scenario(load_example(request.param).steps)) as server:
@@ -175,7 +179,7 @@ def test_under_a_quirk_the_work_is_done_exactly_once(played) -> None:
 
 
 def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(played) -> None:
-    """The scripted server knows what its answer would have been without the quirk."""
+    """The scripted server knows what its answer would have been without the server's habit."""
     steps = [step for step in map(as_step, load_example(played.name).steps) for _ in range(int(step.repeat))]
     answers = [as_message(step.turn, index=index) for index, step in enumerate(steps) if step.turn]
     task, answer, results = sent_messages(played.server)
@@ -196,7 +200,9 @@ def test_thinking_with_an_empty_signature_goes_back_with_it(played) -> None:
 
 
 def test_thinking_without_any_signature_goes_back_with_an_empty_one(ralph, serve) -> None:
-    """Ollama sends none; a block without the field is refused where requests are validated, as they are here."""
+    """Ollama sends no signature. Servers that validate requests refuse thinking without this field, and so does the
+    scripted server here.
+    """
     thinking = {"type": "thinking", "thinking": "Hm."}
     server = serve(Turn([thinking, *WORK.content]), Turn(CLOSING))
     assert ralph("go").code == 0
@@ -227,12 +233,6 @@ def test_a_model_that_loads_is_waited_for(played) -> None:
     assert "Recovered after 2 retries" in lines_of(played.ran, "retry")
 
 
-OPENAI_404 = {
-    "message": "model 'x' not found",
-    "type": "invalid_request_error",
-    "param": None,
-    "code": "model_not_found",
-}
 OPENAI_OVERFLOW = {
     "message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000.",
     "type": "invalid_request_error",
@@ -251,15 +251,11 @@ VALIDATION = [{"type": "missing", "loc": ["body", "messages", 0], "msg": "Field 
 
 # status, body, exit code, what the lines must say
 REJECTIONS = {
-    "model": (404, {"error": OPENAI_404}, 69, "model 'x' not found"),
     "overflow of OpenAI": (400, {"error": OPENAI_OVERFLOW}, 3, "maximum context length is 8192 tokens"),
-    "overflow by code": (400, {"error": CODED_OVERFLOW}, 3, "Zu lang."),
     "overflow by code with 500": (500, {"error": CODED_OVERFLOW}, 3, "Zu lang."),
-    "overflow of llama.cpp": (400, {"error": LLAMA_OVERFLOW}, 3, "exceeds the available context size"),
     "quota": (429, {"error": QUOTA}, 77, "You exceeded your current quota."),
     "validation": (422, {"detail": VALIDATION}, 69, "body.messages.0: Field required"),
     "model of Ollama": (404, {"error": "model 'x' not found"}, 69, "model 'x' not found"),
-    "no such path": (404, {"detail": "Not Found"}, 69, "HTTP 404: Not Found"),
 }
 
 
@@ -294,34 +290,29 @@ PASSING_STREAM_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("events_before", [0, 5])
-def test_an_error_of_another_shape_inside_a_stream_is_shown_and_asked_again(
-    ralph, serve, events_before
-) -> None:
-    """Each in a turn of its own."""
+def test_an_error_of_another_shape_inside_a_stream_is_shown_and_asked_again(ralph, serve) -> None:
+    """Each error comes in a turn of its own, at the beginning of the answer or inside it."""
     ralph.retry_quickly()
     steps: list[Fault | Turn] = []
-    for name, (error, _) in PASSING_STREAM_ERRORS.items():
-        work = Turn([Text("I add it."), ToolUse("Bash", {"command": f"echo {name} >> notes.txt"})])
+    for number, (error, _) in enumerate(PASSING_STREAM_ERRORS.values()):
+        work = Turn([Text("I add it."), ToolUse("Write", {"file_path": f"{number}", "content": ""})])
+        events_before = 5 * (number % 2)
         steps += [as_stream(encode_events(as_events(work)[:events_before]) + data_line(error)), work]
     server = serve(*steps, Turn(CLOSING))
     ran = ralph("go")
     assert (ran.code, server.request_count) == (0, len(steps) + 1)
     assert lines_of(ran, "error") == [says for _, says in PASSING_STREAM_ERRORS.values()]
-    assert (ralph.cwd / "notes.txt").read_text().splitlines() == [*PASSING_STREAM_ERRORS]
+    assert len([*ralph.cwd.iterdir()]) == len(PASSING_STREAM_ERRORS)
 
 
 REJECTING_STREAM_ERRORS = {
-    "OpenAI": ({"error": {"message": "bad schema", "type": "invalid_request_error"}}, 69, "bad schema"),
     "a status as code": (
         {"error": {"message": "bad schema", "type": "BadRequestError", "code": 400}},
         69,
         "bad schema",
     ),
     "a key": ({"error": {"message": "no key", "code": 401}}, 77, "no key"),
-    "overflow": ({"error": CODED_OVERFLOW}, 3, "Zu lang."),
     "overflow of llama.cpp": ({"error": LLAMA_OVERFLOW}, 3, "available context size"),
-    "quota": ({"error": QUOTA}, 77, "You exceeded your current quota."),
 }
 
 
@@ -375,6 +366,6 @@ def test_a_quirk_can_be_played_by_name_on_the_command_line(ralph) -> None:
     assert (ran.code, ran.stdout) == (0, CLOSING + "\n")
 
 
-def test_the_help_names_every_example(ralph) -> None:
-    text = "".join(ralph("mock-api", "--help").stdout.split())  # lines break at hyphens too
+def test_the_help_names_every_example(ralph_here) -> None:
+    text = "".join(ralph_here("mock-api", "--help").stdout.split())  # lines break at hyphens too
     assert [name for name in example_names() if name.removeprefix("quirk-") not in text] == []

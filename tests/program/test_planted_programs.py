@@ -1,4 +1,4 @@
-"""Programs and modules that somebody else has put into the working directory are not run in ralph's own name."""
+"""Programs and modules that somebody else put into the working directory must not run as a part of ralph."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ralph.machine.own_process import leave_working_directory_out
 from ralph.mock_api import Turn
 from tests.program.model_answers import bash, calls, results
+from tests.rows import every_row
 
 # As an installer writes it, but for its name: the interpreter puts the directory of the script first.
 CONSOLE_SCRIPT = "import sys\nfrom ralph.__main__ import main\nsys.exit(main())\n"
@@ -32,7 +34,7 @@ MODULES = (
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """Whatever was planted and runs leaves its name here."""
+    """The file that a planted program writes if it runs."""
     return tmp_path / "mark"
 
 
@@ -52,11 +54,21 @@ def plant_modules(directory: Path, mark: Path, *names: str) -> None:
         )
 
 
-@pytest.mark.parametrize("entry", ["", ".", "bin", "{cwd}/bin", "{cwd}"])
-def test_a_program_that_lies_in_the_working_directory_is_not_the_tools_own(ralph, serve, mark, entry) -> None:
+ENTRIES = ("", ".", "{of}", "{cwd}/{of}", "{cwd}", "{link}")
+"""Entries of a search path that lead into the working directory. `of` is a directory there."""
+
+
+def leading_in(ralph, name: str) -> str:
+    """All these entries, in the form in which a search path begins."""
+    link = ralph.cwd.parent / "link"
+    link.symlink_to(ralph.cwd / name)
+    return os.pathsep.join(entry.format(cwd=ralph.cwd, of=name, link=link) for entry in ENTRIES)
+
+
+def test_a_program_that_lies_in_the_working_directory_is_not_the_tools_own(ralph, serve, mark) -> None:
     for directory in (ralph.cwd, ralph.cwd / "bin"):
         plant_programs(directory, mark, "rg", "bash", "sh")
-    search_path = f"{entry.format(cwd=ralph.cwd)}:{ralph.environment['PATH']}"
+    search_path = f"{leading_in(ralph, 'bin')}:{ralph.environment['PATH']}"
     ralph.environment["PATH"] = search_path
     searches = calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"}))
     serve(searches, bash('printf %s "$PATH" >path; echo needle >found.txt'), Turn("Done."))
@@ -106,15 +118,10 @@ def console(ralph, *arguments: str, cwd: Path | None = None) -> subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("entry", ["", ".", "src", "{cwd}/src", "{link}"])
-def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported(
-    ralph, serve, mark, entry
-) -> None:
+def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported(ralph, serve, mark) -> None:
     for directory in (ralph.cwd, ralph.cwd / "src"):
         plant_modules(directory, mark, *MODULES)
-    link = ralph.cwd.parent / "link"
-    link.symlink_to(ralph.cwd / "src")
-    python_path = f"{entry.format(cwd=ralph.cwd, link=link)}{os.pathsep}{ralph.environment['PYTHONPATH']}"
+    python_path = f"{leading_in(ralph, 'src')}{os.pathsep}{ralph.environment['PYTHONPATH']}"
     ralph.environment["PYTHONPATH"] = python_path
     serve(calls(("Grep", {"pattern": "needle"})), bash('printf %s "$PYTHONPATH" >path'), Turn("Done."))
     ran = console(ralph, "go")
@@ -123,18 +130,32 @@ def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported
     assert (ralph.cwd / "path").read_text() == python_path, "commands have what the user has set"
 
 
-@pytest.mark.parametrize("option", ["--cd {}", "--cd={}", "-C {}", "-qC{}"])
-def test_what_lies_in_the_directory_that_is_named_is_not_imported_either(ralph, serve, mark, option) -> None:
+@every_row("option", ["--cd {}", "--cd={}", "-C {}", "-qC{}"])
+def test_the_import_path_leaves_out_the_directory_that_is_named(monkeypatch, tmp_path, option) -> None:
+    named, other = tmp_path / "named", tmp_path / "other"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PYTHONPATH", f"{named}/src{os.pathsep}{other}")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [f"{named}/src", str(other)])
+        assert leave_working_directory_out(["go", *option.format(named).split()]) == [f"{named}/src"]
+        assert sys.path == [str(other)]
+
+
+def test_what_lies_in_the_directory_that_is_named_is_not_imported_either(ralph, serve, mark) -> None:
     plant_modules(ralph.cwd / "src", mark, *MODULES)
     ralph.environment["PYTHONPATH"] = f"{ralph.cwd}/src{os.pathsep}{ralph.environment['PYTHONPATH']}"
     serve(Turn("Done."))
-    ran = console(ralph, "run", "go", *option.format(ralph.cwd.name).split(), cwd=ralph.cwd.parent)
+    ran = console(ralph, "run", "go", f"-qC{ralph.cwd.name}", cwd=ralph.cwd.parent)
     assert (ran.returncode, ran.stdout) == (0, "Done.\n"), ran.stderr
     assert not mark.exists()
 
 
 def test_what_an_iteration_writes_is_not_imported_by_the_next(ralph, iterations, mark) -> None:
-    """Not even by the interpreter itself, before ralph's first line: a loop starts its own isolated."""
+    """Not even the interpreter may import it before ralph's first line, because a loop starts its iterations
+    isolated.
+    """
     ralph.environment["PYTHONPATH"] = f".{os.pathsep}{ralph.environment['PYTHONPATH']}"
     code = f"import os\nif 'ANTHROPIC_API_KEY' in os.environ: open({str(mark)!r}, 'w')\n"
     names = [f"{name}.py" for name in ("sitecustomize", "usercustomize", *MODULES)]

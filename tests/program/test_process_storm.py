@@ -1,4 +1,4 @@
-"""A tree that starts processes faster than it can be looked through ends with its command, in time."""
+"""A tree of processes that grows faster than it can be listed must end with its command, in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt that is no UTF-8 text ends a run before anything is spent, wherever it comes from."""
+"""A prompt that is not UTF-8 ends a run before any money is spent, wherever it comes from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LATIN_1 = "mend the caf\xe9\n".encode("latin-1")
 
 
 @pytest.mark.parametrize("name", ["argument", "file", "standard input", "beside", "loop file", "loop input"])
-def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, serve, name) -> None:
+def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, ralph_here, serve, name) -> None:
     server = serve(Turn("Hello."))
     (ralph.cwd / "PROMPT.md").write_bytes(LATIN_1)
     given: dict[str, tuple[list[str], bytes | None, str]] = {
@@ -22,7 +22,7 @@ def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, serve, na
         "loop input": (["loop", "-"], LATIN_1, "standard input"),
     }
     arguments, stdin, subject = given[name]
-    ran = ralph(*arguments, stdin=stdin)
+    ran = ralph_here(*arguments) if stdin is None else ralph(*arguments, stdin=stdin)
     assert (ran.code, ran.stdout, len(server.requests)) == (2, "", 0)
     assert "is not UTF-8 text: byte 13 (0xe9, in line 1)" in ran.last_line
     assert subject in ran.last_line

@@ -1,4 +1,4 @@
-"""What file tools must not write and must not read, with the whole program around them."""
+"""Paths that file tools must not write or read, tested with the whole program."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def use(tool: str, path: object, **arguments: Any) -> ToolUse:
 
 
 def answers(server: Any) -> list[tuple[str, bool]]:
-    """What the tools said to the calls of the one answer."""
+    """The results of the tools for the calls of the only answer."""
     blocks = json.loads(server.requests[-1].body)["messages"][-1]["content"]
     return [(block["content"], block.get("is_error", False)) for block in blocks]
 
@@ -61,7 +61,9 @@ def make(path: Path, text: str = "old\n") -> Path:
 
 
 def installed_in(project: Path) -> tuple[Path, Path]:
-    """A virtual environment of the project with this ralph in it: its Python, and where packages are."""
+    """Makes a virtual environment in the project, with this ralph in it. Returns its Python and its directory of
+    packages.
+    """
     environment = project / ".venv"
     venv.create(environment, symlinks=True)
     [packages] = environment.glob("lib/python*/site-packages")

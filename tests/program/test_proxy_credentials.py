@@ -1,4 +1,4 @@
-"""A credential in a proxy's URL, with or without a password, reaches neither a command nor the API nor any file."""
+"""A credential in a proxy's URL, with or without a password, must not reach a command, the API or a file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_credential_of_a_proxy_reaches_nobody(ralph, serve, url) -> None:
     assert not [
         line for line in seen.splitlines() if line.split("=")[0] in (*NAMES, "PIP_PROXY", "CURL_OPTIONS")
     ]
-    # What the model said goes back to it as it was.
+    # The model gets its own text back unchanged.
     written = everything_written(ralph, ran, server).replace(json.dumps(f"It is {TOKEN}."), "")
     assert [form for form in forms if form in seen + written] == []
     assert "plain [redacted]" in written

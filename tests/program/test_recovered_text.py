@@ -1,4 +1,6 @@
-"""That an answer came after all is told before the answer, and what broke off on the way is not shown as one."""
+"""The line about a recovery must come before the answer, and the text of a broken answer must not be shown as an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ def own_lines(stderr: str) -> list[str]:
 
 
 def test_a_chain_is_told_as_recovered_before_the_text_that_recovered_it(ralph, serve) -> None:
-    """The second try breaks off in its text: it is no recovery, and none of its text is shown."""
+    """The second attempt breaks off in its text. It is no recovery, and none of its text is shown."""
     ralph.retry_quickly()
     serve(Fault(status=529), Step(LONG, fault=Fault(cut_after_events=5)), LONG, DONE)
     ran = ralph("hi")

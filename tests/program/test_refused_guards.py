@@ -1,4 +1,4 @@
-"""A driver that asks for a guard which ralph cannot honour: nothing runs without it."""
+"""If a driver asks for a safeguard that ralph does not have, nothing may run."""
 
 from __future__ import annotations
 

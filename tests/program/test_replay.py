@@ -1,4 +1,4 @@
-"""What goes back to the API, seen from outside: answers as they came (A22), in requests that its types allow."""
+"""Tests what ralph sends back to the API: answers unchanged (A22), in requests that fit the API's types."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def body_of(request: bytes) -> bytes:
 
 
 def in_order(value: object) -> str:
-    """As JSON with the keys as they come: equal texts are equal values in the same order."""
+    """The value as JSON without sorting its keys. Equal texts mean equal values with the same order of keys."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -118,7 +118,7 @@ def test_a22_an_unknown_block_goes_back_as_it_came_exits_0(ralph, answer_with) -
 
 
 def without_the_unknown(body: dict[str, Any]) -> dict[str, Any]:
-    """The body without what the SDK's types cannot have."""
+    """The body without blocks and fields that the SDK's types do not have."""
     for message in body["messages"]:
         message["content"] = [
             {name: value for name, value in block.items() if name != "future"}

@@ -1,4 +1,6 @@
-"""A run that ended goes on where it was, however it ended: killed, given up, stopped, its journal torn."""
+"""A run must be resumed where it ended, however it ended: it was killed, gave up, was stopped, or its journal has
+an incomplete last line.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ from ralph.sessions.journal import FileJournal
 from tests.journals.corpus import EXPECTED, JOURNALS
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import Finished, Ralph, ralph_in
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
 ID = "00000000-0000-4000-8000-00000000000a"
 OTHER_ID = "00000000-0000-4000-8000-00000000000b"
 KILL_RALPH = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
-"""In a command: its launcher and the supervisor stand between it and ralph."""
+"""A command that kills the ralph that runs it. Its launcher and the supervisor are the processes between the
+two.
+"""
 APPEND = ToolUse("Bash", {"command": "echo done >> effects.txt"}, id="call")
 THOUGHT = Thinking("Hm, 世界?", signature="c2lnbmF0dXJl")
 CALLS = {
@@ -47,7 +52,7 @@ def journal_of(ralph: Ralph, session_id: str = ID) -> Path:
 
 
 def result_in(request: RecordedRequest) -> dict[str, Any]:
-    """The result of the one call that its last message answers."""
+    """The only tool result in the last message of a request."""
     blocks: list[dict[str, Any]] = request.json()["messages"][-1]["content"]
     [result] = [block for block in blocks if block["type"] == "tool_result"]
     return result
@@ -59,7 +64,7 @@ def effects(ralph: Ralph) -> list[str]:
 
 
 def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
-    """Without the cache markers, which move on."""
+    """The messages of a request without cache markers, which move to the newest messages."""
     messages: list[dict[str, Any]] = request.json()["messages"]
     for message in messages:
         for block in message["content"]:
@@ -72,7 +77,9 @@ def messages_in(request: RecordedRequest) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
-    """Of a whole run with one call of this tool: who ran it, and the journal. It is run once for all rows."""
+    """Runs a session with one call of this tool, once for all tests. Returns the `Ralph` that ran it, and its
+    journal.
+    """
 
     @cache
     def run(tool: str, before: str | None = "old\n") -> tuple[Ralph, bytes]:
@@ -87,7 +94,9 @@ def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
 
 
 def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path], object]) -> dict[str, Any]:
-    """The result that the model gets when the run ended after this record, and `file` has been at file.txt."""
+    """The result that the model receives if the run ended after this record. `file` changes file.txt before the run
+    is resumed.
+    """
     ralph, journal = recorded
     journal_of(ralph).write_bytes(journal)
     cut_after(journal_of(ralph), kind)
@@ -104,7 +113,6 @@ def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path],
     [
         ("Bash", "assistant", None, ["done"], "(no output)"),
         ("Bash", "tool_intent", None, [], "its effects are unknown"),
-        ("Bash", "tool_result", None, [], "(no output)"),
         ("Read", "tool_intent", "changed\n", "changed\n", "changed"),
         ("Write", "assistant", "old\n", "new\n", "Replaced"),
         ("Write", "tool_intent", "old\n", "new\n", "Replaced"),
@@ -119,7 +127,9 @@ def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path],
 def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
     recorded, tool, after, found, left, told
 ) -> None:
-    """`found`: what the file holds when the run goes on; `left`: what it holds, or what was run, in the end."""
+    """`found` is the content of the file when the run is resumed. `left` is its content at the end, or the commands
+    that have run.
+    """
     ralph, _ = recorded(tool)
     result = go_on_after(after, recorded(tool), lambda path: path.write_text(found or ""))
     assert (effects(ralph) if tool == "Bash" else (ralph.cwd / "file.txt").read_text()) == left
@@ -154,7 +164,7 @@ def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(re
 )
 def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve, command, count) -> None:
     server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
-    assert ralph("go", "--session-id", ID).code == -signal.SIGKILL
+    assert ralph("go", "--session-id", ID, "--sandbox", "off").code == -signal.SIGKILL
     assert ralph("--resume", ID).code == 0
     assert effects(ralph) == ["done"] * (count + 1), "the second call had not begun"
     first, second = server.requests[-1].json()["messages"][-1]["content"]
@@ -178,11 +188,13 @@ def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph
     assert effects(ralph) == ["done"]
 
 
-def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(ralph, serve) -> None:
+def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(
+    ralph, ralph_here, serve
+) -> None:
     serve(Turn("Done."))
     assert ralph("go", "--session-id", ID).code == 0
     cut_after(journal_of(ralph), "run")
-    ran = ralph("--resume", ID)
+    ran = ralph_here("--resume", ID)
     assert ran.code == 2
     assert f"nothing to go on with in session {ID}" in ran.last_line
 
@@ -191,37 +203,22 @@ def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_
 
 
 def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, serve) -> None:
-    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+    server = serve(Turn([THOUGHT, CALLS["Read"]]), Fault(status=529), Turn("Done."))
     failed = ralph("go", "--session-id", ID, "--retry", "off")
     assert failed.code == 75
     assert f"ralph --resume {ID[:8]}" in failed.stderr
     assert ralph("--resume", ID[:8]).code == 0
     assert server.requests[1].body == server.requests[2].body
-    assert effects(ralph) == ["done"]
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
-    server = serve(Turn([THOUGHT, APPEND]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done."))
+    script = Turn([THOUGHT, CALLS["Read"]]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done.")
+    server = serve(*script)
     process = ralph.start("go", "--session-id", ID)
     assert server.wait_for_requests(2, PATIENCE_S)
     assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
     assert ralph("--resume", ID).code == 0
     assert server.requests[1].body == server.requests[2].body
-    assert effects(ralph) == ["done"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "code"), [(["--max-turns", "2"], 3), (["--max-time", "2"], 124)], ids=["turns", "time"]
-)
-def test_a_run_that_met_its_limit_goes_on_and_is_told_exits_3_124_or_0(ralph, serve, limit, code) -> None:
-    step = Turn("So far.") if code == 3 else Step(Turn("never"), Fault(stall_before_headers_s=60))
-    server = serve(Turn([THOUGHT, APPEND]), step, Turn("Done."))
-    assert ralph("go", "--session-id", ID, *limit).code == code
-    assert ralph("--resume", ID).code == 0
-    before, after = messages_in(server.requests[1]), messages_in(server.requests[2])
-    assert "no longer holds" in after[-1]["content"].pop()["text"]
-    assert after[: len(before)] == before
-    assert effects(ralph) == ["done"]
 
 
 # Which session
@@ -238,19 +235,19 @@ def test_continue_takes_the_last_session_of_this_directory_exits_0(ralph, serve)
     assert said == ["second", "two", "fourth"]
 
 
-def test_a_prefix_of_several_sessions_names_them_exits_2(ralph, serve) -> None:
+def test_a_prefix_of_several_sessions_names_them_exits_2(ralph, ralph_here, serve) -> None:
     serve(Turn("one"), Turn("two"), Turn("three"))
     assert [ralph("go", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
-    ran = ralph("--resume", ID[:8], "on")
+    ran = ralph_here("--resume", ID[:8], "on")
     assert ran.code == 2
     assert ID in ran.last_line
     assert OTHER_ID in ran.last_line
     assert ralph("--resume", ID, "on").code == 0
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"seq":9,"ki'])
-def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> None:
-    server = serve(Turn([THOUGHT, APPEND]), Fault(status=529), Turn("Done."))
+def test_a_fork_leaves_the_old_journal_as_it_was_its_torn_end_too_exits_0(ralph, serve) -> None:
+    torn = b'{"seq":9,"ki'
+    server = serve(Turn([THOUGHT, CALLS["Read"]]), Fault(status=529), Turn("Done."))
     assert ralph("go", "--session-id", ID, "--retry", "off").code == 75
     old = journal_of(ralph).read_bytes() + torn
     journal_of(ralph).write_bytes(old)
@@ -262,7 +259,6 @@ def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> 
     assert json.loads(opening)["forked_from"] == ID
     assert copied.startswith(old.partition(b"\n")[2].removesuffix(torn)), "line for line, as they were"
     assert server.requests[1].body == server.requests[2].body
-    assert effects(ralph) == ["done"]
 
 
 # Torn and damaged: P3
@@ -270,8 +266,10 @@ def test_a_fork_leaves_the_old_journal_as_it_was_exits_0(ralph, serve, torn) -> 
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory) -> Iterator[tuple[Ralph, bytes]]:
-    """One that changed nothing, for all rows: who ran it, and its journal. Further requests get the end."""
-    first = Turn([THOUGHT, ToolUse("Bash", {"command": "true"}), ToolUse("Glob", {"pattern": "*"})])
+    """A whole run with a read-only call and a call with an effect, once for all tests: the `Ralph` that ran it, and
+    its journal. Further requests get a final answer.
+    """
+    first = Turn([THOUGHT, ToolUse("Write", {"file_path": "a", "content": ""}), CALLS["Read"]])
     ralph = ralph_in(tmp_path_factory.mktemp("whole"))
     with MockApi(
         script=lambda request, _: Turn("Done.") if len(request.json()["messages"]) > 1 else first
@@ -282,7 +280,7 @@ def whole_run(tmp_path_factory) -> Iterator[tuple[Ralph, bytes]]:
 
 
 def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
-    """Each of them gone on with, in a session directory of its own; some at a time."""
+    """Resumes each of the journals in a session directory of its own, a few at a time."""
 
     def resume(number: int, data: bytes) -> tuple[Finished, Path]:
         path = place / f"sessions-{number}" / "any" / f"{ID}.jsonl"
@@ -294,8 +292,24 @@ def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes]) -> list[tuple[
         return [*pool.map(resume, *zip(*enumerate(journals), strict=True))]
 
 
+@pytest.fixture
+def resumed_here(ralph_here, whole_run, tmp_path) -> Callable[[bytes], tuple[Finished, Path]]:
+    """Resumes a journal that must be refused, in the process of the test."""
+    numbers = count()
+
+    def resume(data: bytes) -> tuple[Finished, Path]:
+        path = tmp_path / f"refused-{next(numbers)}" / "any" / f"{ID}.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+        return ralph_here("--resume", ID, "--session-dir", str(path.parents[1]), of=whole_run[0]), path
+
+    return resume
+
+
 def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(whole_run, tmp_path) -> None:
-    """Once in each line. That each byte leaves the whole lines before it, tests/conversation/test_journal_lines.py shows."""
+    """The test makes eight cuts. tests/conversation/test_journal_lines.py shows that a cut at any byte keeps the
+    complete lines before it.
+    """
     ralph, journal = whole_run
     ends = [at + 1 for at, byte in enumerate(journal) if byte == ord("\n")]
     # The lines take turns: cut before its break, after it, in the middle of the next one, after its first byte.
@@ -303,7 +317,7 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         (end - 1, end, end + (then - end) // 2, end + 1)[number % 4]
         for number, (end, then) in enumerate(pairwise(ends))
     ]
-    cuts = [0, ends[0] // 2, *in_turn, len(journal) - 1, len(journal)]
+    cuts = [0, ends[0] // 2, *in_turn[1::3], len(journal) - 1, len(journal)]
     for cut, (ran, path) in zip(cuts, resumed(ralph, tmp_path, [journal[:cut] for cut in cuts]), strict=True):
         whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
@@ -316,22 +330,26 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         assert (torn.read_bytes() if torn.exists() else b"") == journal[whole:cut]
 
 
-def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(whole_run, tmp_path) -> None:
-    """In the first lines, between them and at the end; any bit of a line: tests/conversation/test_journal_lines.py."""
-    ralph, journal = whole_run
+def test_p3_a_flipped_bit_is_damage_and_nothing_is_touched_exits_74(whole_run, resumed_here) -> None:
+    """The bits are in the first lines, between lines and at the end. tests/conversation/test_journal_lines.py tests
+    any bit of a line.
+    """
+    _, journal = whole_run
     lines = journal.splitlines(keepends=True)
     middles = [sum(map(len, lines[:at])) + len(line) // 2 for at, line in enumerate(lines)]
-    places = [*middles[:2], middles[len(lines) // 2], len(lines[0]) - 1, len(journal) - 2]
-    damaged = [journal[:at] + bytes([journal[at] ^ 1]) + journal[at + 1 :] for at in places]
-    for data, (ran, path) in zip(damaged, resumed(ralph, tmp_path, damaged), strict=True):
+    for at in (*middles[:2], middles[len(lines) // 2], len(lines[0]) - 1, len(journal) - 2):
+        data = journal[:at] + bytes([journal[at] ^ 1]) + journal[at + 1 :]
+        ran, path = resumed_here(data)
         assert ran.code == 74
         assert ran.last_line.startswith(f"[ralph] io_error (exit 74): the journal {path} is damaged: line")
         assert path.read_bytes() == data
         assert [*path.parent.iterdir()] == [path]
 
 
-def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(recorded, tmp_path) -> None:
-    """A power cut, a snapshot: the file has its length, and its last blocks nothing."""
+def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(
+    recorded, resumed_here, ralph_here, tmp_path
+) -> None:
+    """After a power failure or in a snapshot, a file may have its full length while its last blocks are empty."""
     ralph, journal = recorded("Bash")
     before = effects(ralph)
     intent = journal.index(b'{"seq":', journal.index(b'"kind":"assistant"'))
@@ -342,18 +360,21 @@ def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(rec
         journal[:intent] + bytes(len(journal) - intent),
         journal[:intent] + bytes(100) + journal[intent + 100 :],
     ]
-    for data, (ran, path) in zip(tails, resumed(ralph, tmp_path, tails), strict=True):
+    [in_a_process, *_] = resumed(ralph, tmp_path, tails[:1])
+    for data, (ran, path) in zip(tails, (in_a_process, *map(resumed_here, tails[1:])), strict=True):
         assert ran.code == 74
         where = f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} holds NUL bytes"
         assert where in ran.last_line
         assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` tells" in ran.last_line
         assert (path.read_bytes(), [*path.parent.iterdir()]) == (data, [path])
-        shown = ralph("sessions", "show", ID, "--session-dir", str(path.parents[1]))
+        shown = ralph_here("sessions", "show", ID, "--session-dir", str(path.parents[1]))
         assert (shown.code, "> go" in shown.stdout, "NUL bytes" in shown.stdout) == (74, True, True)
     assert effects(ralph) == before
 
 
-def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_74(ralph, serve) -> None:
+def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_74(
+    ralph, ralph_here, serve
+) -> None:
     server = serve(Turn("Done."), Turn("Done."))
     assert ralph("older").code == 0
     assert ralph("go", "--session-id", ID).code == 0
@@ -362,7 +383,7 @@ def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_7
     prompt = whole.index(b'"kind":"user"')
     for kept in (whole.rindex(b"\n", 0, prompt) + 1, prompt + 20):
         path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
-        ran = ralph("-c", "on")
+        ran = ralph_here("-c", "on")
         assert ran.code == 74
         assert "holds NUL bytes" in ran.last_line
     assert len(server.requests) == 2
@@ -391,20 +412,20 @@ NONSENSE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("record", NONSENSE.values(), ids=NONSENSE)
+@every_row("record", NONSENSE.values())
 def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exits_74(
-    whole_run, tmp_path, record
+    whole_run, resumed_here, ralph_here, record
 ) -> None:
-    ralph, journal = whole_run
+    _, journal = whole_run
     whole = journal.splitlines(keepends=True)
     prompt = {"content": [{"type": "text", "text": "go"}]}
     data = b"".join([*whole[:2], sealed({"seq": 2, **record}), sealed({"seq": 3, "kind": "user", **prompt})])
-    [(ran, path)] = resumed(ralph, tmp_path, [data])
+    ran, path = resumed_here(data)
     assert ran.code == 74
     assert "line 3 makes no sense: " in ran.last_line
     assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}`" in ran.last_line
     assert path.read_bytes() == data
-    exported = ralph("sessions", "export", ID, "--format", "json", "--session-dir", str(path.parents[1]))
+    exported = ralph_here("sessions", "export", ID, "--format", "json", "--session-dir", str(path.parents[1]))
     assert (exported.code, len(exported.stderr.splitlines())) == (74, 1)
 
 
@@ -413,7 +434,7 @@ def test_p3_a_record_that_no_run_writes_is_damage_with_a_valid_checksum_too_exit
 
 @pytest.fixture
 def held(ralph, serve) -> MockApi:
-    """A session that failed at first; gone on with, it runs a command until there is a file `release`."""
+    """A session whose first request fails. When it is resumed, it runs a command until a file `release` exists."""
     wait = ToolUse("Bash", {"command": "touch started; until [ -e release ]; do sleep 0.02; done"})
 
     def answer(request: RecordedRequest, index: int) -> Fault | Turn:
@@ -446,11 +467,11 @@ def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None
     assert ralph("--resume", ID).code == 0
 
 
-def test_p13_of_twenty_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
-    processes = [ralph.start("--resume", ID) for _ in range(20)]
-    wait_until(lambda: sum(process.poll() is not None for process in processes) == 19)
+def test_p13_of_eight_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
+    processes = [ralph.start("--resume", ID) for _ in range(8)]
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 7)
     (ralph.cwd / "release").touch()
-    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 19]
+    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 7]
     assert held.request_count == 3
 
 
@@ -474,22 +495,13 @@ def with_opening(journal: bytes, **fields: Any) -> bytes:
     return b"".join([sealed(changed), *rest])
 
 
-def test_p14_a_journal_of_a_newer_format_says_who_made_it_exits_78(whole_run, tmp_path) -> None:
-    ralph, journal = whole_run
-    newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0")
-    [(ran, path)] = resumed(ralph, tmp_path, [newer])
-    assert ran.code == 78
-    assert "made by ralph 99.0.0" in ran.last_line
-    assert path.read_bytes() == newer
-
-
-@pytest.mark.parametrize("rest", [b'{"seq":9,"ki', b"lines of another kind\n"])
-def test_p14_a_journal_of_a_newer_format_is_left_as_it_is_whatever_follows_exits_78(
-    whole_run, tmp_path, rest
+@every_row("rest", [b"", b'{"seq":9,"ki', b"lines of another kind\n"])
+def test_p14_a_journal_of_a_newer_format_says_who_made_it_and_is_left_as_it_is_exits_78(
+    whole_run, resumed_here, rest
 ) -> None:
-    ralph, journal = whole_run
+    _, journal = whole_run
     newer = with_opening(journal, format=FORMAT + 1, ralph="99.0.0") + rest
-    [(ran, path)] = resumed(ralph, tmp_path, [newer])
+    ran, path = resumed_here(newer)
     assert ran.code == 78
     assert "made by ralph 99.0.0" in ran.last_line
     assert path.read_bytes() == newer

@@ -1,4 +1,6 @@
-"""A machine that has no thread, process, memory or file descriptor left for a while: weather, and no bug (P18)."""
+"""A machine without a free thread, process or file descriptor, or without memory, for a while. This is a temporary
+problem and not a bug (P18).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ WRITES = Turn([ToolUse("Write", {"file_path": "a", "content": "x"}, id="w")])
 
 
 def ends_after(scarcity: Scarcity, refusals: int) -> None:
-    """Beside the run: the shortage is over once so many threads and processes were refused."""
+    """Ends the shortage as soon as this number of threads and processes were refused."""
 
     def end() -> None:
         scarcity.wait_for_refusals(refusals)
@@ -48,7 +50,9 @@ def ends_after(scarcity: Scarcity, refusals: int) -> None:
 def short_until_told(
     ralph: Ralph, scarcity: Scarcity, turns: list[Turn], serve: Any, *arguments: str
 ) -> Told:
-    """A run that finds no thread and no process from its first answer on, until it has said so of a request."""
+    """A run that can start no thread and no process from its first answer on, until it has reported this for a
+    request.
+    """
     errors = ralph.cwd / "stderr.txt"
 
     def begin() -> None:
@@ -72,7 +76,9 @@ class Told(NamedTuple):
 
 
 def play(*turns: Playable, on_first: Callable[[], object]) -> Callable[[RecordedRequest, int], Playable]:
-    """The turns in order, whoever asks how often; `on_first` is called before the first answer goes out."""
+    """A script that plays the turns in order. A repeated request gets the same turn again. Calls `on_first` before
+    it sends the first answer.
+    """
 
     def answer(request: RecordedRequest, index: int) -> Playable:
         if index == 0:
@@ -128,7 +134,7 @@ STARTS: dict[str, tuple[list[str], bytes | None]] = {
 }
 
 
-@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize("how", ["a piped prompt", "a driver"])
 def test_p18_a_run_that_begins_without_a_thread_left_has_a_result_that_says_so_exits_75(
     ralph, serve, scarcity, how
 ) -> None:
@@ -148,7 +154,7 @@ def test_p18_a_run_that_begins_without_a_thread_left_has_a_result_that_says_so_e
         assert {**written, "uuid": ""} == {**ran.result, "uuid": ""}
 
 
-@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize("how", ["a prompt", "piped data"])
 def test_p18_a_run_that_begins_in_a_moment_of_shortage_waits_for_it_exits_0(
     ralph, serve, scarcity, how
 ) -> None:
@@ -183,8 +189,12 @@ def test_p18_a_call_that_finds_no_process_is_told_so_and_may_be_made_again_exits
         "the command was not started: this machine has no process left. That passes: try again",
         True,
     )
-    expected = "this machine has no process left; nothing is wrong with the call. That passes: try again"
-    assert refused[1:] == [(expected, True)] * 2
+    # A search in a sandbox needs a thread first, which counts as a process.
+    expected = (
+        r"this machine has no (process|thread) left; nothing is wrong with the call. That passes: try again"
+    )
+    assert all(re.fullmatch(expected, said) and is_error for said, is_error in refused[1:])
+    assert len(refused) == 3
     assert [is_error for _, is_error in done] == [False] * 3
     assert (ralph.cwd / "effects").read_text() == "line\n"
 
@@ -211,7 +221,7 @@ def test_p18_a_report_that_cannot_be_checked_for_want_of_a_process_is_asked_for_
 
 
 def test_p18_doctor_says_what_the_machine_lacks_and_blames_no_setting_exits_75(
-    ralph, serve, scarcity
+    ralph, ralph_here, serve, scarcity
 ) -> None:
     serve(DONE)
     scarcity.begin()
@@ -219,7 +229,7 @@ def test_p18_doctor_says_what_the_machine_lacks_and_blames_no_setting_exits_75(
     assert ran.code == 75, ran.stdout
     assert f"FAIL  machine: {NO_THREAD} -> wait until" in ran.stdout
     scarcity.end()
-    assert ralph("doctor").code == 0
+    assert ralph_here("doctor").code == 0
 
 
 @pytest.mark.parametrize("command", [["mock-api", "hello"], ["demo"]], ids=lambda command: command[0])
@@ -246,11 +256,11 @@ def test_p18_traces_that_find_no_thread_never_end_the_run_exits_0(ralph, serve, 
 # --- File descriptors, and memory
 
 
-@pytest.mark.parametrize("descriptors", range(5, 10))
+@pytest.mark.parametrize("descriptors", [5, 7, 9])
 def test_p18_however_few_descriptors_there_are_the_run_has_one_result_exits_0_or_75(
     ralph, serve, descriptors
 ) -> None:
-    """With fewer the interpreter itself does not start."""
+    """With fewer descriptors, the interpreter itself does not start."""
     ralph.retry_quickly()
     calls = [ToolUse("Bash", {"command": "true"}), ToolUse("Grep", {"pattern": "x"})]
     serve(Turn([*calls]), DONE)

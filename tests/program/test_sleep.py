@@ -1,4 +1,4 @@
-"""Stopped processes and laptops that sleep: who wakes decides rightly (A11)."""
+"""Stopped processes and suspended laptops: after waking up, ralph must decide correctly (A11)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.program.slow_servers import BROKEN, HEAD, WHOLE, set_clocks, until_th
 
 @pytest.fixture
 def own_server() -> Iterator[Callable[[str], tuple[subprocess.Popen[bytes], str]]]:
-    """`ralph mock-api` as a process that can be stopped; and its URL."""
+    """Starts `ralph mock-api` as a process that can be stopped. Returns the process and its URL."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(scenario: str) -> tuple[subprocess.Popen[bytes], str]:
@@ -61,7 +61,7 @@ def test_a11_a_server_that_is_stopped_for_longer_than_a_clock_is_asked_again_exi
 
 
 class Halves:
-    """A server that sends half an answer, and the rest when it is told to, or never."""
+    """A server that sends half an answer. It sends the rest when it is told to, or never."""
 
     def __init__(self, *, has_rest: bool) -> None:
         self.has_rest = has_rest
@@ -78,7 +78,7 @@ class Halves:
 
 
 def stopped_in_the_middle(ralph) -> subprocess.Popen[bytes]:
-    """A ralph that has shown the first half and is stopped then."""
+    """A ralph that has printed the first half of an answer and is then stopped."""
     process: subprocess.Popen[bytes] = ralph.start(
         "hi", "--output-format", "stream-json", "--include-partial-messages"
     )

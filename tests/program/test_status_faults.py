@@ -1,4 +1,6 @@
-"""Statuses, as a user meets them (A14, A17, A18, A20). The name of a test is its line in docs/inside/faults.md."""
+"""Error statuses, as a user meets them (A14, A17, A18, A20). The name of a test becomes its line in
+docs/inside/faults.md.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,22 @@ def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serv
     assert "[retry] Using retry-after: 0.25s" in ran.stderr
 
 
-@pytest.mark.parametrize("skew_s", [-3600, 3600])
-def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve, skew_s) -> None:
-    there = datetime.now(UTC) + timedelta(seconds=skew_s)
-    headers = {
-        "date": format_datetime(there, usegmt=True),
-        "retry-after": format_datetime(there + timedelta(seconds=1), usegmt=True),
-    }
-    serve(Fault(status=429, headers=headers), HELLO)
+def test_a17_a_date_is_measured_by_the_servers_own_clock_exits_0(ralph, serve) -> None:
+    def wish(skew_s: int) -> Fault:
+        there = datetime.now(UTC) + timedelta(seconds=skew_s)
+        headers = {
+            "date": format_datetime(there, usegmt=True),
+            "retry-after": format_datetime(there + timedelta(seconds=1), usegmt=True),
+        }
+        return Fault(status=429, headers=headers)
+
+    serve(wish(-3600), wish(3600), HELLO)
     ran = ralph("hi")
     assert ran.code == 0
-    assert "[retry] Using retry-after: 1s" in ran.stderr
+    assert ran.stderr.count("[retry] Using retry-after: 1s") == 2
 
 
-@pytest.mark.parametrize("wish", ["soon", "nan", "-5", "inf", "9" * 35])
+@pytest.mark.parametrize("wish", ["nan", "9" * 35])
 def test_a17_a_wish_that_is_no_time_is_not_believed_exits_124(ralph, serve, wish) -> None:
     server = serve(Fault(status=429, headers={"retry-after": wish}), HELLO)
     # Whatever the wait is, it does not fit; and however slow the machine, there is time for the request.
@@ -71,7 +75,7 @@ def test_a17_a_wish_beyond_the_patient_budget_ends_at_once_and_names_the_time_ex
     assert "the server asks for 40000s" in ran.stderr
 
 
-@pytest.mark.parametrize("status", [500, 503, 529])
+@pytest.mark.parametrize("status", [500, 529])
 def test_a18_an_outage_that_lasts_is_recorded_in_the_result_exits_75(ralph, serve, status) -> None:
     ralph.retry_quickly()
     server = serve(Step(fault=Fault(status=status), repeat="forever"))
@@ -86,19 +90,20 @@ def messages_of(request: RecordedRequest) -> list[dict[str, Any]]:
     return messages
 
 
-def test_a20_d8_a_history_of_33_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
+def test_a20_d8_a_history_of_5_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
     (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 4000)
-    # In few turns: each sends all over again.
     reads = [
-        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 22 * turn + n}) for n in range(22)])
-        for turn in range(6)
+        Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 4 * turn + n}) for n in range(4)])
+        for turn in range(5)
     ]
-    server = serve(*reads, Turn("All that was read is x."), Turn("Done."))
+    left = iter([*reads, Turn("All that was read is x."), Turn("Done.")])
+    too_large = Fault(status=413)  # the API's limit is 32 MB
+    server = serve(script=lambda request, _: too_large if request.body_bytes > 5_000_000 else next(left))
     # In a window that takes as many in one turn.
     window = str(settings(ralph, at("main", server.base_url, "local", context_window=100_000_000)))
     ran = ralph("count the lines, please", "--config", window, "--output-format", "stream-json")
     assert ran.code == 0
-    refused = next(request for request in server.requests if request.body_bytes > 32 * 1024 * 1024)
+    refused = next(request for request in server.requests if request.body_bytes > 5_000_000)
     digest, fresh = server.requests[-2:]
     assert server.requests[-3] is refused, "asked once"
     assert digest.body_bytes < 2 * 1024 * 1024

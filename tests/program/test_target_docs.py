@@ -1,4 +1,4 @@
-"""The worked examples of docs/targets.md, played: their settings against a scripted server, their lines on the screen."""
+"""Plays the examples of docs/targets.md: their settings with a scripted server, and their lines on the screen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ sys.exit(run_command(options))
 
 
 def examples() -> dict[str, tuple[str, list[str]]]:
-    """Heading -> settings, lines."""
+    """The settings and the lines of each example, by its heading."""
     found = {}
     for section in PAGE.read_text().split("\n### ")[1:]:
         heading, _, rest = section.partition("\n")
@@ -78,7 +78,9 @@ def examples() -> dict[str, tuple[str, list[str]]]:
 
 
 def as_played(lines: list[str], factor: float) -> list[str]:
-    """The page's lines as a sped-up run prints them: it waits less, and too short for a sign of life."""
+    """The page's lines as a run prints them whose waits are shorter by `factor`. Such waits are too short for
+    heartbeats.
+    """
     waits = re.compile(r"(waiting |retry-after: )(\d+)s$")
     sped = [waits.sub(lambda found: f"{found[1]}{int(found[2]) / factor:g}s", line) for line in lines]
     return [without_port(line) for line in sped if factor == 1 or not line.startswith("[wait]")]
@@ -153,7 +155,7 @@ FIRST_KEY, SECOND_KEY, OTHER_TARGET = Route(0, 0), Route(0, 1), Route(1, 0)
 
 
 def choice_after(error: AgentError) -> list[str]:
-    """The last three cells of the row, as the code has it: two targets, the first with two keys."""
+    """The last three cells of a row, computed with the code for two targets, of which the first has two keys."""
     rules = Rules((2, 1))
     state = begin(TargetsState(), rules, 0.0)
     failure = failure_of(error, classify_error(error))

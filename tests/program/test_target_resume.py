@@ -1,4 +1,4 @@
-"""What a later run of a session keeps of its targets, tools and settings, and what it takes anew."""
+"""Tests which targets, tools and settings of a session a later run keeps, and which it replaces."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
     assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
 
 
-def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, serve) -> None:
+def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, ralph_here, serve) -> None:
     server = serve(DOWN)
     path = settings(ralph, at("main", server.base_url))
     ended = run(ralph, path, "--retry", "off")
     resume_line = f"--config {path} --retry off"
     assert ended.code == 75
     assert ended.result["hints"][-1].endswith(resume_line)
-    assert ralph("sessions", "show").stdout.splitlines()[-1].endswith(resume_line)
+    assert ralph_here("sessions", "show").stdout.splitlines()[-1].endswith(resume_line)

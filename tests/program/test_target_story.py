@@ -1,4 +1,6 @@
-"""What is told of a run with several targets afterwards, and while it waits: sessions, exports, a countdown."""
+"""Tests what users see of a run with several targets, afterwards and while it waits: sessions, exports and a
+countdown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ PRICE = {"input": 1000, "output": 1000, "cache_write": 0, "cache_read": 0}
 
 
 def priced(path: Path, name: str) -> None:
-    """A price is a table: it stands behind the entry it belongs to."""
+    """Adds a price to a target in the settings file."""
     price = ", ".join(f"{key} = {value}" for key, value in PRICE.items())
     path.write_text(path.read_text().replace(f'name = "{name}"', f'name = "{name}"\nprice = {{ {price} }}'))
 
@@ -39,7 +41,7 @@ CUT = Step(Turn("never whole", usage={"input_tokens": 7, "output_tokens": 1}), F
 
 @pytest.fixture
 def session(ralph, serve) -> None:
-    """Turn 1: main is down, spare breaks off, main is down again, spare answers. Turn 2: main answers."""
+    """In turn 1, main fails, spare breaks off, main fails again, and spare answers. In turn 2, main answers."""
     main = serve(Fault(status=529), Fault(status=503), Step(Turn("All done.", usage=USAGE)))
     spare = serve(CUT, ECHO)
     path = settings(
@@ -123,7 +125,7 @@ RETRY = "[retry] Attempt 1/4: 529 — waiting 2s"
 
 
 def on_a_terminal(ralph, *arguments: str, stop_at: str) -> str:
-    """Standard error of a run on a terminal, which is ended once it has shown this."""
+    """The standard error of a run on a terminal. The run is stopped as soon as it has printed `stop_at`."""
     ours, theirs = pty.openpty()
     process = ralph.start(*arguments, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
@@ -159,7 +161,7 @@ def test_a_wait_is_counted_down_in_place_on_a_terminal(ralph, serve) -> None:
 
 
 def without_countdown(shown: str) -> str:
-    """What a terminal shows in the end: a cleared line is gone."""
+    """The lines that a terminal shows at the end. Cleared lines are missing."""
     return "\n".join(line.rpartition(CLEAR)[2] for line in shown.split("\n"))
 
 

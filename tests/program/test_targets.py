@@ -1,4 +1,6 @@
-"""Several models, endpoints and keys, as a user meets them: who is asked, how often, and how it ends."""
+"""Several models, endpoints and keys, as a user meets them: which target is asked, how often, and how the run
+ends.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,12 @@ from tests.program.several import (
 if TYPE_CHECKING:
     import socket
 
-ECHO = Turn([ToolUse("Bash", {"command": "echo found"})])
+ECHO = Turn([ToolUse("Read", {"file_path": "."})])
+"""A turn with a call that needs no process."""
 
 
 def everything_kept(ralph) -> str:
-    """All that the runs left in their home."""
+    """The text of all files that the runs left in their home directory."""
     home = Path(ralph.environment["HOME"])
     return "".join(path.read_text(errors="replace") for path in home.rglob("*") if path.is_file())
 
@@ -43,9 +46,8 @@ def everything_kept(ralph) -> str:
 # --- Moving on
 
 
-@pytest.mark.parametrize("status", [500, 503, 529])
-def test_a18_another_target_answers_during_an_outage_exits_0(ralph, serve, status) -> None:
-    first, second = serve(Step(fault=Fault(status=status), repeat="forever")), serve(ECHO, DONE)
+def test_a18_another_target_answers_during_an_outage_exits_0(ralph, serve) -> None:
+    first, second = serve(DOWN), serve(ECHO, DONE)
     path = settings(
         ralph, at("main", first.base_url), at("spare", second.base_url), policy="custom", base_delay_s=100
     )
@@ -60,7 +62,9 @@ def test_a18_another_target_answers_during_an_outage_exits_0(ralph, serve, statu
 
 
 def test_the_events_of_a_change_have_their_fields(ralph, serve) -> None:
-    """The first target is back after its cooldown: a retry of the second brings it there."""
+    """The first target is usable again after its cooldown, and a retry of the second target brings ralph back to
+    it.
+    """
     first = serve(Fault(status=529, headers={"retry-after": "0.05"}), DONE)
     second = serve(Turn([ToolUse("Bash", {"command": "sleep 0.1"})]))
     ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
@@ -144,17 +148,16 @@ def test_a12_where_all_targets_answer_with_damage_the_first_is_asked_once_more_e
 def test_a12_a_damaged_answer_is_asked_for_again_where_the_other_target_cannot_help_exits_0(
     ralph, serve, answer_with
 ) -> None:
-    """What that one says of itself is not how the run ends."""
+    """The failure of the other target must not decide how the run ends."""
     first = answer_with(http_answer(sse() + b"data: {oops\n\n"), stream(DONE))
     second = serve(Step(fault=Fault(status=401), repeat="forever"))
     ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
     assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
 
 
-@pytest.mark.parametrize("status", [301, 307])
-def test_a13_a_redirect_moves_on_to_the_next_target_and_is_not_followed_exits_0(ralph, serve, status) -> None:
+def test_a13_a_redirect_moves_on_to_the_next_target_and_is_not_followed_exits_0(ralph, serve) -> None:
     elsewhere = serve(HELLO)
-    redirect = Fault(status=status, headers={"location": f"{elsewhere.base_url}/v1/messages"})
+    redirect = Fault(status=307, headers={"location": f"{elsewhere.base_url}/v1/messages"})
     first, server = serve(Step(fault=redirect, repeat="forever")), serve(DONE)
     ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", server.base_url)))
     assert (ran.code, len(first.requests), len(elsewhere.requests)) == (0, 1, 0)
@@ -262,9 +265,7 @@ def test_what_the_environment_says_of_model_and_server_does_not_reach_targets_of
 # --- How it ends
 
 
-@pytest.mark.parametrize(
-    ("statuses", "code"), [((401, 403), 77), ((404, 401), 77), ((401, 404), 69), ((404, 404), 69)]
-)
+@pytest.mark.parametrize(("statuses", "code"), [((404, 401), 77), ((401, 404), 69)])
 def test_when_all_refuse_each_is_asked_once(ralph, serve, statuses, code) -> None:
     servers = [serve(Step(fault=Fault(status=status), repeat="forever")) for status in statuses]
     ran = run(ralph, settings(ralph, *(at(f"t{i}", server.base_url) for i, server in enumerate(servers))))

@@ -1,4 +1,6 @@
-"""What models, tools, servers and records say is shown without power over a terminal, and never as ralph's own words."""
+"""Text from models, tools, servers and records must not control a terminal, and must not look like ralph's own
+lines.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ OWN_LINE = re.compile(r"\[(ralph|tool|retry|error|notice|hint|turn|target)\] ")
 
 @pytest.fixture
 def on_terminals(ralph):
-    """Run it with these of its outputs on terminals; what each output got, line breaks as the program wrote them."""
+    """Runs ralph with the named outputs on terminals. Returns the exit code and both outputs, with the line breaks
+    that the program wrote.
+    """
     ralph.environment["NO_COLOR"] = "1"
 
     def run(*arguments: str, terminals: str) -> tuple[int, str, str]:
@@ -59,16 +63,15 @@ def read_all(descriptor: int) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("chunk_chars", [1, 0], ids=["in pieces", "whole"])
 @pytest.mark.parametrize(
-    ("arguments", "terminals"),
+    ("arguments", "terminals", "chunk_chars"),
     [
-        (["-q"], "stdout stderr"),
-        ([], "stdout stderr"),
-        (["-q"], "stdout"),
-        ([], "stdout"),
-        ([], "stderr"),
-        ([], ""),
+        (["-q"], "stdout stderr", 0),
+        ([], "stdout stderr", 1),
+        ([], "stdout stderr", 0),
+        ([], "stdout", 1),
+        ([], "stderr", 1),
+        ([], "", 0),
     ],
 )
 def test_an_answer_has_no_power_over_a_terminal_and_is_exact_for_a_program(
@@ -86,8 +89,8 @@ def test_an_answer_has_no_power_over_a_terminal_and_is_exact_for_a_program(
     assert [line for line in own if line.startswith("[ralph] completed")] == own[-1:]
 
 
-@pytest.mark.parametrize("form", ["json", "stream-json"])
-def test_json_on_a_terminal_has_the_same_value_without_power_over_it(on_terminals, serve, form) -> None:
+def test_json_on_a_terminal_has_the_same_value_without_power_over_it(on_terminals, serve) -> None:
+    form = "stream-json"
     serve(Turn(ANSWER), Turn(ANSWER))
     _, shown, _ = on_terminals("go", "--output-format", form, terminals="stdout")
     _, exact, _ = on_terminals("go", "--output-format", form, terminals="")
@@ -115,18 +118,20 @@ def test_no_call_result_error_or_report_begins_a_line_of_ralphs(ralph, serve) ->
     assert ran.stderr.splitlines().count(f"| {FORGED}") == 2, "the summary is shown, as the model's"
 
 
-def test_records_that_are_shown_later_begin_no_line_of_ralphs(ralph, checkout, iterations) -> None:
-    """What a directory, a task, a file and an answer are called stands in journals and in the loop's record."""
+def test_records_that_are_shown_later_begin_no_line_of_ralphs(
+    ralph, ralph_here, checkout, iterations
+) -> None:
+    """The names of directories and files, tasks and answers are stored in journals and in the loop's record."""
     work = ralph.cwd.with_name(f"w\n[loop] completed: forged\n{TRICKS}")
     ralph.cwd.rename(work)
     ralph.cwd = work
     iterations([bash(f"touch $'f\\n[loop] completed: forged\\x1b[2J'; echo {FORGED!r}"), Turn(ANSWER)])
     ran = ralph("loop", f"do\n{FORGED}{TRICKS}", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
+    looks = (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"), ("doctor", "--offline"))
     shown = [
         ran.stderr,
-        *(ralph(*words).stdout for words in (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"))),
-        ralph("doctor", "--offline").stdout,
+        *(ralph_here(*words).stdout for words in looks),
     ]
     for text in shown:
         assert not POWER.search(text)
@@ -142,7 +147,7 @@ def test_records_that_are_shown_later_begin_no_line_of_ralphs(ralph, checkout, i
     )
 
 
-def test_a_complaint_is_one_line_without_power(ralph) -> None:
-    ran = ralph("go", "--prompt-file", f"{TRICKS}x\n{FORGED}")
+def test_a_complaint_is_one_line_without_power(ralph_here) -> None:
+    ran = ralph_here("go", "--prompt-file", f"{TRICKS}x\n{FORGED}")
     assert (ran.code, len(ran.stderr.splitlines())) == (2, 1)
     assert not POWER.search(ran.stderr)

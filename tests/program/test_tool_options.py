@@ -1,4 +1,6 @@
-"""The tools that a command line leaves, in every form that scripts write it, and the prompt that is left beside them."""
+"""Tests which tools a command line leaves, in every form that scripts use, and which prompt is left beside the
+options.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ FORMS = {
 
 
 def tools_shown(ran) -> str:
-    """In the row of `ralph doctor`, without where that comes from."""
+    """The tools in the listing of `ralph doctor`, without the origin of the setting."""
     [row] = [line for line in ran.stdout.splitlines() if line.split()[:1] == ["tools"]]
     return str(row).removeprefix("  tools").strip().split("  ")[0]
 
@@ -126,7 +128,7 @@ MISUSES = {
 
 @contextmanager
 def no_input() -> Iterator[None]:
-    """Standard input is /dev/null, whatever it is for the tests."""
+    """Makes standard input /dev/null, whatever it is in the process of the tests."""
     kept, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(nothing, 0)

@@ -1,4 +1,4 @@
-"""What the tools meet in the world, with the whole program around them."""
+"""Unusual files, commands and directories that the tools meet, tested with the whole program."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ def edit(path: object, old: str, new: str) -> Use:
 
 
 def results(server, index=-1) -> list[tuple[Any, bool]]:
-    """What the tools answered to the calls before this request."""
+    """The results of the tools for the calls before this request."""
     blocks = json.loads(server.requests[index].body)["messages"][-1]["content"]
     return [(block["content"], block.get("is_error", False)) for block in blocks]
 
 
 GONE = {
-    "removed": 'rm -rf "$PWD"',
     "moved": 'mv "$PWD" "$PWD.moved"',
     "replaced": 'rm -rf "$PWD" && mkdir "$PWD"',
 }
@@ -52,7 +51,7 @@ def test_t8_a_command_that_takes_the_working_directory_away_has_its_result_and_t
     server = serve(
         calls(bash(f"{GONE[how]}; cd /; echo {how}")), calls(write("deep/a"), bash("touch b")), HELLO
     )
-    ran = ralph("go", "--output-format", "stream-json")
+    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
     assert ran.code == 74
     assert results(server) == [(how, False)]
     said = f"the working directory {ralph.cwd} is gone: it was removed, moved or replaced"
@@ -70,7 +69,7 @@ def test_t8_a_command_that_takes_the_working_directory_away_has_its_result_and_t
 
 def test_t8_a_call_of_the_same_answer_is_not_run_exits_74(ralph, serve) -> None:
     server = serve(calls(bash('rm -rf "$PWD"; echo removed'), write("a")), HELLO)
-    ran = ralph("go", "--output-format", "stream-json")
+    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
     assert ran.code == 74
     [answered] = [entry for entry in ran.objects if entry["type"] == "user"]
     assert [block.get("is_error", False) for block in answered["message"]["content"]] == [False, True]
@@ -81,7 +80,7 @@ def test_t8_a_call_of_the_same_answer_is_not_run_exits_74(ralph, serve) -> None:
 
 def test_t8_a_run_whose_last_call_removes_the_directory_is_completed_exits_0(ralph, serve) -> None:
     serve(calls(bash('rm -rf "$PWD"')), HELLO)
-    assert ralph("remove it all").code == 0
+    assert ralph("remove it all", "--sandbox", "off").code == 0
     assert not ralph.cwd.exists()
 
 
@@ -119,10 +118,10 @@ def test_t10_directories_that_were_added_are_written_exits_0(ralph, serve, tmp_p
     assert [path.exists() for path in paths] == [True, True, False]
 
 
-def test_t10_a_directory_to_add_that_is_none_exits_2(ralph) -> None:
+def test_t10_a_directory_to_add_that_is_none_exits_2(ralph, ralph_here) -> None:
     (ralph.cwd / "file").touch()
     for name, problem in (("nowhere", "does not exist"), ("file", "is no directory")):
-        ran = ralph("go", "--add-dir", name)
+        ran = ralph_here("go", "--add-dir", name)
         assert ran.code == 2
         assert len(ran.stderr.splitlines()) == 1
         assert f"{name} {problem}" in ran.stderr
@@ -146,11 +145,10 @@ def test_t14_a_file_that_a_command_changed_has_to_be_read_again_exits_0(ralph, s
     assert (ralph.cwd / "a").read_text() == "1\n2\nthree\n"
 
 
-@pytest.mark.parametrize("content", ["old", "new"])
 def test_t15_a_killed_write_is_done_once_when_the_run_goes_on_and_leaves_nothing_beside_it_exits_0(
-    ralph, serve, content
+    ralph, serve
 ) -> None:
-    """The power goes out under a write: its intent is in the journal, its result is not."""
+    """The power fails during a write: its intent is in the journal, but its result is not."""
     (ralph.cwd / "a").write_text("old")
     serve(calls(write("a", "new")), HELLO, HELLO)
     assert ralph("go").code == 0
@@ -158,7 +156,7 @@ def test_t15_a_killed_write_is_done_once_when_the_run_goes_on_and_leaves_nothing
     lines = journal.read_bytes().splitlines(keepends=True)
     intent = next(number for number, line in enumerate(lines) if b'"tool_intent"' in line)
     journal.write_bytes(b"".join(lines[: intent + 1]))
-    (ralph.cwd / "a").write_text(content)
+    (ralph.cwd / "a").write_text("old")
     (ralph.cwd / ".ralph-0123456789ab.tmp").write_text("ne")
     assert ralph("--continue").code == 0
     assert [(path.name, path.read_text()) for path in ralph.cwd.iterdir()] == [("a", "new")]
@@ -214,9 +212,7 @@ REFUSED = "notes.txt changed on disk since it was read; read it again. Nothing w
 RESUMED, FORKED = ("-c",), ("-c", "--fork-session")
 
 
-@pytest.mark.parametrize(
-    ("tool", "goes_on"), [("Read", RESUMED), ("Read", FORKED), ("Write", RESUMED), ("Edit", FORKED)]
-)
+@pytest.mark.parametrize(("tool", "goes_on"), [("Read", FORKED), ("Write", RESUMED), ("Edit", RESUMED)])
 def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_or_0(
     ralph, serve, tool, goes_on
 ) -> None:

@@ -1,4 +1,6 @@
-"""Files whose words go to the API, and files that ralph writes: judged by what was opened, whoever put a link there."""
+"""Files whose content goes to the API, and files that ralph writes. ralph judges the file that it opened, whoever
+put a link there.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def journals(ralph: Any) -> str:
 
 
 def forms(secret: str) -> str:
-    """As people and programs write it."""
+    """The secret in the forms in which people and programs write it."""
     encoded = base64.b64encode(secret.encode()).decode()
     return "\n".join(
         [secret, json.dumps(secret), quote(secret, safe=""), encoded, f"{encoded[:16]}\n{encoded[16:]}"]
@@ -46,7 +48,9 @@ def remains(text: str, secret: str) -> list[str]:
 
 @pytest.fixture
 def outside(ralph: Any) -> Path:
-    """A key file in the home, and the working directory in a repository."""
+    """Makes a file with a secret in the home directory, outside of the repository, and returns its path. Also makes the
+    working directory a repository whose settings contain the same secret.
+    """
     subprocess.run(["git", "init", "-q", ralph.cwd], check=True, env=ralph.environment)
     with (ralph.cwd / ".git/config").open("a") as config:
         config.write(f'[remote "origin"]\n\turl = https://x:{CANARY}@example.com\n')
@@ -60,7 +64,9 @@ def outside(ralph: Any) -> Path:
 def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
     ralph, serve, outside, tmp_path
 ) -> None:
-    """A link that leads out, to the kernel's files or into `.git` is left out by name; one that stays inside is read."""
+    """A link that leads out of the repository, to files of the kernel or into `.git` is left out and named. A link
+    that stays inside is followed.
+    """
     deep = ralph.cwd / "a/b/c"
     deep.mkdir(parents=True)
     (ralph.cwd / "AGENTS.md").symlink_to("/proc/self/environ")
@@ -116,7 +122,7 @@ OPTIONS = ("--prompt-file", "--system-prompt-file", "--append-system-prompt-file
 def test_a_planted_link_is_refused_wherever_a_file_is_named_exits_2(
     ralph, ralph_here, outside, leads_to
 ) -> None:
-    """Also one on the way there, and with --cd."""
+    """Links in a directory of the path are refused too, also with --cd."""
     target = str(outside) if leads_to == "home" else leads_to
     (ralph.cwd / "file.md").symlink_to(target)
     (ralph.cwd / "way").symlink_to(Path(target).parent if Path(target).is_absolute() else ".git")
@@ -133,22 +139,24 @@ def test_a_planted_link_is_refused_wherever_a_file_is_named_exits_2(
             assert CANARY not in line
 
 
-def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_input_exits_2(ralph) -> None:
+def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_input_exits_2(
+    ralph, ralph_here
+) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     for option in OPTIONS:
         prompt = () if option == "--prompt-file" else ("go",)
-        ran = ralph(*prompt, option, "/proc/self/environ")
+        ran = ralph_here(*prompt, option, "/proc/self/environ")
         assert ran.code == 2
         assert "the kernel makes it up" in ran.stderr
     with Path("/proc/self/environ").open("rb") as environ:
-        for arguments in ((), ("go",), ("-f", "/dev/stdin")):
+        for arguments in ((), ("-f", "/dev/stdin")):
             process = ralph.start(*arguments, stdin=environ)
             ran = ralph.finish(process)
             assert (ran.code, "the kernel makes it up" in ran.stderr) == (2, True), ran.stderr
 
 
 def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ralph, serve, outside) -> None:
-    """Links of the user's own, outside of the repository, and links that stay inside are followed."""
+    """The user's own links outside of the repository, and links that stay inside it, are followed."""
     home = outside.parent.parent
     (home / "task.md").write_text("of the home")
     (home / "link.md").symlink_to("task.md")
@@ -156,11 +164,11 @@ def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ral
     (ralph.cwd / "link.md").symlink_to("task.md")
     (home / "work").symlink_to(ralph.cwd)
     server = serve(*(Turn("Done.") for _ in range(8)))
-    for named in (home / "task.md", home / "link.md", "link.md", home / "work/link.md", outside):
+    for named in (home / "link.md", home / "work/link.md", outside):
         assert ralph("-f", str(named)).code == 0
         assert first_prompt(server.requests[-1]) == Path(named).read_text() if named is outside else True
     assert [first_prompt(request).strip() for request in server.requests] == [
-        *("of the home", "of the home", "of the work", "of the work", CANARY),
+        *("of the home", "of the work", CANARY),
     ]
     command = f"{sys.executable} -m ralph -f <(echo substituted) --append-system-prompt-file <(echo appended)"
     ran = subprocess.run(
@@ -247,6 +255,8 @@ def test_a_link_where_a_file_is_to_be_written_is_replaced_exits_0(ralph, serve, 
     (ralph.cwd / "to-own").symlink_to("own")
     serve(*(Turn("Done.") for _ in range(4)))
     leads_to = {"out.json": mine, "new.json": home / "made", "device": "/dev/full", "to-own/x.json": mine}
+    if option == "--metrics-file":  # written by the same function
+        leads_to = {"new.json": home / "made"}
     for name, target in leads_to.items():
         (ralph.cwd / name).symlink_to(target)
         ran = ralph("go", option, name)
@@ -288,7 +298,7 @@ def test_system_links_and_pipes_still_take_the_result_exits_0(ralph, serve, tmp_
     os.mkfifo(tmp_path / "fifo")
     reading = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     serve(*(Turn("Done.") for _ in range(4)))
-    for name in ("/dev/stdout", "/dev/fd/1"):
+    for name in ("/dev/fd/1",):
         ran = ralph("go", "--result-file", name)
         assert (ran.code, '"type":"result"' in ran.stdout) == (0, True)
     assert ralph("go", "--result-file", str(tmp_path / "fifo")).code == 0

@@ -1,4 +1,6 @@
-"""Which session a run goes on with, where, and with whom: the one that was meant, or one line that says why not."""
+"""Tests which session a run resumes, in which directory and with which target. It must be the intended one, or one
+line must say why not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.program.kept_sessions import HELLO, journals, listed, only_journal
 
 if TYPE_CHECKING:
-    from tests.program.conftest import Finished, Ralph
+    from tests.program.conftest import Finished
 
 ID = "0000000a-0000-4000-8000-00000000000a"
 OTHER_ID = "0000000b-0000-4000-8000-00000000000b"
@@ -24,31 +25,19 @@ NO_RETRY = ("--retry", "off")
 
 
 def hinted(ran: Finished) -> list[str]:
-    """The arguments of the command that the run says would go on with it."""
+    """The arguments of the command that the run names to resume it."""
     [line] = [line for line in ran.stderr.splitlines() if "go on with: " in line]
     program, *arguments = shlex.split(line.partition("go on with: ")[2])
     assert program == "ralph"
     return arguments
 
 
-def in_bash(ralph: Ralph, script: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=ralph.cwd,
-        env=ralph.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 # The one that was meant
 
 
-@pytest.mark.parametrize("kilobytes", [600, 3000])
-def test_continue_finds_the_last_session_however_long_its_system_prompt_is(ralph, serve, kilobytes) -> None:
+def test_continue_finds_the_last_session_however_long_its_system_prompt_is(ralph, serve) -> None:
     serve(HELLO, HELLO, HELLO)
-    (ralph.cwd / "system.txt").write_text("x" * kilobytes * 1024)
+    (ralph.cwd / "system.txt").write_text("x" * 3_000_000)
     assert ralph("older", "--session-id", ID).code == 0
     newer = ralph(
         "newer", "--session-id", OTHER_ID, "--append-system-prompt-file", str(ralph.cwd / "system.txt")
@@ -69,10 +58,12 @@ def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
     assert ran.code == 0
 
 
-def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(ralph, serve) -> None:
+def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(
+    ralph, ralph_here, serve
+) -> None:
     serve(HELLO, Turn("And on."))
     assert ralph("begin").code == 0
-    refused = ralph("-c", "--retry", "off")
+    refused = ralph_here("-c", "--retry", "off")
     assert refused.code == 2
     told = refused.last_line.partition("is completed: say what is to be done next: ")[2]
     program, *arguments = shlex.split(told.removesuffix("; see `ralph run --help`"))
@@ -130,7 +121,7 @@ def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve,
 def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve) -> None:
     deletes = Turn([ToolUse("Bash", {"command": "rm -r ~/.local/state/ralph"})])
     serve(deletes, OVERLOADED)
-    ran = ralph("go", *NO_RETRY)
+    ran = ralph("go", *NO_RETRY, "--sandbox", "off")
     assert ran.code == 75
     assert "go on with" not in ran.stderr
 
@@ -138,13 +129,15 @@ def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve
 # With whom
 
 
-def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_or_0(ralph, serve) -> None:
+def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_or_0(
+    ralph, ralph_here, serve
+) -> None:
     first = serve(HELLO)
     assert ralph("go").code == 0
     before = only_journal(ralph).read_bytes()
     second = serve(HELLO, HELLO)
     for how in (["-c"], ["-c", "--fork-session"]):
-        ran = ralph(*how, "on")
+        ran = ralph_here(*how, "on")
         assert ran.code == 78
         assert first.base_url in ran.last_line
         assert f"--base-url {second.base_url}" in ran.last_line
@@ -174,18 +167,19 @@ def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve) -> None:
     assert ralph("-c", "on").code == 0
 
 
-@pytest.mark.parametrize("name", ["my dir", "caf\udce9"])
-def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_it(ralph, serve, name) -> None:
-    elsewhere, ralph.cwd = ralph.cwd, ralph.cwd / name
+def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_it(
+    ralph, ralph_here, serve
+) -> None:
+    elsewhere, ralph.cwd = ralph.cwd, ralph.cwd / "my caf\udce9"
     ralph.cwd.mkdir()
     serve(HELLO, HELLO)
     assert ralph("go", "--session-id", ID).code == 0
     ralph.cwd = elsewhere
-    ran = ralph("-r", ID, "on")
+    ran = ralph_here("-r", ID, "on")
     assert ran.code == 2
-    program = f'ralph() {{ {shlex.quote(sys.executable)} -m ralph "$@"; }}'
     command = ran.last_line.partition("go on with it there: ")[2]
-    done = ralph.finish(in_bash(ralph, f"{program}; {command} on"))
+    words = subprocess.check_output(["bash", "-c", f"ralph() {{ printf '%s\\0' \"$@\"; }}; {command} on"])
+    done = ralph(*map(os.fsdecode, words.split(b"\0")[:-1]))
     assert done.code == 0, done.stderr
 
 

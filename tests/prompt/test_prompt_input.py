@@ -31,7 +31,7 @@ def found(fd: int, *, prompt: str | None = "review", first_byte_s: float = FIRST
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., None]]:
-    """Closes these at the end: descriptors and sockets."""
+    """Closes these descriptors and sockets after the test."""
     with ExitStack() as stack:
 
         def note(*ends: int | socket.socket) -> None:
@@ -43,14 +43,14 @@ def opened() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def sockets(opened) -> tuple[socket.socket, socket.socket]:
-    """Both ends of a connection: Node gives its children one as standard input."""
+    """Both ends of a connection. Node.js gives such a socket to its children as standard input."""
     pair = socket.socketpair()
     opened(*pair)
     return pair
 
 
 def end_writing(fd: int) -> None:
-    """The number stays taken: the fixture closes it."""
+    """Closes the writing end but keeps its number in use, because the fixture closes it later."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, fd)
     os.close(nothing)
@@ -58,7 +58,7 @@ def end_writing(fd: int) -> None:
 
 @pytest.fixture
 def pipe(opened) -> tuple[int, int]:
-    """A reading end and a writing one."""
+    """The reading end and the writing end of a pipe."""
     ends = os.pipe()
     opened(*ends)
     return ends
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_left_alone_and_that_is_said(tmp_path: Path, open
 
 
 def test_data_that_breaks_off_is_no_prompt(sockets) -> None:
-    """Its rest would be missing unseen."""
+    """Otherwise the rest of the prompt would be missing without notice."""
     its, ours = sockets
     its.sendall(b"unread")  # so that the other side's end is a reset
     ours.sendall(b"part")

@@ -1,4 +1,4 @@
-"""What is text and what is not, and where that is seen."""
+"""Tests which data counts as text, and where in the data a problem is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which instruction files count, in which order, and how much of them."""
+"""Tests which instruction files are used, in which order, and how much of each."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def test_the_nearest_file_is_kept_when_all_do_not_fit(repository) -> None:
     (outer, inner), _ = read_project_instructions(repository / "sub")
     assert (len(inner.text), inner.was_cut) == (1000, False)
     assert (len(outer.text), outer.was_cut) == (MOST_INSTRUCTION_BYTES - 1000, True)
+
+
+def test_a_file_that_finds_no_room_at_all_is_named(repository) -> None:
+    (repository / "CLAUDE.md").write_text("r")
+    (repository / "sub" / "CLAUDE.md").write_text("s" * MOST_INSTRUCTION_BYTES)
+    found, notices = read_project_instructions(repository / "sub")
+    assert [one.path for one in found] == [str(repository / "sub" / "CLAUDE.md")]
+    assert notices == (f"{repository}/CLAUDE.md is left out: nearer instruction files use up 32 KB",)
+    (repository / "CLAUDE.md").write_text("")
+    assert read_project_instructions(repository / "sub")[1] == ()
 
 
 def test_a_cut_inside_a_character_leaves_no_half_of_it(repository) -> None:

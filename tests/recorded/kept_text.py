@@ -1,4 +1,6 @@
-"""A recording as text to be kept and compared: without times, ids, durations, paths, ports, versions and this machine."""
+"""Turns a recording into text that can be kept and compared. Leaves out everything that depends on the run or the
+machine: times, ids, durations, paths, ports and versions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ _MEASURED = {
     "pid",
     "uuid",
 }
-"""Keys whose value is another one at each run."""
+"""Keys whose values differ in each run."""
+_MACHINES_OWN = {"sandbox", "sandbox_protections"}
+"""Keys whose values depend on what the machine's kernel can do."""
+_JOURNALS_OWN = {"crc", "run_bytes"}
+"""Keys that are left out. Their values follow from the bytes of the lines, which depend on paths and times."""
 _PATTERNS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?"), "<time>"),
     (re.compile(r"\b\d+\.\d+ ?s\b"), "<s>"),
@@ -48,20 +54,26 @@ _PATTERNS = (
         re.compile(r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox): .*"),
         r"  <check> \2",
     ),
+    (re.compile(r"\(sandbox: \w+\)$"), "(sandbox: <level>)"),
+    (re.compile(r"^ralph_sandbox_info\{.*\}"), "ralph_sandbox_info{<level>}"),
+    # The sentence for the model depends on the kernel, and is not there without Landlock.
+    (re.compile(r"(\\+n|\n){2}Commands run in a sandbox: [^.]*\."), ""),
     (re.compile(r"^(ralph_\w*seconds\w*(\{.*\})?) \S+$"), r"\1 <seconds>"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
 )
 _LONG = 400
-"""Characters of a system prompt or tool list that is kept by its checksum."""
+"""A system prompt or tool list with at least this many characters is replaced by its checksum."""
 
 
 def text_of(recording: Recording, *, shows_all: bool = False) -> str:
-    """The whole scene."""
+    """The text of the whole recording."""
     return "\n".join(_Writer(recording, shows_all=shows_all).lines()) + "\n"
 
 
 class Plain:
-    """Takes out what is another at each run or on each machine. `sessions`: the ids that get a name each."""
+    """Replaces everything that differs in each run or on each machine. Each of the ids in `sessions` gets a
+    name.
+    """
 
     def __init__(self, directory: Path, servers: Mapping[str, str], sessions: Iterable[str]) -> None:
         self._ids = {session: f"<id {number}>" for number, session in enumerate(sessions, 1)}
@@ -85,7 +97,9 @@ class Plain:
         return re.sub(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])", "<version>", text)
 
     def line(self, line: str) -> str:
-        """A line of output or of a journal; an object is written as compactly as ralph does it."""
+        """A line of output or of a journal. The text says so if an object was not written as compactly as ralph
+        does it.
+        """
         try:
             value = json.loads(line)
         except ValueError:
@@ -98,7 +112,11 @@ class Plain:
     def value(self, value: Any) -> Any:
         match value:
             case dict():
-                return {self.text(key): self._field(key, one) for key, one in value.items() if key != "crc"}
+                return {
+                    self.text(key): self._field(key, one)
+                    for key, one in value.items()
+                    if key not in _JOURNALS_OWN
+                }
             case list():
                 return [self.value(one) for one in value]
             case str():
@@ -109,12 +127,14 @@ class Plain:
     def _field(self, key: str, value: Any) -> Any:
         if key in _MEASURED and not isinstance(value, dict | list) and value is not None:
             return f"<{key}>"
+        if key in _MACHINES_OWN and (isinstance(value, str) or key == "sandbox_protections"):
+            return f"<{key}>"
         if key == "head" and isinstance(value, str):
             return self._head(value)
         return self.value(value)
 
     def _head(self, value: str) -> Any:
-        """The fixed part of requests, as a journal holds it."""
+        """The fixed part of requests, as a journal contains it."""
         try:
             head = json.loads(self.text(value))
         except ValueError:
@@ -127,7 +147,7 @@ class _Writer:
         self._recording = recording
         self._shows_all = shows_all
         self._said: list[Any] = []
-        """Messages of the last request."""
+        """The messages of the last request."""
         self._headers: dict[str, str] = {}
         sessions = [name.rpartition("/")[2].removesuffix(".jsonl") for name in recording.journals]
         self._plain = Plain(recording.directory, recording.servers, sessions)
@@ -194,13 +214,13 @@ class _Writer:
 
 
 def _by_checksum(value: Any) -> Any:
-    """A long value's checksum, or the short value itself."""
+    """The value itself if it is short, otherwise its checksum."""
     text = value if isinstance(value, str) else compact(value)
     return value if len(text) < _LONG else f"<sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
 
 
 def compact(value: Any) -> str:
-    """JSON as ralph writes it."""
+    """The value as JSON, as ralph writes it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -209,7 +229,7 @@ def _quoted(word: str) -> str:
 
 
 def readable(lines: Sequence[str]) -> list[str]:
-    """Each object over several lines, for a diff."""
+    """Splits each object into several lines, for a diff."""
     made: list[str] = []
     for line in lines:
         try:

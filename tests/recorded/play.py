@@ -1,4 +1,6 @@
-"""Plays a scene: whole processes in a directory of their own, against scripted servers. Returns what is to be kept."""
+"""Plays a scene with real processes in a directory of its own, against scripted servers. Returns everything that is
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -32,34 +34,36 @@ _GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": "@0 +0000", "GIT_COMMITTE
 
 @dataclass
 class Played:
-    """One process."""
+    """One process of a scene."""
 
     words: Sequence[str]
     code: int
     stdout: str
     stderr: str
     requests: list[tuple[str, RecordedRequest]]
-    """With the server's name."""
+    """The requests, each with the name of the server that received it."""
 
 
 @dataclass
 class Recording:
-    """One scene. Paths in `files` are told from the scene's directory."""
+    """One played scene. Paths in `files` are relative to the scene's directory."""
 
     directory: Path
     servers: Mapping[str, str]
-    """Their URLs by name."""
+    """The URL of each server by its name."""
     runs: list[Played] = field(default_factory=list)
     journals: dict[str, bytes] = field(default_factory=dict)
-    """In the order in which they were begun."""
+    """The journals in the order in which they were begun."""
     loops: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     history: str = ""
-    """The commits of a checkout, newest first."""
+    """The commits of a git checkout, the newest first."""
 
 
 def play(scene: Scene) -> Recording:
-    """Every run of the scene, in order. Its directory has a name of one length, as limits are counted in bytes."""
+    """Plays all runs of a scene in order. The name of the directory always has the same length, because ralph
+    limits texts by their size in bytes.
+    """
     directory = Path(tempfile.mkdtemp(prefix="ralph-recorded-", dir="/tmp"))
     try:
         with _Stage(directory, scene) as stage:
@@ -71,7 +75,7 @@ def play(scene: Scene) -> Recording:
 
 
 class _Stage:
-    """A directory with a home, a place to work and two servers."""
+    """A directory with a home directory, a working directory and two servers."""
 
     def __init__(self, directory: Path, scene: Scene) -> None:
         self.directory = directory
@@ -140,7 +144,7 @@ class _Stage:
     def start(
         self, words: Sequence[str], stdin: int, stdout: Path, stderr: Path | None = None, **more: str | None
     ) -> subprocess.Popen[bytes]:
-        """`ralph` with these words. Its output goes into files, so that nobody need read it meanwhile."""
+        """Starts `ralph` with these words. Its output goes into files, so that nobody has to read it meanwhile."""
         environment = {name: value for name, value in {**self.environment, **more}.items() if value}
         environment = {name: value.replace("{work}", str(self.work)) for name, value in environment.items()}
         out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -208,7 +212,7 @@ class _Stage:
             time.sleep(0.005)
 
     def _new_requests(self) -> list[tuple[str, RecordedRequest]]:
-        """What came since the last run, in the order of its arrival."""
+        """The requests since the last run, in the order in which they arrived."""
         found = []
         for name, server in (("main", self._main), ("spare", self._spare)):
             requests = server.requests
@@ -231,7 +235,9 @@ class _Stage:
         return made
 
     def _new_files(self) -> Iterator[tuple[str, bytes]]:
-        """What lies in the scene's directory at the end but was not put there by the scene; git's own and state apart."""
+        """Yields the files in the scene's directory that the scene did not put there or that have changed. Leaves
+        out git's own files and ralph's state.
+        """
         untouched = {"notes.txt": b"one\ntwo\nthree\n", "pixel.png": PIXEL}
         given = {
             name: text.encode() if isinstance(text, str) else text for name, text in self._scene.files.items()
@@ -252,7 +258,7 @@ class _Stage:
 
 
 def _count_of(out: Path, fields: Mapping[str, Any]) -> int:
-    """Whole lines so far that have these fields."""
+    """The number of complete lines so far that have these fields."""
     count = 0
     for line in out.read_bytes().split(b"\n")[:-1]:
         with suppress(ValueError):

@@ -1,6 +1,7 @@
-"""Journals as bytes: recorded ones are kept with a made-up directory, and set into a real one to be resumed.
+"""Changes the directory in journals. Recorded journals contain a made-up directory, which is replaced by a real one
+before they are resumed.
 
-Written apart from ralph's own reader, which is what they are to prove.
+This code does not use ralph's own reader, because the journals are to test it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from pathlib import Path
 OWN = Path(__file__).parent / "journals"
 OLDER = Path(__file__).parents[1] / "journals"
 MADE_UP = "/home/user/project"
-"""The working directory in all of them."""
+"""The working directory in all recorded journals."""
 _CHECKSUM = b',"crc":"'
 _LONG_SLEEP = b"sleep 300"
-"""A command that was stopped runs again where the record of its beginning is cut off."""
+"""A command that was stopped while it was recorded. If the record of its beginning is cut off, a resumed run starts
+it again.
+"""
 _ENDPOINT = re.compile(rb"http://127\.0\.0\.1:\d+")
 
 
 def recorded_journals() -> dict[str, bytes]:
-    """By name: those that `tests/journals` keeps, of older formats too, and those of the scenes."""
+    """The journals in `tests/journals`, which have older formats too, and those of the scenes, by name."""
     found = {f"older/{path.stem}": path.read_bytes() for path in sorted(OLDER.glob("*.jsonl"))}
     return found | {path.stem: path.read_bytes() for path in sorted(OWN.glob("*.jsonl"))}
 
 
 def moved(journal: bytes, old: str, new: str, base_url: str) -> bytes:
-    """A journal of the directory `new`, whose targets are all at `base_url`."""
+    """The journal with the directory `new` instead of `old`, and with `base_url` as the address of all targets."""
     return b"".join(map(_with_checksum, _replaced(journal, old, new, base_url)))
 
 
@@ -42,5 +45,5 @@ def _with_checksum(line: bytes) -> bytes:
 
 
 def kinds(journal: bytes) -> list[str]:
-    """Of its records."""
+    """The kinds of the journal's records, in order."""
     return [json.loads(line)["kind"] for line in journal.splitlines()]

@@ -1,7 +1,7 @@
-"""`python -m tests.recorded.record [NAME...]`: plays the scenes (all, or these) and keeps what came.
+"""Plays the scenes (all, or the named ones) and records what they do: `python -m tests.recorded.record [NAME...]`.
 
-It overwrites what is kept: look at the difference before you commit it. Journals alone are kept for ever: one that is
-there is not touched.
+It overwrites earlier recordings, so look at the difference before you commit it. Only journals are kept for ever:
+an existing journal is not changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ JOURNALS_OF = (
 
 
 def main(names: list[str]) -> None:
-    """Record these scenes."""
+    """Records these scenes."""
     KEPT.mkdir(exist_ok=True)
     for name in names or SCENES:
         scene = SCENES[name]
@@ -59,7 +59,7 @@ def main(names: list[str]) -> None:
 
 
 def keep_journals(name: str, recording: Recording) -> None:
-    """Those that are not there yet."""
+    """Writes the scene's journals that do not exist yet."""
     OWN.mkdir(exist_ok=True)
     for number, journal in enumerate(recording.journals.values(), 1):
         path = OWN / f"{name}-{number}.jsonl"
@@ -69,7 +69,9 @@ def keep_journals(name: str, recording: Recording) -> None:
 
 
 def still_cooling(journal: bytes) -> bytes:
-    """A journal whose cooldowns that have not ended by now will not end while anybody tests."""
+    """The journal with all cooldowns that have not ended yet moved by a century, so that they do not end before a
+    test.
+    """
     now = datetime.now(UTC).isoformat().encode()
 
     def later(found: re.Match[bytes]) -> bytes:

@@ -1,6 +1,7 @@
-"""What ralph does with a journal that ends at any of its records: the tools that run, the records, the next request.
+"""Makes a table of what ralph does with a journal that ends at any of its records: the tools that run, the new
+records and the next request.
 
-`python -m tests.recorded.resume_table` makes the table anew. Each row is one process of ralph's, forked.
+`python -m tests.recorded.resume_table` makes the table anew. Each row is one forked process of ralph.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ model = "sonnet"
 base_url = "{url}"
 """
 _SAMPLED = 12
-"""Of the rows one in so many is compared by the suite."""
+"""The test suite compares every twelfth row."""
 _NUMBERED = re.compile(r"\b(req|msg)_mock_\d+")
-"""Ids of answers: one server answers all rows."""
+"""Ids of answers. They are replaced because one server answers all rows."""
 _EVENTS_LEFT_OUT = 3
-"""Of the cuts behind an event, which change nothing of the state, only every so many is made."""
+"""Only every third cut behind an event is made, because an event does not change the state."""
 _SHOWN = 160
 
 
 def sample() -> list[dict[str, Any]]:
-    """The rows that the suite compares; all where RALPH_RESUME_TABLE is `all`."""
+    """The rows that the test suite compares. If RALPH_RESUME_TABLE is `all`, these are all rows."""
     rows = [json.loads(line) for line in TABLE.read_text().splitlines()]
     every = 1 if os.environ.get("RALPH_RESUME_TABLE") == "all" else _SAMPLED
     return [row for number, row in enumerate(rows) if number % every == 0]
@@ -58,18 +59,20 @@ def sample() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cut:
-    """One row: the journal's first `records` records, in a directory as `state` says."""
+    """One row: a journal's first `records` records, in a directory whose files are as `state` says."""
 
     journal: str
     records: int
     last: str
-    """The kind of the last of them."""
+    """The kind of the last record."""
     state: str = "untouched"
-    """`done`, `changed`: what a file tool's interrupted intent finds in its file."""
+    """The state of the file that an interrupted file tool was to change: `untouched`, `done` (the change was made)
+    or `changed` (something else changed it).
+    """
 
 
 def cuts(name: str, journal: bytes) -> Iterator[Cut]:
-    """Every cut that is made of a journal."""
+    """All cuts of one journal."""
     events = 0
     lines = journal.splitlines()
     for number, kind in enumerate(kinds(journal), 1):
@@ -84,7 +87,7 @@ def cuts(name: str, journal: bytes) -> Iterator[Cut]:
 
 
 class Desk:
-    """A directory with a server, where one cut after the other is resumed."""
+    """A directory and a server with which cuts are resumed one after the other."""
 
     def __init__(self, directory: Path, api: MockApi) -> None:
         self._directory = directory
@@ -93,7 +96,9 @@ class Desk:
         self._sessions = directory / "sessions" / "work"
 
     def row(self, cut: Cut, journal: bytes) -> dict[str, Any]:
-        """What came of it. A session that is completed is then given a prompt."""
+        """Resumes one cut and returns its row. If the session is already completed, resumes it with a new
+        prompt.
+        """
         here = moved(journal, MADE_UP, str(self._work), self._api.base_url)
         lines = here.splitlines(keepends=True)
         self._lay_out(lines, cut)
@@ -145,6 +150,10 @@ class Desk:
     def _resume(self, session: str, prompt: list[str]) -> tuple[int, str]:
         out, err = self._directory / "out", self._directory / "err"
         words = ["-r", session, *prompt, "-q", "--session-dir", str(self._directory / "sessions")]
+        # Some commands kill the process that supervises them.
+        own = self._directory / ".config" / "ralph" / "config.toml"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text("sandbox.mode = 'off'\n")
         config = self._directory / "config.toml"
         targets = _target_names(self._sessions / f"{session}.jsonl")
         if len(targets) > 1:
@@ -190,7 +199,9 @@ class Desk:
 
 
 def _content_after(lines: list[bytes], call_id: str) -> str:
-    """What a `Write`, or the `Edit` of notes.txt that all scenes make, leaves."""
+    """The content of a file after this `Write`, or after this `Edit` of notes.txt, the only file that the scenes
+    edit.
+    """
     for line in reversed(lines):
         record = json.loads(line)
         if record["kind"] == "assistant":
@@ -205,7 +216,9 @@ def _content_after(lines: list[bytes], call_id: str) -> str:
 
 
 def _target_names(journal: Path) -> list[str]:
-    """The targets that it names, the first one first; one name where there was one."""
+    """The names of the targets in a journal, the first target first. The list has one name if there was only one
+    target.
+    """
     names: list[str] = []
     for line in journal.read_bytes().splitlines():
         record = json.loads(line)
@@ -217,7 +230,7 @@ def _target_names(journal: Path) -> list[str]:
 
 @contextmanager
 def desk() -> Iterator[Desk]:
-    """Where cuts are resumed."""
+    """Makes a `Desk`, and removes its directory afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="ralph-resumed-", dir="/tmp"))
     (directory / "tmp").mkdir()
     try:
@@ -228,7 +241,7 @@ def desk() -> Iterator[Desk]:
 
 
 def main() -> None:
-    """Make the table."""
+    """Makes the table."""
     with desk() as made, TABLE.open("w") as table:
         for name, journal in recorded_journals().items():
             for cut in cuts(name, journal):

@@ -1,4 +1,4 @@
-"""What a scene is made of: some runs of ralph, one after the other, and what a server answers them."""
+"""The parts of a scene: some runs of ralph, one after the other, and the answers of the servers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence  # noqa: TC003 - a dataclass shows
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ralph.mock_api import Playable  # noqa: TC001 - as above
+from ralph.mock_api import Playable  # noqa: TC001 - a dataclass shows its types
 
 
 @dataclass(frozen=True)
 class Say:
-    """A line that a driver writes."""
+    """The driver writes a line."""
 
     line: Mapping[str, Any] | str
-    """A string is sent as it is."""
+    """The object to send. A string is sent as it is."""
 
 
 @dataclass(frozen=True)
 class Await:
-    """A line that a driver waits for: the `nth` that has these fields, those of `response` and `event` included."""
+    """The driver waits for the `nth` line that has these fields. Fields of `response` and `event` count too."""
 
     fields: Mapping[str, Any]
     nth: int = 1
@@ -27,21 +27,21 @@ class Await:
 
 @dataclass(frozen=True)
 class AwaitRequest:
-    """Wait until the scene's first server has had so many requests."""
+    """The driver waits until the scene's first server has received this number of requests."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class AwaitFile:
-    """Wait until a file is there, named from the working directory."""
+    """The driver waits until a file exists. The path is relative to the working directory."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Send:
-    """A signal."""
+    """The driver sends a signal to ralph."""
 
     name: Literal["SIGINT", "SIGTERM", "SIGHUP"]
 
@@ -51,17 +51,17 @@ Action = Say | Await | AwaitRequest | AwaitFile | Send
 
 @dataclass(frozen=True)
 class Run:
-    """One process: `ralph` with these words. `sh FILE` runs that file instead, and nothing of it is kept."""
+    """One process: `ralph` with these words. `sh FILE` runs that file instead, and its output is not recorded."""
 
     words: Sequence[str]
     stdin: bytes | None = None
-    """None: /dev/null, or a pipe where there are actions."""
+    """The standard input. None means /dev/null, or a pipe if there are actions."""
     actions: Sequence[Action] = ()
-    """Done while it runs; then its standard input is closed."""
+    """The driver's actions while the process runs. Afterwards the driver closes the standard input."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """None: the variable is taken out."""
+    """Environment variables to set. None removes a variable."""
     combined: bool = False
-    """Standard error goes where standard output goes."""
+    """Whether standard error goes to the same file as standard output."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,16 @@ class Scene:
     name: str
     runs: Sequence[Run]
     answers: Sequence[Playable] = ()
-    """Of all runs, in order."""
+    """The answers to the requests of all runs, in order."""
     files: Mapping[str, str | bytes] = field(default_factory=dict)
-    """In the working directory, beside those of every scene. `../home/x` is in the home directory; `-> x` makes a link."""
+    """Files in the working directory, besides those of every scene. `../home/x` is in the home directory, and the
+    content `-> x` makes a link.
+    """
     spare: Sequence[Playable] = ()
-    """Of a second server, which only a target of the settings names."""
+    """The answers of a second server, which is used only if the settings name it as a target."""
     settings: str = ""
-    """The user's file. `{main}` and `{spare}` as above."""
+    """The user's settings file. `{main}` and `{spare}` stand for the addresses of the servers."""
     is_checkout: bool = False
-    """The working directory is a git checkout with one commit."""
+    """Whether the working directory is a git checkout with one commit."""
     shows_all: bool = False
-    """System prompts and tool lists are kept whole, elsewhere by their checksum."""
+    """Whether system prompts and tool lists are recorded in full instead of by their checksums."""

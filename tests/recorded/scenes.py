@@ -1,4 +1,4 @@
-"""The scenes: breadth first, one subject each, none that waits for more than a second."""
+"""The recorded scenes. Each has one subject, and none waits for more than a second."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ PIXEL = base64.b64decode(
 )
 THOUGHT = Thinking("Hm, 世界? Let me look.", signature="c2lnbmF0dXJl")
 KILL_RALPH = "of() { sed -n 's/^PPid:[^0-9]*//p' /proc/$1/status; }; kill -9 $(of $(of $PPID)); sleep 30"
-"""Ends the ralph that runs it: the command's launcher and the supervisor stand between the two."""
+"""A command that kills the ralph that runs it. Its launcher and the supervisor are the processes between the
+two.
+"""
 FULL = {"input_tokens": 900_000, "output_tokens": 50}
 SCHEMA = '{"type": "object", "properties": {"lines": {"type": "integer"}}, "required": ["lines"]}'
 UUID = "3f2a9c1e-0000-4000-8000-000000000001"
 
 
 def quickly(retries: int = 4, base_delay_s: float = 0.01) -> str:
-    """Settings of a retry that hardly waits. Where targets cool down meanwhile it waits longer than a slow machine takes."""
+    """Settings with short retry waits. Scenes in which a target cools down need a longer wait than a slow machine
+    takes for a step.
+    """
     return f"[retry]\npolicy = 'custom'\nbase_delay_s = {base_delay_s}\nmax_retries = {retries}\n"
 
 
@@ -44,7 +48,7 @@ def user(text: str | list[dict[str, Any]]) -> Say:
 
 
 def ask(subtype: str, request_id: str, **fields: Any) -> tuple[Say, Await]:
-    """A control request, and its response."""
+    """A control request, and the wait for its response."""
     request = {"subtype": subtype, **fields}
     line = {"type": "control_request", "request_id": request_id, "request": request}
     return Say(line), Await({"type": "control_response", "request_id": request_id})
@@ -409,7 +413,11 @@ FAULTS = (
 TURNS = (
     Scene(
         "compaction",
-        [Run(["Look around,\n\n  then change `something`.", *STREAM]), Run(["--continue", "Go on."])],
+        # Without the sentence about the sandbox, because the size of the context would depend on the machine.
+        [
+            Run(["Look around,\n\n  then change `something`.", *STREAM, "--sandbox", "off"]),
+            Run(["--continue", "Go on.", "--sandbox", "off"]),
+        ],
         [
             Turn([THOUGHT, ToolUse(*READ), ToolUse(*WRITE)], usage=FULL),
             Turn("The notes are read, new.txt is written."),
@@ -422,7 +430,7 @@ TURNS = (
     ),
     Scene(
         "compaction-on-overflow",
-        [Run(["Go.", *STREAM])],
+        [Run(["Go.", *STREAM, "--sandbox", "off"])],
         [
             bash("seq 300"),
             Fault(status=400, message="prompt is too long: 1001000 tokens > 1000000 maximum"),
@@ -542,7 +550,7 @@ TURNS = (
 SESSIONS = (
     Scene(
         "killed-and-resumed",
-        [Run(["Go on until told."]), Run(["--continue", *STREAM])],
+        [Run(["Go on until told.", "--sandbox", "off"]), Run(["--continue", "--sandbox", "off", *STREAM])],
         [
             Turn(
                 [

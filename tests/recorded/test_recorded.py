@@ -1,4 +1,6 @@
-"""Every scene ends as it was recorded: streams, exit codes, requests, journals, a loop's record, the files left."""
+"""Every scene must do what was recorded: output, exit codes, requests, journals, a loop's record, and files that
+are left.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def test_every_recording_has_its_scene() -> None:
 
 
 def difference(name: str, kept: str, came: str) -> str:
-    """For people, each object over several lines."""
+    """The difference as text for people, with each object over several lines."""
     lines = list(
         difflib.unified_diff(
             readable(kept.splitlines()), readable(came.splitlines()), "recorded", "now", lineterm="", n=4

@@ -1,4 +1,6 @@
-"""A journal cut behind any record leads to the same tools, records and requests as it did when the table was made."""
+"""A journal that is cut behind any record must lead to the same tools, records and requests as when the table was
+made.
+"""
 
 from __future__ import annotations
 

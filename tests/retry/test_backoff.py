@@ -1,4 +1,4 @@
-"""The schedules, number by number, and what a server's wish does to them."""
+"""The retry schedules, wait by wait, and how the wait that a server asks for changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chain is closed once, whatever ends it."""
+"""A chain of retries must be closed exactly once, whatever ends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUCCEEDED = ModelFallbackSucceeded("spare", 1, 2)
 
 
 class Deaf(RecordingEvents):
-    """Cannot be told of one event."""
+    """A sink that raises OSError for one event."""
 
     def __init__(self, event: Event) -> None:
         super().__init__()

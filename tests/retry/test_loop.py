@@ -1,4 +1,6 @@
-"""The flat loop: how often it asks, how long it waits, what it says, and that it always closes its chain."""
+"""The retry loop: how often it asks, how long it waits, which events it emits, and that it always closes its
+chain.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ CONVERSATION = Conversation.start(roster_of().first_shape).plus(user_message("hi
 
 
 class Try:
-    """One use of the retry loop against a script."""
+    """One use of the retry loop with scripted answers."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Try:
         return send_with_retry(CONVERSATION, self.site, TurnRequests(turn))
 
     def told(self) -> list[Event]:
-        """Without what the journal alone keeps."""
+        """The events, without those that only the journal records."""
         return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
 
     def errors(self) -> list[str]:

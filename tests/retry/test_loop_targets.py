@@ -1,4 +1,6 @@
-"""The flat loop with several targets and keys: what it asks, what it tells in which order, and how a chain ends."""
+"""The retry loop with several targets and keys: whom it asks, which events it emits in which order, and how a chain
+ends.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def wishing(seconds: float, status: int = 529) -> HttpError:
 
 
 def with_keys(*key_counts: int, **options: Any) -> Roster:
-    """Targets a, b, c with so many keys: A_KEY_0 holds secret-a-0."""
+    """Targets a, b and c with these numbers of keys. The variable A_KEY_0 contains secret-a-0."""
     targets = [
         Target(
             name,
@@ -88,7 +90,7 @@ def with_keys(*key_counts: int, **options: Any) -> Roster:
 
 
 class Asking:
-    """Turns of a run against a script, one use of the loop each."""
+    """Turns of a run with scripted answers. Each is one use of the retry loop."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class Asking:
 
     @property
     def told(self) -> list[Event]:
-        """Without what the journal alone keeps."""
+        """The events, without those that only the journal records."""
         return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
 
     @property
@@ -256,7 +258,7 @@ def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_f
     ],
 )
 def test_a_model_that_was_wished_for_takes_the_place_of_the_first(strategy, models, wishes, asked) -> None:
-    """The model that a driver leaves is no fallback that anybody asked for."""
+    """A driver that replaces a model has not asked for the old model as a fallback."""
     roster = roster_of(*models, strategy=strategy, can_grow=True)
     for wish in wishes:
         roster.prefer(wish)
@@ -408,7 +410,7 @@ def test_every_turn_closes_what_it_opened_whatever_fails(
 @every_row(
     ("errors", "policy", "ends_with", "outcome"),
     [
-        # What asking again would mend is what the end is about: whoever waits may go on.
+        # The run ends with the error that passes with time, because waiting can help then.
         ([DOWN, REFUSED], off(), DOWN, Outcome.API_UNAVAILABLE),
         ([REFUSED, DOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
         ([DOWN, UNKNOWN], off(), DOWN, Outcome.API_UNAVAILABLE),
@@ -480,7 +482,7 @@ def test_no_wait_reaches_past_the_time_limit_with_several_targets_either(run_end
 
 
 class Recovering:
-    """Everybody is down until a moment, on the run's clock."""
+    """A client whose targets all fail until a moment on the run's clock."""
 
     def __init__(self, waiter: FakeWaiter, until_s: float, error: AgentError) -> None:
         self._waiter = waiter
@@ -489,7 +491,7 @@ class Recovering:
         self.calls = 0
 
     def describe_model(self, _target: Target, _key: int) -> None:
-        """It says nothing."""
+        """There is no description of any model."""
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.calls += 1
@@ -499,7 +501,7 @@ class Recovering:
 
 
 class Night:
-    """A whole run under `patient`."""
+    """A whole run with the `patient` policy."""
 
     def __init__(self, roster: Roster, until_s: float, error: AgentError) -> None:
         self.waiter = FakeWaiter()

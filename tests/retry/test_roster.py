@@ -1,4 +1,6 @@
-"""What is known of the target that is asked next: its window, how full it is, how long its answer may get."""
+"""Tests what ralph knows of the target that is asked next: its window, how full that is, and how long its answer
+may be.
+"""
 
 from __future__ import annotations
 

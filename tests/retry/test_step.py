@@ -1,4 +1,6 @@
-"""The pure step of the retry loop: state and error -> decision and events; and promises that span several steps."""
+"""The pure step of the retry loop, from state and error to decision and events, and promises about several
+steps.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def target(name: str, keys: int = 1, price: Price | None = None) -> Target:
 
 
 def asking(*key_counts: int) -> RetryState:
-    """The first request of a chain is at work."""
+    """The state while the first request of a chain is being sent."""
     targets = tuple(target(name, keys) for name, keys in zip("abc", key_counts, strict=False))
     state, events = begin_chain(TargetsState(), Rules(key_counts), targets, turn=1, attempts=0, now_s=0.0)
     assert events == ()
@@ -86,7 +88,9 @@ def asking(*key_counts: int) -> RetryState:
 
 
 def after(state: RetryState, *errors: AgentError) -> RetryState:
-    """The next request is at work; each retry was waited for, and requests take no time."""
+    """The state while the request after these errors is being sent. Retries were waited for, and requests take no
+    time.
+    """
     for error in errors:
         moment = Moment(state.waited_s, standard())
         state, decision, _ = step(state, error, classify_error(error), moment)
@@ -201,7 +205,7 @@ def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> No
 
 
 class Chain:
-    """One use of the call site against a script, with a budget."""
+    """One chain of retries with scripted answers and a budget."""
 
     def __init__(self, roster: Roster, *script: Answer | BaseException, budget: Budget | None = None) -> None:
         self.client = ScriptedClient(script)
@@ -236,7 +240,9 @@ def test_x_should_retry_over_a_400_cools_its_target_down_and_asks_the_next() -> 
 
 
 def test_max_tokens_stay_fixed_within_a_chain_and_a_retry_that_cannot_be_paid_so_is_not_made() -> None:
-    """$6,000 at $1 a token: the first answer may have 6,000. It breaks after 1,500: a retry of 4,500 is another request."""
+    """At $1 a token, $6,000 allow an answer of 6,000 tokens. The answer breaks off after 1,500, and a retry with
+    only 4,500 would be another request.
+    """
     roster = Roster([target("a", price=Price(0.0, 1_000_000.0, 0.0, 0.0, 0.0))], system="Be good.")
     cut = StreamTransient("cut")
     cut.tokens = TokenUsage(output=1_500)
@@ -249,7 +255,9 @@ def test_max_tokens_stay_fixed_within_a_chain_and_a_retry_that_cannot_be_paid_so
 
 
 def test_the_longest_answer_is_that_of_the_first_request_whatever_the_roster_has_learned_since() -> None:
-    """A window that is learned within a chain would shorten the answer: the next chain has it, this one does not."""
+    """A smaller window that is learned within a chain would shorten the answer. It must count only from the next
+    chain on.
+    """
     roster = Roster([target("a")], system="Be good.")
 
     class Learning(ScriptedClient):
@@ -291,7 +299,7 @@ def test_an_answer_clears_the_cooldown_of_whoever_gave_it_and_of_nobody_else() -
 
 
 def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
-    """Whoever is killed in the wait leaves it behind: the record stands before the retry is announced."""
+    """The record is written before the retry is announced, so that it survives a kill during the wait."""
     roster = roster_of("a", "b")
     journal, waiter = FakeJournal.of_run(roster.first_shape), FakeWaiter(interrupt_at_s=1.0)
     run = Run(

@@ -1,4 +1,4 @@
-"""Choosing among targets and keys: every kind of failure, both strategies, and the rules that always hold."""
+"""The choice among targets and keys: every kind of failure, both strategies, and rules that always hold."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def limited(requested_s: float) -> Failure:
 
 
 class Choosing:
-    """A run's choices, one after the other. Every call takes a tenth of a second."""
+    """The choices of a run, one after the other. Every call takes a tenth of a second."""
 
     def __init__(self, *key_counts: int, policy: RetryPolicy | None = None, **rules: object) -> None:
         self.rules = Rules(key_counts, **rules)  # type: ignore[arg-type]
@@ -96,8 +96,8 @@ class Choosing:
 
 STAYS, NEXT_KEY, NEXT_TARGET, ENDS = "same after a wait", "next key", "next target", "ends"
 
-# Kind, transient, of the key -> with one route; one target of two keys; two targets of one; two of two (fallback,
-# round_robin).
+# A failure, and what follows it with one key, with one target of two keys, with two targets of one key each, and with
+# two targets of two keys each (fallback, then round_robin).
 TABLE = [
     (RATE_LIMIT, STAYS, NEXT_KEY, NEXT_TARGET, NEXT_KEY, NEXT_TARGET),
     (OVERLOADED, STAYS, STAYS, NEXT_TARGET, NEXT_TARGET, NEXT_TARGET),
@@ -219,7 +219,7 @@ def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
 def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
     strategy, wishes, wait_s, from_server
 ) -> None:
-    """Within 1 and 60 s; a wait that the bounds have made is no server's wish."""
+    """The wait is between 1 and 60 s. A wait that one of these bounds has changed is not called the server's."""
     run = Choosing(1, 1, strategy=strategy)
     failures = [replace(RATE_LIMIT, requested_s=requested_s) for requested_s in wishes]
     assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
@@ -459,7 +459,7 @@ POLICIES = st.sampled_from([standard(), off(), patient(), custom(3, 0.5, 50), cu
 
 
 class Watched(Choosing):
-    """Checks what always holds, from what was asked and answered alone."""
+    """Checks the rules that always hold, only from the requests and their results."""
 
     def turn(self) -> Watched:
         super().turn()

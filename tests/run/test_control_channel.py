@@ -1,4 +1,4 @@
-"""Lines out of real pipes: whole, in order, bounded, and an end that is told."""
+"""Lines from real pipes arrive complete, in order and within limits, and the end of the input is reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class QueueMailbox:
         return items
 
     def take_all(self, channel: ControlChannel) -> list[Item]:
-        """Up to the end of the input, the end included."""
+        """The lines up to the end of the input, and this end."""
         items: list[Item] = []
         while not items or not isinstance(items[-1], EndOfInput):
             items.append(self.take())
@@ -138,7 +138,7 @@ def test_a_line_that_is_too_long_is_dropped_to_its_end_and_told_at_once(mailbox,
 
 
 def test_a_driver_is_made_to_wait_while_too_much_is_unread(mailbox, pipe) -> None:
-    """Memory is bounded whatever it sends; what is acknowledged makes room, and nothing is lost."""
+    """The memory is limited, whatever a driver sends. Acknowledged lines make room, and no line is lost."""
     read_fd, write_fd = pipe
     channel = reading(mailbox, read_fd, longest_line_bytes=1000, most_unread_bytes=4000)
     lines = [bytes([65 + number % 26]) * 1000 for number in range(400)]

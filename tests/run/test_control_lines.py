@@ -1,4 +1,4 @@
-"""What a driver's line means: every line means something, and what is wrong with it is said."""
+"""The meaning of a driver's lines. Every wrong line gets an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_data_of_another_kind_than_it_says_is_refused_at_the_door(media_type) ->
 
 
 def test_of_a_block_only_what_the_api_needs_is_kept() -> None:
-    """A driver's cache markers would come on top of ralph's own, and the API allows four."""
+    """A driver's cache markers would be added to ralph's own, and the API allows only four."""
     mark = {"cache_control": {"type": "ephemeral"}}
     line = user([{**text("hi"), **mark}, {"type": "image", "source": {**SOURCE, "name": "x"}, **mark}])
     assert parsed(line) == UserMessage((text("hi"), IMAGE))
@@ -109,7 +109,7 @@ def test_a_request_is_its_id_its_subtype_and_the_rest() -> None:
 
 
 def test_every_type_that_a_line_becomes_can_be_decoded() -> None:
-    """A field whose type is imported for the type checker alone would be found out by a driver's first line."""
+    """If a field's type were imported only for the type checker, a driver's first line would raise an error."""
     for kind in (UserLine, RequestLine, *get_args(Request)):
         Decoder(kind)
     assert [kind.__struct_config__.tag for kind in get_args(Request)] == [
@@ -214,7 +214,7 @@ def test_a_request_id_that_can_be_read_is_kept(line, reason) -> None:
 
 
 def nested(depth: int) -> bytes:
-    """A request that holds lists within lists, `depth` levels in all."""
+    """A request that contains lists within lists, with `depth` levels in total."""
     inner = b"[" * (depth - 2) + b"]" * (depth - 2)
     return (
         b'{"type":"control_request","request_id":"r1","request":{"subtype":"interrupt","deep":'

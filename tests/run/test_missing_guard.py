@@ -1,4 +1,4 @@
-"""Which guard is missing, and for how long."""
+"""Tests which safeguard of a driver is missing, and for how long."""
 
 from __future__ import annotations
 

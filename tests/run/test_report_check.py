@@ -1,4 +1,6 @@
-"""The check of a report in a process of its own: the same verdict, and no schema that keeps the run."""
+"""The check of a report in a process of its own: it gives the same result, and no schema can make the run wait for
+ever.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's schema: what is refused and why, and that reports are checked by it as jsonschema would alone."""
+"""A user's schema: what is refused and why. Reports are checked as jsonschema alone would check them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
 
 def fault(schema: Any, cwd: Path | str = "/") -> str:
-    """A name or text as it is; anything else as JSON."""
+    """The error message for this schema. A string is used as it is, anything else as JSON."""
     with pytest.raises(ValueError, match=r".") as caught:
         read_schema(schema if isinstance(schema, str) else json.dumps(schema), cwd)
     (line,) = str(caught.value).splitlines()
@@ -38,7 +38,7 @@ def fault(schema: Any, cwd: Path | str = "/") -> str:
 
 
 def problems(schema: dict[str, Any], payload: Any) -> list[str]:
-    """After the way that a schema goes: text, tool, journal, checker."""
+    """The problems of a payload, after the schema has passed through text, tool definition, journal and checker."""
     tool = report_tool(read_schema(json.dumps(schema), "/"))
     recorded = json.loads(json.dumps(tool.input_schema))
     return list(validator_of(recorded)({"status": "success", "summary": "s", "payload": payload}))
@@ -109,7 +109,7 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
         ("pipe/x", "cannot read pipe/x: Not a directory"),
         ("x" * 5000, f"cannot read {'x' * 200}...: File name too long"),
         ("a\nb", 'cannot read "a\\nb": no such file (and a schema as text begins with {)'),
-        ("a\0b", 'cannot read "a\\u0000b": embedded null byte'),
+        ("a\0b", 'cannot read "a\\u0000b": a path cannot contain a NUL byte'),
     ]:
         assert fault(name, tmp_path) == line
     with pytest.raises(ValueError, match="pipe is no file"):

@@ -1,4 +1,6 @@
-"""What a session's journal holds beside the conversation: noted while it is open, and in the task it belongs to."""
+"""Records of a session's journal beside the conversation: they are written while the journal is open, in the task
+to which they belong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A driver's lines: each request answered once and in order, and nothing raised where nobody could catch it."""
+"""A driver's lines: each request is answered once and in order, and no exception is raised where nobody could catch
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a driver sends, in whatever state: the answers and the state are those of a simple model."""
+"""Whatever a driver sends in whatever state, the responses and the state must be those of a simple model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STOPS = {
 
 @dataclass
 class Model:
-    """What a driver may rely on, said as simply as it can be."""
+    """The promises to a driver, in the simplest form."""
 
     is_working: bool = False
     has_raised: bool = False
@@ -63,12 +63,12 @@ class Model:
     is_guarded: bool = False
     is_in_plan: bool = False
     lacks_mode: bool = False
-    """A mode was asked for that ralph does not have, and none that is tighter is in force."""
+    """Whether the driver has asked for a mode that ralph does not have, and no stricter mode is in force."""
     turn: int = 0
     queue: deque[str] = field(default_factory=deque)
 
     def answer(self, subtype: str, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """None: an error."""
+        """The content of the response, or None for an error."""
         match subtype, fields.get("model", fields.get("enabled")):
             case "initialize", _:
                 self.is_guarded |= bool(fields.get("hooks"))
@@ -104,7 +104,7 @@ class Model:
         }
 
     def stops(self, subtype: str, *, was_refused: bool) -> bool:
-        """Whether the answer just given is followed by a stop."""
+        """Whether a stop follows the response that was just sent."""
         is_stopping = self.is_working and (
             subtype == "interrupt"
             or (subtype == "abort_retry" and self.is_retrying)

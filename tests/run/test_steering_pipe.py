@@ -1,4 +1,4 @@
-"""A driver at the other end of a real pipe: read by the channel, taken in the waits of a run."""
+"""A driver at the other end of a real pipe, whose lines are handled during the waits of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pipe:
-    """A real driver's pipe, read by a real channel into a real waiter."""
+    """The pipe of a driver, with a real channel and a real waiter."""
 
     waiter: InboxWaiter
     steering: Steering
@@ -43,7 +43,7 @@ class Pipe:
         self.write_fd = -1
 
     def wait_until_answered(self, number: int) -> None:
-        """Waits for something else meanwhile, as a run at work does."""
+        """Waits for something else until this number of responses was sent, as a working run does."""
         while len(self.responses) < number:
             self.waiter.sleep(0.005, waiting_for="a tool")
 
@@ -127,7 +127,7 @@ def test_an_idle_run_answers_and_says_what_it_waits_for(driver) -> None:
 
 
 def test_more_lines_than_the_channel_keeps_are_all_answered_while_a_tool_runs(driver) -> None:
-    """Each line that was handled makes room for another: the bound here is some three of them."""
+    """Each handled line makes room for another one. There is room for about three lines here."""
     driver.steering.begin_work()
     driver.send(*(request("initialize", f"r{number}") for number in range(50)))
     driver.wait_until_answered(50)

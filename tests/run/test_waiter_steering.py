@@ -1,4 +1,4 @@
-"""Control lines during waits: taken in order, whatever else is under way, and without holding that up."""
+"""Control lines during waits: they are handled in order, whatever else happens, and do not delay anything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK = SystemClock()
 
 
 class Listener:
-    """Keeps what it was given; raises it where it is an exception."""
+    """Keeps the items that it receives. An item that is an exception is raised."""
 
     def __init__(self) -> None:
         self.inbox = Inbox(CLOCK)
@@ -61,7 +61,7 @@ def waiter(listener: Listener) -> InboxWaiter:
 
 @pytest.fixture
 def flooded(listener: Listener) -> Listener:
-    """Each line that is taken brings another, for longer than any test waits."""
+    """Each handled line adds another one, for longer than any test waits."""
     ends_s = time.monotonic() + patience.within_s(60)
 
     def bring_another(_line: Any) -> None:
@@ -87,7 +87,9 @@ def test_lines_are_taken_in_order_while_something_else_is_awaited(waiter, listen
 
 
 def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener) -> None:
-    """Each line calls for the next, in the middle of its handling and from a thread: none waits for a time-slice."""
+    """The next line is sent while one is handled, or from a thread. None may have to wait for the end of a time
+    slice.
+    """
     mailbox = waiter.mailbox()
 
     def call_for_next(line: int) -> None:
@@ -130,7 +132,7 @@ def test_an_item_that_came_while_a_line_was_taken_wins_over_the_deadline(waiter,
 
 
 def test_a_flood_of_other_items_does_not_keep_a_line_waiting(waiter, listener) -> None:
-    """A server that is faster than we are: its mailbox never gets empty."""
+    """A server may be faster than ralph, so that its mailbox is never empty."""
     mailbox = waiter.mailbox()
     for item in range(200):
         mailbox.put(item)

@@ -55,7 +55,7 @@ def test_names_that_only_look_alike_are_not(path: str) -> None:
 
 
 def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> None:
-    """A container that works in /usr/src with the system's Python."""
+    """An example is a container that works in /usr/src with the system's Python."""
     made = table(roots=("/usr/src/app",), prefixes=("/usr",), code=("/usr/lib/python3", "/usr/bin"))
     assert made.why_not_written("/usr/src/app/main.py") is None
     assert made.why_not_written("/usr/lib/python3/os.py") is not None
@@ -71,7 +71,7 @@ def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> 
 
 
 def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> None:
-    """A bare repository, whose worktrees may lie in it."""
+    """An example is a bare repository that contains its own worktrees."""
     made = table(roots=("/work/x.git/main",), git_directories=("/work/x.git",))
     assert made.why_not_written("/work/x.git/main/a.py") is None
     assert made.why_not_written("/work/x.git/hooks/update") is not None

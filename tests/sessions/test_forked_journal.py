@@ -1,4 +1,4 @@
-"""A fork's file: a first record of its own, and behind it the lines of the old session as they stood on the disk."""
+"""The file of a fork: a first record of its own, followed by the unchanged lines of the old session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEWER = sealed({"seq": 7, "kind": "moved", "cwd": "/work", "of_tomorrow": [1, {"b": 1, "a": 2}]})
-"""A line with a field that this ralph does not know."""
+"""A line with a field that this version of ralph does not know."""
 
 
 @pytest.mark.parametrize("end", [b"", b'{"seq":9,"kin'])

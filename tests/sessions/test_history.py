@@ -1,4 +1,4 @@
-"""What people are told of a session, from its records: complete, killed, forked, newer."""
+"""The history of a session for people, from its records: of a completed, a killed, a forked and a newer session."""
 
 from __future__ import annotations
 

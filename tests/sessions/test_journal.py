@@ -1,4 +1,4 @@
-"""A journal on a real disk: what is told was synced before, and no write leaves half a line."""
+"""A journal on a real disk: records are synced before they are announced, and no write leaves a part of a line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = EventRecord(event={"subtype": "notice", "text": "x" * 20_000})
 
 @pytest.fixture
 def synced(monkeypatch) -> list[tuple[int, int]]:
-    """Inode and size of every file and directory that is synced, in order."""
+    """The inode and the size of every file and directory that is synced, in order."""
     seen: list[tuple[int, int]] = []
 
     def sync(descriptor: int) -> None:
@@ -40,7 +40,7 @@ def synced(monkeypatch) -> list[tuple[int, int]]:
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """No file gets longer than that: the kernel takes what fits, as a full disk does."""
+    """Limits the size of files. The kernel writes only what fits, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""What a journal is found to be, by its content and by who has it open."""
+"""The state of a session, found from the content of its journal and from its lock."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_p13_a_journal_that_stays_locked_is_waited_for_no_longer_than_50_ms(path
 
 
 NO_PROCESS = 2**22 + 1
-"""Beyond the largest number that Linux gives."""
+"""A number above the largest process id of Linux."""
 
 
 @pytest.mark.parametrize(

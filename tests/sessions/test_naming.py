@@ -1,4 +1,4 @@
-"""How a session is named to people."""
+"""The names of sessions that people see."""
 
 from __future__ import annotations
 

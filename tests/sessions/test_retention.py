@@ -1,4 +1,4 @@
-"""Old journals go, and nothing else does."""
+"""Old journals are removed, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Which journals there are in which places, and which of them a run would go on with."""
+"""Tests which journals each place has, and which of them a run would resume."""
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,3 +63,15 @@ def test_journals_of_all_its_places_are_found(tmp_path) -> None:
     assert [path.stem for path in store.of(tmp_path)] == ["a", "b"]
     assert [path.stem for path in store.starting_with("B")] == ["b"]
     assert store.create("c", tmp_path).path.is_relative_to(places[0])
+
+
+def test_a_store_that_cannot_be_listed_is_not_an_empty_one(tmp_path, older) -> None:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, usual[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as error:
+            list(SessionStore(tmp_path).all())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert error.value.errno == errno.EMFILE
+    assert list(SessionStore(tmp_path).all()) == [older]

@@ -1,4 +1,6 @@
-"""An environment that was set up for Claude Code: its names of models, its clouds and its login never mislead ralph."""
+"""Variables of an environment for Claude Code must not mislead ralph: names of models, cloud providers and
+logins.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_the_variable_that_chose_the_model_is_its_origin(world) -> None:
 
 
 def test_another_server_has_the_usual_models(world) -> None:
-    """What the environment calls `opus` is its own server's name for it."""
+    """In the environment, `opus` is a name that only the environment's own server knows."""
     toml = '[[targets]]\nname = "t"\nmodel = "opus"\nbase_url = "http://localhost:1"'
     (target,) = world.load(user=toml, **{OPUS: "gateway-opus"}).targets
     assert target.model == "claude-opus-5-5"

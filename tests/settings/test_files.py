@@ -1,4 +1,4 @@
-"""Whether what lies in a directory decides which file a path means."""
+"""Tests whether the content of a directory decides which file a path leads to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ralph.settings.handover import handed_over, taken_over
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Directories `in`, the fence, and `out`, with links from one to the other."""
+    """Directories `in` and `out`, with links between them. The tests ask whether a path depends on `in`."""
     for name in ("in/deep", "out/deep"):
         (tmp_path / name).mkdir(parents=True)
     links = {

@@ -1,4 +1,4 @@
-"""What a setting must be, whichever source it comes from."""
+"""Tests which values a setting accepts, from every source."""
 
 from __future__ import annotations
 

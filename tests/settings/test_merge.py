@@ -404,7 +404,6 @@ def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) 
         "[headers]\nx = 'y'",
         "[model]\nheaders = {}",
         "[[targets]]\nx = [[{base_url = 'https://evil.example'}]]",
-        "sandbox = 'none'",
         "[sandbox]\nnetwork = true",
         "[tools]\nsandbox_paths = ['/']",
     ],

@@ -1,4 +1,6 @@
-"""A new setting is one row: fields in a copy of the tables, seen in every place that the tables make."""
+"""A new setting is one row. The test adds rows to a copy of the tables, and looks for the settings in every place
+that is made from the tables.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 import ralph
 
 ROWS = {
-    ("settings/tables.py", '    """One of `EFFORTS`; None: the API\'s own choice."""\n'): '''
+    ("settings/tables.py", '    """One of `EFFORTS`. None leaves the choice to the API."""\n'): '''
     politeness: Annotated[
         int,
         Key(
@@ -25,23 +27,27 @@ ROWS = {
     ] = 7
     """Times in a prompt."""
 ''',
-    ("settings/tables.py", '    """False: no retries, whatever the policy."""\n'): """
+    ("settings/tables.py", '    """False if ralph must not retry, whatever the policy is."""\n'): """
     is_eager: Annotated[
         bool, Key(SWITCH, "no wait", Flag("--eager", "Do not wait."), "RALPH_EAGER")
     ] = False
 """,
-    ("values/limits.py", '    """Most turns of one task (exit 3); None: no limit."""\n'): """
+    (
+        "values/limits.py",
+        '    """The maximum number of turns of one task (exit 3), or None if there is no limit."""\n',
+    ): """
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
-    ("api/clocks.py", '    """Longest time for one answer, from beginning to end."""\n'): """
+    ("api/clocks.py", '    """The longest time for one answer, from beginning to end."""\n'): """
     bow_s: Annotated[float, Key(SECONDS, "one bow", in_repository=SMALLER)] = 3.0
 """,
 }
 """New fields, by the file and the line that they follow."""
+NEW = ("model.politeness", "retry.is_eager", "limits.max_thanks", "clocks.bow_s")
 
 
 class Copy:
-    """ralph with more settings, and a home of its own."""
+    """A copy of ralph with more settings, and a home directory of its own."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.root = tmp_path / "copy"
@@ -74,11 +80,11 @@ class Copy:
             check=False,
         )
 
-    def listed(self, name: str, *flags: str, **environment: str) -> list[str]:
-        """The row in doctor's listing: value and origin."""
+    def listed(self, *flags: str, **environment: str) -> dict[str, list[str]]:
+        """The rows of the new settings in doctor's listing, without their sections: value and origin."""
         shown = self("-m", "ralph", "doctor", "--offline", *flags, **environment).stdout
-        (row,) = [line.split() for line in shown.splitlines() if line.startswith(f"  {name} ")]
-        return row[1:]
+        rows = [line.split() for line in shown.splitlines() if line.startswith("  ")]
+        return {row[0].partition(".")[2]: row[1:] for row in rows if row[0] in NEW}
 
 
 @pytest.fixture(scope="module")
@@ -92,51 +98,52 @@ def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> Non
     assert "--politeness N Say please N times." in helped
     assert "--eager / --no-eager Do not wait." in helped
     assert "--max-thanks N End after N." in helped
-    refused = copy("-m", "ralph", command, "x", "--politeness", "often")
-    assert (refused.returncode, "'--politeness': 'often' is not a valid int" in refused.stderr) == (2, True)
     refused = copy("-m", "ralph", command, "x", "--politeness", "0")
     says = "--politeness must be a whole number of at least 1, not 0"
     assert (refused.returncode, says in refused.stderr) == (2, True)
 
 
-def test_doctor_lists_it_whoever_set_it(copy: Copy) -> None:
-    name = "model.politeness"
-    assert copy.listed(name) == ["7", "default"]
-    copy.user_file.write_text("model.politeness = 5")
-    assert copy.listed(name) == ["5", str(copy.user_file)]
-    assert copy.listed(name, RALPH_POLITENESS="4") == ["4", "RALPH_POLITENESS"]
-    assert copy.listed(name, "--politeness", "3", RALPH_POLITENESS="4") == ["3", "flag", "--politeness"]
-    (copy.cwd / "ralph.toml").write_text("model.politeness = 6")
+def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
+    refused = copy("-m", "ralph", "run", "x", "--politeness", "often")
+    assert (refused.returncode, "'--politeness': 'often' is not a valid int" in refused.stderr) == (2, True)
+    copy.user_file.write_text("clocks.bow_s = -1")
+    says = f"{copy.user_file}: clocks.bow_s must be a number of seconds from 0 to 31536000, not -1"
     try:
-        assert copy.listed(name) == ["5", str(copy.user_file)]
-        (copy.cwd / "ralph.toml").write_text("model.politeness = 2")
-        assert copy.listed(name) == ["2", str(copy.cwd / "ralph.toml")]
+        assert says in copy("-m", "ralph", "doctor", "--offline").stdout
     finally:
-        (copy.cwd / "ralph.toml").unlink()
         copy.user_file.write_text("")
 
 
-@pytest.mark.parametrize(
-    ("flags", "variable", "shown"),
-    [
-        ((), "", ["false", "default"]),
-        ((), "true", ["true", "RALPH_EAGER"]),
-        (("--eager",), "false", ["true", "flag", "--eager"]),
-        (("--no-eager",), "true", ["false", "flag", "--eager"]),
-    ],
-)
-def test_a_switch_has_a_flag_for_each_of_its_values(copy: Copy, flags, variable, shown) -> None:
-    assert copy.listed("retry.is_eager", *flags, RALPH_EAGER=variable) == shown
-
-
-def test_limits_and_clocks_are_rows_too(copy: Copy) -> None:
-    assert copy.listed("limits.max_thanks", "--max-thanks", "2") == ["2", "flag", "--max-thanks"]
-    copy.user_file.write_text("clocks.bow_s = 2")
-    assert copy.listed("clocks.bow_s") == ["2", str(copy.user_file)]
-    copy.user_file.write_text("clocks.bow_s = -1")
-    says = f"{copy.user_file}: clocks.bow_s must be a number of seconds from 0 to 31536000, not -1"
-    assert says in copy("-m", "ralph", "doctor", "--offline").stdout
-    copy.user_file.write_text("")
+def test_doctor_lists_it_whoever_set_it(copy: Copy) -> None:
+    """The new settings are a number, a switch with a flag for each of its values, a limit without a default, and a
+    clock without a flag.
+    """
+    user_file, repository_file = str(copy.user_file), copy.cwd / "ralph.toml"
+    rows = copy.listed()
+    assert rows["politeness"] == ["7", "default"]
+    assert rows["is_eager"] == ["false", "default"]
+    rows = copy.listed("--max-thanks", "2", RALPH_EAGER="true", RALPH_POLITENESS="4")
+    assert rows["politeness"] == ["4", "RALPH_POLITENESS"]
+    assert rows["is_eager"] == ["true", "RALPH_EAGER"]
+    assert rows["max_thanks"] == ["2", "flag", "--max-thanks"]
+    copy.user_file.write_text("model.politeness = 5\nclocks.bow_s = 2")
+    repository_file.write_text("model.politeness = 6")
+    try:
+        rows = copy.listed("--eager", RALPH_EAGER="false")
+        assert rows["politeness"] == ["5", user_file], "a repository may only make it smaller"
+        assert rows["is_eager"] == ["true", "flag", "--eager"]
+        assert rows["bow_s"] == ["2", user_file]
+        rows = copy.listed("--no-eager", "--politeness", "3", RALPH_EAGER="true", RALPH_POLITENESS="4")
+        assert rows["politeness"] == ["3", "flag", "--politeness"]
+        assert rows["is_eager"] == ["false", "flag", "--eager"]
+        repository_file.write_text("model.politeness = 2")
+        assert copy.listed()["politeness"] == ["2", str(repository_file)]
+        repository_file.unlink()
+        rows = copy.listed(RALPH_POLITENESS="4")
+        assert rows["politeness"] == ["4", "RALPH_POLITENESS"], "the variable goes before the user's file"
+    finally:
+        repository_file.unlink(missing_ok=True)
+        copy.user_file.write_text("")
 
 
 def test_it_stands_in_the_table_of_the_docs(copy: Copy) -> None:

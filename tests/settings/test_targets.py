@@ -1,4 +1,4 @@
-"""`[[targets]]`, `--fallback-model`: who is asked, in which order, and which key goes to which server."""
+"""`[[targets]]` and `--fallback-model`: who is asked, in which order, and which key goes to which server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> World:
 
 
 def one(world: World, keys: str, **environment: str) -> Target:
-    """The target that these keys make beside a name and a model."""
+    """The target that has these keys besides a name and a model."""
     (target,) = world.load(user=f'[[targets]]\nname = "t"\nmodel = "m"\n{keys}', **environment).targets
     return target
 

@@ -1,4 +1,6 @@
-"""What a repository's file may do to a trusted value. None: it is looser, and ignored."""
+"""Tests which values of a repository's file replace a trusted value. None means that the value is looser and is
+ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`python -m tests.soak`: thousands of randomly broken turns of the real program, each checked against its plan.
+"""Plays thousands of randomly broken turns with the real program, and checks each against its plan: `python -m
+tests.soak`.
 
-For hands, not for pytest: it takes minutes. It needs Linux, as it looks for what is left behind in /proc.
+pytest does not run this program, because it takes minutes. It needs Linux, because it looks for remaining processes
+in /proc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attempts that are whole, in every shape a server may give them: none of these may be asked again."""
+"""Complete answers in every form that a server may give them. ralph must accept each without another request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _error_after_message_stop(_draw: Random, answer: ModelAnswer) -> Attempt:
 
 
 def _open_after_message_stop(draw: Random, answer: ModelAnswer) -> Attempt:
-    """The server neither ends the body nor closes: silence or pings for ever."""
+    """The server neither ends the body nor closes the connection. It sends nothing, or pings for ever."""
     fault = Fault(stall_after_events=len(answer.events), ping_interval_s=draw.choice((None, 0.01)))
     return whole(answer, "open after message_stop", fault, ends_connection=True)
 
@@ -91,7 +91,7 @@ def _line_endings(draw: Random, answer: ModelAnswer) -> Attempt:
 
 
 def _mixture(draw: Random, answer: ModelAnswer) -> Attempt:
-    """Several liberties at once."""
+    """Several of these forms at once."""
     fault = Fault(
         framing=draw.choice(_FRAMINGS),
         interleaved=draw.random() < 0.5,
@@ -103,13 +103,15 @@ def _mixture(draw: Random, answer: ModelAnswer) -> Attempt:
 
 
 def _twice(_draw: Random, answer: ModelAnswer) -> Attempt:
-    """A second answer behind the first one's `message_stop` is no part of it."""
+    """A second answer after the `message_stop` of the first. It is not part of the first."""
     body = answer.body + answer.body
     return _as_bytes(answer, "whole, twice", body)
 
 
 def _invalid_utf8_in_text(draw: Random, answer: ModelAnswer) -> Attempt:
-    """Shown as it is; only in a tool's input it is a reason to ask again."""
+    """Invalid UTF-8 in a text, which must be shown with replacement characters. Only in a tool's input would it be
+    a reason for another request.
+    """
     body = answer.body.replace(SIGN_IN_TEXT.encode(), draw.choice((b"\xff", b"\xe4")))
     attempt = _as_bytes(answer, "invalid UTF-8 in text", body)
     shown = [

@@ -1,4 +1,6 @@
-"""Answers of the scripted model whose effects can be counted afterwards. Whether and how one breaks is `faults`'."""
+"""Answers of the scripted model, with calls whose effects can be counted afterwards. Other modules decide whether
+and how an answer breaks.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ SIGN_IN_INPUT = "☂"
 class ModelAnswer:
     turn: Turn
     lines: tuple[str, ...] = ()
-    """What its calls append to `EFFECTS_FILE`, in order."""
+    """The lines that its calls add to `EFFECTS_FILE`, in order."""
     files: tuple[str, ...] = ()
-    """Files its calls write; each holds its own name."""
+    """The files that its calls write. Each contains its own name."""
 
     @property
     def message_id(self) -> str:
@@ -48,21 +50,25 @@ class ModelAnswer:
 
     @property
     def start_event(self) -> int:
-        """Number of `message_start` among the events, from 1; pings may come before it."""
+        """The number of the `message_start` event, counted from 1. Pings may come before it."""
         return 1 + [event["type"] for event in self.events].index("message_start")
 
     @property
     def start_bytes(self) -> int:
-        """Bytes of the stream up to the end of `message_start`."""
+        """The number of bytes of the stream up to the end of `message_start`."""
         return len(encode_events(self.events[: self.start_event]))
 
     def id_after(self, events: int) -> str:
-        """The id that is discarded when only so many events of it came; "" when no message had begun."""
+        """The id of the message that ralph discards if only this number of events arrive. Empty if the message has
+        not begun by then.
+        """
         return self.message_id if events >= self.start_event else ""
 
 
 def working_answer(draw: Random, label: str) -> ModelAnswer:
-    """Thinking (sometimes), text and one to three calls. `label` stands in everything it says and does."""
+    """An answer with a text, one to three calls, and sometimes thinking. All its texts and effects contain
+    `label`.
+    """
     calls = [_append(f"{label}-c0", draw.choices(_ENDS_OF_COMMANDS, weights=(88, 8, 4))[0])]
     lines, files = [f"{label}-c0"], []
     for number in range(1, draw.choices((1, 2, 3), weights=(55, 30, 15))[0]):

@@ -1,4 +1,4 @@
-"""One request's planned answer and everything that is known beforehand about what it must lead to."""
+"""The planned answer to one request, and everything that it must lead to."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ class Fate(enum.Enum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     DAMAGED = "damaged"
-    """Asked for once more in its turn, at once and with retries of its own; the second ends the run."""
+    """A damaged answer. ralph sends the request of the turn once more, at once and with new retries. A second
+    damaged answer ends the run.
+    """
 
 
 @dataclass(frozen=True)
 class Attempt:
     fault: str
-    """Its name in the summary."""
+    """The name of the fault in the campaign's summary."""
     detail: str
-    """What else is needed to understand it in a report."""
+    """Further facts that are needed to understand the fault in a report."""
     step: Playable
     fate: Fate = Fate.TRANSIENT
     message_id: str = ""
-    """Of the answer that is accepted, or of the one that is discarded after its `message_start`; else empty."""
+    """The id of the accepted message, or of a message that is discarded after its `message_start`. Otherwise
+    empty.
+    """
     content: tuple[dict[str, Any], ...] = ()
-    """Blocks of the message that is committed."""
+    """The blocks of the message that becomes part of the conversation."""
     status: int | None = None
     failure_kind: str = ""
     wish_s: float = 0.0
-    """What the server asks for before the next attempt."""
+    """The seconds that the server asks ralph to wait before the next attempt."""
     clock: str | None = None
-    """The clock that has to fire."""
+    """The clock that must fire, or None."""
     exit_code: int = 0
-    """Of a permanent failure, and of a second damaged answer."""
+    """The exit code after a permanent failure or a second damaged answer."""
     is_recorded: bool = True
-    """False: the connection ends before the request was read."""
+    """Whether the server records the request. It does not if the connection ends before the request was read."""
     ends_connection: bool = False
-    """True: the next request certainly comes on a new connection."""
+    """Whether the next request certainly uses a new connection."""

@@ -1,4 +1,4 @@
-"""Plays many runs and counts what their plans held. It draws no plan and judges no run."""
+"""Plays many runs and counts the faults in their plans. It draws no plans and judges no runs."""
 
 from __future__ import annotations
 

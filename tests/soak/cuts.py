@@ -1,4 +1,6 @@
-"""The second stage: one stream cut after every byte, in every framing, each cut followed by the whole answer."""
+"""The second stage of the soak: cuts one stream after every byte, with every framing. The complete answer follows
+each cut.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _EVENT_STREAM = "text/event-stream"
 
 
 def cut_plans() -> Iterator[tuple[int, RunPlan]]:
-    """Every run of this stage with its number, from 1."""
+    """Yields every run of this stage with its number, counted from 1."""
     number = 0
     size = len(_stream(_answer(0, DISCARDED)))
     for framing in FRAMINGS:
@@ -61,7 +63,7 @@ def _turn(offset: int, framing: Framing) -> PlannedTurn:
 
 
 def _answer(offset: int, kind: str) -> ModelAnswer:
-    """As long for one offset as for any other."""
+    """An answer that has the same length for every offset."""
     label = f"{kind:->10}{offset:04}"
     calls = [
         ToolUse(
@@ -74,7 +76,7 @@ def _answer(offset: int, kind: str) -> ModelAnswer:
 
 
 def _stream(answer: ModelAnswer) -> bytes:
-    """Without what servers may leave out, to have fewer places that are all alike."""
+    """The answer's stream without everything that servers may leave out, because cuts in it would be much alike."""
     lines = []
     for event in as_events(answer.turn):
         kept = event

@@ -1,4 +1,4 @@
-"""Compares what a run did with what its plan must lead to: one sentence for each difference, none when all holds."""
+"""Compares what a run did with what its plan must lead to. Yields one sentence for each difference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def violations(plan: RunPlan, seen: Observed) -> list[str]:
 
 
 def _story(expected: Expected, seen: Observed) -> Iterator[str]:
-    """One message per turn, every chain closed once, one result that tells the truth."""
+    """Standard output must have one message per turn, exactly one end for every chain of retries, and one true
+    result.
+    """
     told = [json.loads(line) for line in seen.stdout.splitlines()]
     first, *between, last = [entry for entry in (_entry(value) for value in told) if entry] or [(), ()]
     if (first, last) != (("init",), ("result",)):
@@ -58,7 +60,7 @@ def _story(expected: Expected, seen: Observed) -> Iterator[str]:
 
 
 def _entry(value: dict[str, Any]) -> Entry:
-    """A line of `stream-json` as the oracle words it; () for what it does not speak of."""
+    """A line of `stream-json` in the form that the oracle uses. Empty if the oracle does not predict such lines."""
     match value:
         case {"type": "assistant", "error": str()}:
             return ("failure told",)
@@ -84,7 +86,7 @@ def _entry(value: dict[str, Any]) -> Entry:
 
 
 def _effects(expected: Expected, seen: Observed) -> Iterator[str]:
-    """Each call of a committed answer ran once, in order; none of a discarded one ran."""
+    """Each call of an accepted answer must have run once, in order. No call of a discarded answer may have run."""
     yield from _difference("effects", expected.lines, seen.lines)
     written = {name: text for name, text in seen.files.items() if name != NOTES_FILE}
     if written != {name: name for name in expected.files}:
@@ -92,7 +94,9 @@ def _effects(expected: Expected, seen: Observed) -> Iterator[str]:
 
 
 def _requests(plan: RunPlan, expected: Expected, seen: Observed) -> Iterator[str]:
-    """As many as the policy allows, identical within a chain, each one going on from the one before."""
+    """The number of requests must be what the retry policy allows. Requests of one chain of retries must be equal,
+    and each chain must continue the conversation.
+    """
     due = sum(map(len, expected.recorded))
     if len(seen.requests) != due:
         yield f"{len(seen.requests)} requests instead of {due}"

@@ -1,4 +1,6 @@
-"""What a process that has ended may have left behind, read from /proc and the disk. Linux only; it ends nothing."""
+"""Finds what a process that has ended has left behind, in /proc and on disk. Works on Linux only, and ends
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _ESTABLISHED, _CLOSE_WAIT = "01", "08"
 
 
 def settled(look: Callable[[], list[str]]) -> list[str]:
-    """What is still there after a moment; returns as soon as nothing is."""
+    """What `look` still finds after a moment. Returns as soon as it finds nothing."""
     end_s = time.monotonic() + _SETTLE_S
     while (found := look()) and time.monotonic() < end_s:
         time.sleep(0.01)
@@ -26,7 +28,7 @@ def settled(look: Callable[[], list[str]]) -> list[str]:
 
 
 def processes_with(variable: str, value: str) -> list[str]:
-    """Command lines of the processes that have this variable in their environment."""
+    """The command lines of the processes that have this variable in their environment."""
     marker = f"{variable}={value}".encode()
     found = []
     for process in PROC.iterdir():
@@ -40,7 +42,7 @@ def processes_with(variable: str, value: str) -> list[str]:
 
 
 def connections_of(port: int) -> list[str]:
-    """Sockets on either side of this port that are neither listening nor on their way out."""
+    """The sockets on either side of this port that are connected, or that one side has not closed yet."""
     found = []
     for line in (PROC / "net/tcp").read_text().splitlines()[1:]:
         _, local, remote, state, *_ = line.split()
@@ -55,17 +57,21 @@ def temporary_files(directory: Path) -> list[str]:
 
 
 class Gauge:
-    """The highest figures of a living process. Sampled, as a peak that the kernel reports may be its parent's."""
+    """The highest values of a running process. They are sampled, because the peak that the kernel reports may be
+    that of the parent.
+    """
 
     def __init__(self, pid: int) -> None:
         self._process = PROC / str(pid)
         self.peak_kib = 0
         self.threads = 0
         self.descriptors = 0
-        """0 where the process may not be looked into: ralph is not dumpable, and this user not root."""
+        """The number of open descriptors. It stays 0 if the process may not be examined, because ralph is not
+        dumpable and this user is not root.
+        """
 
     def sample(self) -> None:
-        # Gone already, a zombie without memory, or not to be looked into.
+        # The process has ended, is a zombie without memory, or may not be examined.
         with contextlib.suppress(OSError, KeyError):
             lines = (line.partition(":") for line in (self._process / "status").read_text().splitlines())
             status = {name: value.split()[0] for name, _, value in lines if value.strip()}

@@ -1,4 +1,4 @@
-"""What a plan must lead to, said once more in a few lines that share nothing with ralph's own decisions."""
+"""Computes what a plan must lead to, in a few lines that share nothing with ralph's own decisions."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Entry = tuple[Any, ...]
 class Expected:
     exit_code: int
     story: list[Entry]
-    """Everything `stream-json` must tell between its first and its last line, in order."""
+    """Everything that `stream-json` must contain between its first and its last line, in order."""
     result: str | None
-    """None: what says that the API has failed."""
+    """The result text, or None for the text about a failure of the API."""
     num_turns: int
     retries: int
     lines: list[str]
-    """Of the effects file."""
+    """The lines of the effects file."""
     files: set[str]
     recorded: list[list[int]]
-    """For each turn the indices of its requests among those that the server recorded."""
+    """For each turn, the indices of its requests in the server's record."""
 
 
 def expect(plan: RunPlan) -> Expected:

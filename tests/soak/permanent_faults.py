@@ -1,6 +1,6 @@
-"""Attempts that end the run: at once, where asking again cannot help; the second time, where an answer came damaged.
+"""Attempts that end the run: permanent failures at once, and damaged answers at the second time.
 
-The exit codes are README's, written by hand.
+The exit codes are those of the README, and were written by hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens in one run, turn by turn, drawn from nothing but a seed and the number of the run."""
+"""Draws what happens in one run, turn by turn, from a seed and the number of the run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 MAX_RETRIES = 4
 _BEFORE = 10
-"""Numbers the attempts before a damaged answer, which is followed by others of the same turn."""
+"""The first number of the attempts up to a damaged answer. Further attempts of the same turn follow it."""
 DISCARDED = "discarded-"
-"""Stands in everything that an answer says and does which must not count."""
+"""A part of every text and effect of an answer that must not count."""
 
 # How often a turn has 0, 1, ... faults before its whole answer.
 _FAULTS_PER_TURN = (42, 28, 15, 9, 6)
@@ -37,20 +37,22 @@ _DAMAGED_SHARE = 0.08
 @dataclass(frozen=True)
 class PlannedTurn:
     attempts: tuple[Attempt, ...]
-    """All but the last one are transient, one perhaps is damaged. The last is accepted, or the run ends with it."""
+    """The attempts of the turn. All but the last one are transient failures, and one may be damaged. The last one
+    is accepted or ends the run.
+    """
     answer: ModelAnswer | None
-    """What is committed; None when the run ends here without an answer."""
+    """The accepted answer, or None if the run ends here without one."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
     name: str
     repeat_by: str
-    """Arguments of `python -m tests.soak` that play exactly this run."""
+    """The arguments of `python -m tests.soak` that play this run again."""
     turns: tuple[PlannedTurn, ...]
     base_delay_s: float = 0.0
     has_stalls: bool = False
-    """The clocks are short, so that a stall costs little time."""
+    """Whether there are stalls. The clocks are then short, so that a stall takes little time."""
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -60,7 +62,7 @@ class RunPlan:
         return Scenario([attempt.step for attempt in self.attempts])
 
     def describe(self) -> str:
-        """One line per turn."""
+        """The plan as text, with one line per turn."""
         lines = []
         for number, turn in enumerate(self.turns):
             attempts = (f"{attempt.fault} {attempt.detail}".strip() for attempt in turn.attempts)
@@ -86,7 +88,7 @@ def plan_run(seed: int, number: int) -> RunPlan:
 
 
 class _Chains:
-    """Draws the attempts of one turn after the other; remembers whether the connection is still open."""
+    """Draws the attempts of one turn after the other. Remembers whether the connection is still open."""
 
     def __init__(self, draw: Random, run_label: str, *, has_stalls: bool) -> None:
         self.has_stalls = has_stalls
@@ -104,7 +106,9 @@ class _Chains:
         return PlannedTurn((*faults, self._attempt(SHAPES, answer)), answer)
 
     def failing_turn(self, index: int) -> PlannedTurn:
-        """The last of its run: one failure more than there are retries, or a final one after some."""
+        """The last turn of a run that fails: either one transient failure more than there are retries, or a
+        permanent failure after some retries.
+        """
         if self._draw.random() < 0.5:
             count = MAX_RETRIES + 1
             return PlannedTurn(tuple(self._fault(index, attempt) for attempt in range(count)), None)
@@ -115,7 +119,7 @@ class _Chains:
         return PlannedTurn((*before, *faults, last), None)
 
     def _faults_to_damage(self, index: int) -> list[Attempt]:
-        """Some transient ones, then one damaged answer."""
+        """Some transient failures, then one damaged answer."""
         count = self._draw.randint(0, MAX_RETRIES)
         faults = [self._fault(index, _BEFORE + attempt) for attempt in range(count)]
         return [*faults, self._attempt(DAMAGED, self._never_whole(index, _BEFORE + count))]

@@ -1,4 +1,6 @@
-"""One run of the real program against the scripted server: starts it, watches it, gathers what it left. Judges nothing."""
+"""Plays one run of the real program against the scripted server: starts it, watches it, and collects what it left.
+Judges nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 MARKER = "RALPH_SOAK_RUN"
 LONGEST_RUN_S = 180.0
-"""A run that takes longer hangs."""
+"""A run that takes more seconds than this counts as hanging."""
 _REPOSITORY = Path(__file__).parents[2]
 _SAMPLE_S = 0.02
 _SETTINGS = """
@@ -41,20 +43,20 @@ max_output_bytes = 2000
 
 
 class StoppedError(Exception):
-    """The campaign was stopped while this run was under way; nothing is known about it."""
+    """The campaign was stopped in the middle of this run. Nothing is known about the run."""
 
 
 @dataclass(frozen=True)
 class Observed:
     exit_code: int | None
-    """None: it hung and was killed."""
+    """The exit code, or None if the run hung and was killed."""
     stdout: str
     stderr: str
     requests: tuple[RecordedRequest, ...]
     lines: list[str]
-    """Of the effects file."""
+    """The lines of the effects file."""
     files: dict[str, str]
-    """Every other file in the working directory and its text."""
+    """The text of every other file in the working directory, by its name."""
     left: list[str]
     """Processes, connections and temporary files that should be gone."""
     gauge: Gauge
@@ -62,7 +64,7 @@ class Observed:
 
 
 def observe(plan: RunPlan, stopping: threading.Event) -> Observed:
-    """Play the plan. Raises `StoppedError` when `stopping` is set before its end."""
+    """Plays the plan. Raises `StoppedError` if `stopping` is set before the end."""
     with tempfile.TemporaryDirectory(prefix="soak-") as name, MockApi(plan.scenario()) as server:
         room = _furnished(Path(name), plan)
         marker = f"{os.getpid()}-{room.name}"

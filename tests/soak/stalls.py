@@ -1,4 +1,4 @@
-"""Attempts that fail because nothing comes any more, or too little: a clock of ralph's has to end the wait."""
+"""Attempts that fail because nothing or too little arrives. One of ralph's clocks must end the wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Maker = Callable[[Random, ModelAnswer], Attempt]
 
 CLOCKS_S = {"first_byte_s": within_s(2), "bytes_idle_s": within_s(2), "progress_idle_s": within_s(3)}
-"""The limits of runs with stalls. A loaded machine must not make them fire by itself."""
+"""The limits in runs with stalls. They are long enough that a loaded machine alone does not reach them."""
 
 
 def _silence_before_headers(draw: Random, answer: ModelAnswer) -> Attempt:
@@ -55,7 +55,7 @@ def _pings_only(draw: Random, answer: ModelAnswer) -> Attempt:
 
 
 def _slow_drip(_draw: Random, answer: ModelAnswer) -> Attempt:
-    """So slow that its first event is not there when the clock fires."""
+    """An answer so slow that its first event is not complete when the clock fires."""
     step = Step(answer.turn, Fault(drip_s=0.05))
     return Attempt("slow drip", "", step, failure_kind="stream", clock="progress idle", ends_connection=True)
 
@@ -66,4 +66,4 @@ STALLS: tuple[tuple[int, Maker], ...] = (
     (1, _pings_only),
     (1, _slow_drip),
 )
-"""Each costs as much time as a clock needs to fire; see `CLOCKS_S`."""
+"""The makers of stalls. Each takes as much time as a clock needs to fire (`CLOCKS_S`)."""

@@ -1,6 +1,6 @@
-"""Attempts that fail and are asked again: every transient fault the scripted server can play.
+"""Attempts that fail and are repeated: every transient fault that the scripted server can play.
 
-What each must lead to is written down here by hand, from docs/retry.md, never asked of ralph's code.
+What each must lead to was written by hand, from docs/retry.md and not from ralph's code.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _status(draw: Random, _answer: ModelAnswer) -> Attempt:
 
 
 def _status_with_another_body(draw: Random, _answer: ModelAnswer) -> Attempt:
-    """A proxy's page, nothing, far too much, or a body that breaks off: the status alone counts."""
+    """An error status with a page of a proxy, an empty body, a huge body, or a body that breaks off. Only the
+    status counts.
+    """
     status = draw.choice([*_STATUS_KINDS])
     bodies = {
         "page": Fault(status=status, body="<title>Bad Gateway</title>", framing="close"),
@@ -94,7 +96,7 @@ def _no_headers(draw: Random, _answer: ModelAnswer) -> Attempt:
 
 
 def at_accept(draw: Random, _answer: ModelAnswer) -> Attempt:
-    """Only for a request that comes on a new connection: an old one would carry it past the accept."""
+    """The server refuses a connection when it accepts it. This works only for a request on a new connection."""
     is_reset = draw.random() < 0.5
     step = Fault(reset_before_headers=is_reset, close_before_headers=not is_reset, at_accept=True)
     detail = "reset" if is_reset else "close"
@@ -212,4 +214,4 @@ QUICK: tuple[tuple[int, Maker], ...] = (
     (2, _json_cut_short),
     (3, _invalid_utf8_in_input),
 )
-"""Weight and maker of each fault that costs no time."""
+"""The weight and the maker of each fault that takes no time."""

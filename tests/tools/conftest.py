@@ -20,7 +20,7 @@ SECRET = "sk-ant-0123456789"
 
 
 class Tools:
-    """A toolbox over real clock, waiter and processes; calls it the way a run does."""
+    """A toolbox with a real clock, a real waiter and real processes. It calls tools as a run does."""
 
     def __init__(self, home: Path, **changes: Any) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(home)}

@@ -1,4 +1,4 @@
-"""Small images of the four kinds that the API takes, whole in their outer structure."""
+"""Small images of the four kinds that the API accepts. Only their outer structure is complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zlib
 
 
 def png(width: int, height: int, padding: int = 0) -> bytes:
-    """`padding`: bytes of pixels that no decoder would make sense of."""
+    """A PNG image. `padding` is a number of bytes to add to the pixels, which no decoder could read."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = _chunk(b"IDAT", zlib.compress(b"\0") + b"\0" * padding)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + pixels + _chunk(b"IEND", b"")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine import launcher
+from ralph.tools import bash
+from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.patience import within_s
@@ -26,7 +28,7 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 
 def processes_with(marker: str) -> list[int]:
-    """Living processes with the marker in their arguments or environment."""
+    """The ids of running processes that have the marker in their arguments or their environment."""
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
@@ -55,6 +57,39 @@ def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
     assert tools.error("Bash", command="echo no; exit 3") == "no\nExit code 3"
     assert tools.error("Bash", command="kill -SEGV $$") == "(no output)\nExit code 139"
     assert "Exit code 127" in tools.error("Bash", command="no-such-program-anywhere")
+
+
+class SlowBox:
+    """The sandbox notes of a command whose output names a path on a file system that does not answer."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.confinement = None
+
+    def variables(self, environment: dict[str, str]) -> dict[str, str]:
+        return environment
+
+    def look(self) -> None:
+        pass
+
+    def undo_changes(self, _working_directory: str) -> str:
+        return "[undone: all of it]"
+
+    def denial_note(self, _output: str, _working_directory: str) -> str:
+        self.answers.wait(within_s(60))
+        return "too late"
+
+    def close(self) -> None:
+        self.answers.set()
+
+
+def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monkeypatch, make_tools) -> None:
+    monkeypatch.setattr(bash, "_EXPLAIN_WITHIN_S", 0.05)
+    box = SlowBox()
+    monkeypatch.setattr(ToolRoom, "box", box)
+    text = make_tools().error("Bash", command="echo no; exit 3")
+    assert text == "no\nExit code 3\n[undone: all of it]"
+    assert not box.answers.is_set()
 
 
 def test_silence_is_said_in_words(tools: Any) -> None:
@@ -154,7 +189,7 @@ def test_t4_a_command_that_never_stops_printing_is_stopped(
 
 @linux_only
 def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
-    """Measured in a process of its own: 300 MB come through."""
+    """The memory is measured in a separate process, while 300 MB of output pass through."""
     script = textwrap.dedent("""
         import os, sys
         from pathlib import Path
@@ -264,7 +299,7 @@ def test_a_command_no_shell_can_read_is_refused(tools: Any, command: str) -> Non
 @linux_only
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[..., Any], signals: int) -> None:
-    """One signal gives it the grace, a second one takes that away."""
+    """After one signal the command gets its grace period. A second signal ends this period."""
     tools = make_tools(kill_grace_s=0.4 if signals == 1 else 30)
     marker = marker_for("signal")
     for number in range(signals):

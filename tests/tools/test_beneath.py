@@ -1,4 +1,6 @@
-"""What is opened beneath a directory lies beneath it: by the kernel's promise, and by the walk where it gives none."""
+"""A file that is opened beneath a directory must lie there. Tested with the kernel's own check, and with the walk
+that replaces it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def has_openat2() -> bool:
     ]
 )
 def opened(request: pytest.FixtureRequest, root: int) -> Callable[[str], tuple[int, int]]:
-    """Opens a directory beneath the root; which one it was."""
+    """Opens a directory beneath the root, and returns its device and inode."""
 
     def open_and_look(relative: str) -> tuple[int, int]:
         return identity_of(request.param(root, relative))
@@ -137,7 +139,7 @@ def test_t10_nothing_stays_open(opened, tmp_path) -> None:
 
 @pytest.mark.skipif(not has_openat2(), reason="needs openat2")
 def test_t10_the_kernel_is_told_to_follow_no_magic_link() -> None:
-    """Today "beneath" refuses them too, as leading out; the manual says that this may change."""
+    """Today the rule "beneath" refuses magic links too, but the manual says that this may change."""
     process = os.open("/proc/self", HELD_DIRECTORY)
     with pytest.raises(OSError, match=r"\[Errno") as refused:
         open_by_kernel(process, "cwd")
@@ -146,7 +148,9 @@ def test_t10_the_kernel_is_told_to_follow_no_magic_link() -> None:
 
 
 class Swapper(threading.Thread):
-    """Exchanges a directory for a link that leads outside and back, as fast as it can, with no gap between."""
+    """Exchanges a directory for a link that leads outside, and back, as fast as it can. There is no moment in
+    between.
+    """
 
     def __init__(self, top: Path) -> None:
         super().__init__(daemon=True)

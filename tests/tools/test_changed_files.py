@@ -1,4 +1,4 @@
-"""What somebody else changed since the model saw it is not written over."""
+"""A file that somebody else has changed since the model saw it must not be overwritten."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_t14_a_change_between_plan_and_write_is_refused(tools: Any, tmp_path: Pa
 def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(
     tools: Any, tmp_path: Path
 ) -> None:
-    """Whatever is written is what was read with the edit in it: never the text of one and the end of another."""
+    """Every written file must be the content that was read, with the edit in it. It must not mix two contents."""
     path = tmp_path / "a"
     path.write_text("0 one\n" * 2000)
     ends = threading.Event()

@@ -1,4 +1,6 @@
-"""Write and Edit change files beneath the working directory and the directories that were added; Read goes anywhere."""
+"""Write and Edit change files only beneath the working directory and the added directories. Read may read
+elsewhere.
+"""
 
 from __future__ import annotations
 

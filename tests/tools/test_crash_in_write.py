@@ -1,4 +1,6 @@
-"""A process that dies at any step of a write leaves the old file or the new one, and nothing that is in the way."""
+"""A process that dies at any step of a write must leave the old or the new file, and nothing that disturbs a later
+write.
+"""
 
 from __future__ import annotations
 

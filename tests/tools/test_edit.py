@@ -161,7 +161,7 @@ GUARD = PathGuard(lambda: gather_paths([tempfile.gettempdir()], {}), own_files=l
 
 
 class Room:
-    """As much of a room as Edit asks for."""
+    """The parts of a tool room that Edit needs."""
 
     def __init__(self) -> None:
         self.roots = Roots(Path(tempfile.gettempdir()), ())
@@ -177,7 +177,7 @@ class Room:
 def test_t13_bytes_outside_the_edit_are_identical(
     lines: list[tuple[str, str]], last: str, codec: str, noise: bytes, data: st.DataObject
 ) -> None:
-    """Any file, any stretch of what is seen of it, any replacement."""
+    """The property holds for any file, any part of its visible text, and any replacement."""
     text = "".join(part for pair in lines for part in pair) + last
     before = text.encode(codec, "replace") + (noise if codec == "latin-1" else b"")
     start = data.draw(st.integers(0, len(text)))
@@ -202,7 +202,9 @@ def test_t13_bytes_outside_the_edit_are_identical(
 
 
 def is_edit(before: bytes, after: bytes, old: str, new: str, encoding: str) -> bool:
-    """Somewhere one stretch of `old` has become `new`, with line ends of either kind, and nothing else is different."""
+    """Whether exactly one occurrence of `old` has become `new`, with line ends of either kind, and nothing else has
+    changed.
+    """
     old_bytes, new_bytes = (re.compile(with_any_line_ends(part, encoding)) for part in (old, new))
     found = [old_bytes.match(before, at) for at in range(len(before))]
     return any(

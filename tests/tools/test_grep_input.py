@@ -97,7 +97,7 @@ def test_the_first_line_begins_behind_a_byte_order_mark(search_tools: Any, tmp_p
 def test_what_was_found_before_the_time_limit_is_reported(
     make_tools: Callable[..., Any], tmp_path: Path, tool: str, arguments: dict[str, Any], first: str
 ) -> None:
-    """But for the last few kilobytes, which ripgrep had not yet printed."""
+    """The last few kilobytes may be missing, because ripgrep has not yet printed them."""
     tools = make_tools(search_timeout_s=3.0)
     for number in range(900):
         (tmp_path / f"{number:04}-with-a-long-name").write_text("needle\n")

@@ -1,4 +1,4 @@
-"""An image that would make the API refuse this request and every later one is never put into a conversation."""
+"""An image that would make the API refuse this and every later request must not enter the conversation."""
 
 from __future__ import annotations
 

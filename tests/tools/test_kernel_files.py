@@ -1,4 +1,6 @@
-"""What the kernel makes up is neither changed nor, where it holds credentials, read."""
+"""Files whose content the kernel generates must not be changed. Those that contain credentials must not be read
+either.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Worktrees, submodules, bare, broken and large repositories, and a lock that somebody left."""
+"""Unusual repositories: worktrees, submodules, bare, broken and large ones, and one with a lock that somebody
+left.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def git(directory: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Ignores *.log, has instructions and one commit."""
+    """A repository with one commit, which ignores *.log and contains instructions."""
     made = tmp_path / "repository"
     made.mkdir()
     git(made, "init", "-q")
@@ -43,7 +45,7 @@ def worktree(repository: Path) -> Path:
 
 @pytest.fixture
 def submodule(repository: Path) -> Path:
-    """Below the repository, with rules of its own: nothing of the outer ones counts in it."""
+    """A submodule of the repository. Only its own ignore rules count inside it."""
     part = repository.parent / "part"
     part.mkdir()
     git(part, "init", "-q")
@@ -61,7 +63,7 @@ def instructions(directory: Path) -> list[str]:
 
 @pytest.fixture
 def search_in(make_tools: Callable[..., Any]) -> Callable[[Path], set[str]]:
-    """What Glob finds in a directory."""
+    """The paths that Glob finds in a directory."""
 
     def found(directory: Path) -> set[str]:
         return set(make_tools(cwd=directory).ok("Glob", pattern="*").splitlines())

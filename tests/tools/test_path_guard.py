@@ -1,4 +1,4 @@
-"""What was opened is judged, not what a path looked like when somebody asked."""
+"""The guard must judge the file that was opened, not the path that was asked for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def guard(home: Path, work: Path) -> PathGuard:
 def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
     guard: PathGuard, home: Path, work: Path
 ) -> None:
-    """As after a swap between the look and the open; and when the file has lost its name since."""
+    """Somebody exchanges the file between the check and the open. The file may also have lost its name since."""
     judged = guard.refuse_read(work / "innocent", "innocent")
     descriptor = os.open(home / ".ssh/id", os.O_RDONLY)
     for remove in (lambda: None, (home / ".ssh/id").unlink):
@@ -56,7 +56,7 @@ def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
 def test_a_write_is_judged_by_the_directory_that_it_opened(
     make_tools: Callable[..., Any], work: Path
 ) -> None:
-    """Between the plan and the write the directory on the way becomes a link to `.git/hooks`."""
+    """Between the plan and the write, a directory in the path becomes a link to `.git/hooks`."""
     (work / ".git/hooks").mkdir(parents=True)
     (work / "dir").mkdir()
     tools = make_tools(cwd=work)

@@ -66,7 +66,7 @@ def test_bounds_on_lines_line_length_and_bytes_are_said(tools: Any, tmp_path: Pa
 
 @linux_only
 def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_path: Path) -> None:
-    """Text, then a hole, then text: measured in a process of its own."""
+    """The file has text, then a hole, then text. The memory is measured in a separate process."""
     big = tmp_path / "big"
     with big.open("wb") as file:
         file.write(b"first line\n" * 10_000)

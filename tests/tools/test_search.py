@@ -1,4 +1,4 @@
-"""Glob and Grep."""
+"""The Glob and Grep tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools run beside the thread that hears signals, and a system without a thread left does no harm."""
+"""Tools run beside the thread that handles signals, and a system without free threads does no harm."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_without_a_thread_left_a_command_is_stopped_and_the_model_told(
 def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
     tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So it ends where there is no memory left for what it would say."""
+    """A thread ends like this if there is no memory left for its result."""
 
     def start_thread(_work: Any, name: str) -> threading.Thread:
         thread = threading.Thread(target=str, name=name)
@@ -137,7 +137,7 @@ def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: s
 
 def test_p7_a_signal_is_heard_while_a_write_is_settled(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     finish = threading.Event()
-    monkeypatch.setattr("ralph.tools.toolbox.settle", lambda *_: finish.wait(within_s(60)))
+    monkeypatch.setattr("ralph.tools.files.planned_write.settle", lambda *_: finish.wait(within_s(60)))
     threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     started_s = time.monotonic()
     with pytest.raises(Interrupted):

@@ -48,7 +48,7 @@ def test_a_tool_that_is_not_enabled_neither_shows_nor_runs(make_tools: Callable[
 
 
 def test_a_tool_that_may_not_be_used_just_now_shows_and_does_nothing(tools: Any, tmp_path: Path) -> None:
-    """Whoever plans or runs a call without asking first changes nothing."""
+    """A caller that plans or runs a call without asking first changes nothing."""
     refused = {"Write", "Edit", "Bash"}
     box = LocalToolbox(
         tools.settings,
@@ -70,7 +70,7 @@ def test_a_tool_that_may_not_be_used_just_now_shows_and_does_nothing(tools: Any,
 def test_read_only_calls_run_together_and_answer_in_order(
     tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each waits for the others: one after the other they would never end."""
+    """Each call waits for the others, so that calls one after the other would never end."""
     (tmp_path / "a").write_text("x")
     together = threading.Barrier(3, timeout=within_s())
     really_read = read.run

@@ -99,7 +99,7 @@ def test_a_read_only_file_or_directory_is_said(tools: Any, tmp_path: Path) -> No
 def test_a_failure_leaves_the_old_file_and_nothing_else(
     tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, call: str
 ) -> None:
-    """A disk that is full at any step: the system call itself fails."""
+    """The disk is full at one step, whose system call fails."""
     (tmp_path / "a").write_text("old")
 
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The table of the retry specification, row by row, over fields and never over text."""
+"""The table of the retry specification, row by row. The class depends on fields and never on text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_should_retry_overrides_the_status_both_ways() -> None:
 
 
 def test_what_must_not_be_retried_now_is_for_a_later_run_where_it_passes_with_time() -> None:
-    """Exit 75, so that a loop waits; what does not pass keeps its own exit code."""
+    """The run ends with exit code 75, so that a loop waits. Errors that do not pass with time keep their own exit
+    code.
+    """
     for status in (429, 500, 529):
         assert outcome_of(http(status, should_retry=False)) is Outcome.API_UNAVAILABLE, status
     assert outcome_of(http(400, should_retry=False)) is Outcome.API_REJECTED

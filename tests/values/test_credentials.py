@@ -164,7 +164,7 @@ def test_a_name_that_is_withheld_stays_behind_however_short_its_value_is_unless_
 @every_row(
     ("environment", "expected"),
     [
-        ({"A_TOKEN": "1234567"}, set()),  # seven characters
+        ({"A_TOKEN": "1234567"}, set()),  # seven characters are too few for a secret
         ({"A_TOKEN": "12345678"}, {"12345678"}),
         ({"A_TOKEN": " 12345678\n"}, {"12345678"}),
         ({"A_SECRET": "true"}, set()),

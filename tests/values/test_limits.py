@@ -1,4 +1,6 @@
-"""What a budget still buys: never more than it holds, whatever a server bills within the worst case."""
+"""Tests how much a budget still allows: never more than the budget, whatever a server bills within the worst
+case.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from ralph.values.models import ModelFacts, Price
 from ralph.values.usage import TokenUsage, cost_usd
 from tests.rows import every_row
 
-# A dollar a token, whatever it is: a budget is a number of tokens.
+# Every kind of token costs a dollar, so that a budget is a number of tokens.
 DOLLARS = Price(1e6, 1e6, 1e6, 1e6, 1e6)
 FACTS = ModelFacts(None, None, DOLLARS)
 

@@ -1,4 +1,4 @@
-"""What counts as a final report, where one is found in text, and what stands in where none came."""
+"""Tests what counts as a final report, where a report is found in text, and what replaces it if none came."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def call(arguments: dict[str, Any]) -> ToolCall:
 
 
 def files_problems(arguments: Any) -> list[str]:
-    """As of a schema {"type": "object", "required": ["files"]} for the payload."""
+    """The problems with a schema for the payload that is {"type": "object", "required": ["files"]}."""
     problems = plain_problems(arguments)
     payload = arguments.get("payload")
     if arguments.get("status") != "failure" and not (isinstance(payload, dict) and "files" in payload):
@@ -42,7 +42,7 @@ def files_problems(arguments: Any) -> list[str]:
 
 
 def lenient_problems(arguments: Any) -> list[str]:
-    """As of a schema that any object fits."""
+    """The problems with a schema for the payload that every object fits."""
     problems = plain_problems(arguments)
     if not isinstance(arguments.get("payload", {}), dict):
         problems.append("payload: expected an object")
@@ -381,12 +381,12 @@ def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> 
     ],
 )
 def test_no_text_takes_long(piece: str) -> None:
-    """A quadratic search would take minutes; the bound is the processor's time."""
+    """A quadratic search would take minutes. The limit is on CPU time."""
     desks = plain_desk(), files_desk()
     began = time.process_time()
     for desk in desks:
-        assert not desk.look_at_text(piece * (LONGEST_TEXT // 4 // len(piece)))
-    assert time.process_time() - began < 20
+        assert not desk.look_at_text(piece * (LONGEST_TEXT // 10 // len(piece)))
+    assert time.process_time() - began < 2
 
 
 def test_100_000_open_brackets_are_answered_at_once() -> None:

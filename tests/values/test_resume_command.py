@@ -1,4 +1,4 @@
-"""The command that goes on with a session is one line, and a shell makes of it what was meant."""
+"""The command that resumes a session is one line, from which a shell makes the intended words."""
 
 from __future__ import annotations
 

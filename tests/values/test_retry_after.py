@@ -1,4 +1,4 @@
-"""Every header a server may name a time in, and every nonsense it may hold instead."""
+"""Every header in which a server may name a time, and every invalid value that it may contain."""
 
 from __future__ import annotations
 

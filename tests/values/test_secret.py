@@ -1,4 +1,4 @@
-"""A secret shows itself to nobody who did not ask for it by name."""
+"""A secret is shown only to code that asks for it by name."""
 
 from __future__ import annotations
 

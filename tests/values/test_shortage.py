@@ -1,4 +1,4 @@
-"""What a machine can lack, in whatever words and however deep below an error that is said."""
+"""Every resource that a machine can lack, in all words that name it and at any depth below an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LACKING = [
 ]
 NOT_LACKING = [
     OSError(errno.ENOSPC, ""),
-    OSError(errno.EAGAIN, ""),  # whoever starts a thread or a process knows what it means, nobody else does
+    OSError(errno.EAGAIN, ""),  # this means a shortage only for code that starts a thread or a process
     RuntimeError("something else"),
     ImportError("no module named x"),
     socket.gaierror(errno.ENOMEM, "a number of its own"),

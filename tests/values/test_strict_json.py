@@ -1,4 +1,4 @@
-"""JSON at the door: the quick decoder and the exact one take the same texts for the same values."""
+"""The quick decoder and the exact decoder must accept the same JSON texts, with the same values."""
 
 from __future__ import annotations
 

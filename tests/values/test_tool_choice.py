@@ -1,4 +1,4 @@
-"""Which tools are left of three lists, and which names can stand in them."""
+"""Tests which tools remain after three lists, and which names the lists may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and money: what is added, what is priced, and what is not known."""
+"""Tokens and money: what is added up, what has a price, and what is unknown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Checks whether endpoints can be reached: name lookup, TCP, TLS, on the same route as requests.
+"""Checks whether ralph can connect to the endpoints of the API: name lookup, TCP, then TLS.
 
-It sends no request and no key, and tests of a proxy only the connection.
+The connections take the same route as requests, including a proxy. No request and no key is sent. Behind a proxy only
+the connection to the proxy is checked.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ADVICE = {
     NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
     NetworkCause.CERTIFICATE: "name the authority's PEM file by model.ca_file or SSL_CERT_FILE; check host and date",
 }
-# The thread's own end comes after the waiter's: then it is always the same clock that is named.
+# The socket's timeout is this much longer than the time limit of the check, so that the check ends first.
 _LATER_S = 1.0
 _OTHER_ADVICE = (
     "check host and port, and that https:// is said to a server that speaks TLS and http:// to others"
@@ -48,7 +49,7 @@ _OTHER_ADVICE = (
 
 
 class Hop(Struct, frozen=True):
-    """The host to connect to: the endpoint, or the proxy in front of it."""
+    """The host to connect to. It is the endpoint, or the proxy that is configured for the endpoint."""
 
     host: str
     port: int
@@ -69,9 +70,10 @@ def look_at_endpoints(
     *,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Finding]:
-    """Checks all endpoints at once, each for at most `connect_s` (> 0). Returns findings in the given order.
+    """Checks all endpoints at the same time, each for at most `connect_s` seconds (> 0).
 
-    `patience_s`: how long to wait, in total, if the machine has no thread left.
+    Yields one finding per endpoint, in the order of `base_urls`. If the machine has no thread left, the function
+    tries again for `patience_s` seconds in total.
     """
     patient_until_s = clock.now_s() + patience_s
     looks = []
@@ -116,7 +118,7 @@ def _look_from(
 
 
 class _ConnectionAttempt:
-    """One connection, made in a thread that can be left behind."""
+    """One attempt to connect, in a thread of its own. The caller may stop waiting for the thread."""
 
     def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
         self._hop = hop
@@ -127,7 +129,7 @@ class _ConnectionAttempt:
         self.subject = _subject(base_url)
 
     def start(self) -> None:
-        """Starts the thread. Raises ShortageError, after which it may be called again."""
+        """Starts the thread. If this raises ShortageError, the caller may call `start` again."""
         start_thread(self._connect, name="endpoint-check")
 
     def finding(self, until_s: float) -> Finding:
@@ -151,9 +153,9 @@ class _ConnectionAttempt:
         )
 
     def _connect(self) -> None:
-        """Connects, in the thread.
+        """Connects. Runs in the thread.
 
-        The socket's own timeout ends the thread once it was left behind, except in a name lookup.
+        If the caller has stopped waiting, the socket's timeout ends the thread. A name lookup has no timeout.
         """
         hop = self._hop
         try:
@@ -186,7 +188,7 @@ def _first_hop(route: EndpointRoute) -> Hop:
     if route.proxy is None:
         return _hop(route.url, route.tls if route.url.scheme == "https" else None, is_proxy=False)
     url = route.proxy.url
-    # As the HTTP library does it: `ca_file` is for endpoints.
+    # `ca_file` does not apply to the connection to a proxy, as in the HTTP library.
     return _hop(url, trusting(None) if url.scheme == "https" else None, is_proxy=True)
 
 

@@ -1,4 +1,4 @@
-"""The finding of a check: level, subject, text and advice."""
+"""The finding of a check: its level, subject, text and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Level(enum.Enum):
-    """The level of a finding. The value is the word in the output."""
+    """The level of a finding. The enum's values are the words that `ralph doctor` prints."""
 
     OK = "ok"
     WARN = "warn"
@@ -26,13 +26,14 @@ class Finding(Struct, frozen=True):
     subject: str
     text: str
     advice: str | None = None
-    """Advice to the user; None: there is nothing to do."""
+    """Advice to the user, or None if the user need not do anything."""
     is_for_later: bool = False
-    """The machine is short of something for now; there is nothing that the user could correct."""
+    """True if the check failed because the machine is short of something. The user has nothing to correct and can try
+    again later."""
 
     @property
     def line(self) -> str:
-        """The finding in one line, without its level."""
+        """The finding as one line of text. The level is not part of the line."""
         advice = f" -> {self.advice}" if self.advice else ""
         return f"{self.subject}: {self.text}{advice}"
 
@@ -50,5 +51,5 @@ def fail(subject: str, text: str, advice: str) -> Finding:
 
 
 def short(subject: str, shortage: ShortageError) -> Finding:
-    """The finding for a subject that could not be checked for now."""
+    """The finding for a subject that could not be checked because the machine is short of something."""
     return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

@@ -1,6 +1,8 @@
-"""Checks the machine: interpreter, system, programs, protections, resources, and the places that a run writes to.
+"""Checks the machine: interpreter, system, programs, protections, resources, and the directories that a run writes
+to.
 
-It starts no program except ralph's own ripgrep. Places are checked by writing a file, which is removed.
+It starts only programs that come with ralph: ripgrep, and the supervisor of commands. It checks a directory by
+writing a temporary file there.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
 
 _DESCRIPTORS = 16
-"""File descriptors that a run has open at a time, roughly."""
+"""About how many file descriptors a run has open at the same time."""
 
-# Program, and what is different without it.
+# Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
     ("git", "the agent cannot commit, and cannot look at what changed", "install git"),
@@ -42,7 +45,7 @@ _PROGRAMS = (
 def look_at_machine(
     environment: Mapping[str, str], ralph_version: str, cwd: Path | None = None
 ) -> Iterator[Finding]:
-    """Findings about the machine. `cwd`: the working directory; None: it does not exist."""
+    """Findings about the machine. `cwd` is the working directory, or None if that directory does not exist."""
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
     search_path = environment.get("PATH", os.defpath)
@@ -55,15 +58,44 @@ def look_at_machine(
     yield _memory()
     yield _confinement()
     yield _process_limit(environment)
-    yield warn(
-        "sandbox",
-        "none: commands run as you and can change whatever you can",
-        "use a container or an account of its own for tasks that you would not run yourself",
-    )
+
+
+def look_at_sandbox(
+    wanted: SandboxSettings, environment: Mapping[str, str], cwd: Path | None
+) -> Iterator[Finding]:
+    """Findings about the sandbox that commands get with these settings: its level, its network, and each protection
+    that is not in force.
+    """
+    from ralph.sandbox.box_plan import CannotConfineError, plan_box  # noqa: PLC0415 - only this check needs it
+
+    work = None if cwd is None else repository_top(cwd) or cwd
+    try:
+        plan = plan_box(wanted, environment, () if cwd is None else (cwd,), work)
+    except CannotConfineError as error:
+        yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
+        return
+    if plan.means is None or plan.level.name == "none":
+        yield warn(
+            "sandbox",
+            "none: commands run as you and can change whatever you can",
+            "use a container or an account of its own for tasks that you would not run yourself",
+        )
+        return
+    reached = ", ".join(one.name for one in plan.level.reaches if one.is_reached)
+    reasons: dict[str, list[str]] = {}
+    for one in plan.level.missing():
+        reasons.setdefault(one.why_not, []).append(one.name)
+    missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons.items())
+    yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
+    for notice in plan.notices:
+        yield warn("sandbox", notice, "work in a directory of its own, or allow less")
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
-    """A finding if the machine has no thread, or too few descriptors. Waits a moment, as the shortage may pass."""
+    """Yields a finding if no thread can be started, or if too few file descriptors are left for a run.
+
+    If no thread can be started, the function tries again for a while, because such a shortage may pass.
+    """
     held: list[int] = []
     try:
         patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)
@@ -94,7 +126,10 @@ def _ripgrep() -> Finding:
 
 
 def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
-    """Warnings about search paths that let a checkout run programs of its own, where ralph cannot prevent it."""
+    """Warnings about entries of PATH and PYTHONPATH through which a checkout could run its own programs.
+
+    Only entries that ralph cannot make safe by itself are reported.
+    """
     if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
         yield warn(
             "PATH",
@@ -113,7 +148,10 @@ def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Itera
 
 
 def _memory() -> Finding:
-    """A finding about the privacy of memory, by this process: every ralph is as private."""
+    """A finding that says whether other processes can read ralph's memory.
+
+    The check looks at this process. A run protects its memory in the same way.
+    """
     if is_memory_private():
         return ok(
             "memory", "ralph leaves no core dump, and an ordinary user's commands cannot read its memory"
@@ -126,12 +164,13 @@ def _memory() -> Finding:
 
 
 def _process_limit(environment: Mapping[str, str]) -> Finding:
-    """A finding about the limit on processes.
+    """A finding that says whether the number of processes of a command can be limited.
 
-    It is tried out: a process may not be able to join a control group that can be made.
+    The function sets up such a limit to find out, because a process may be able to create a control group and yet be
+    unable to join it.
     """
-    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - no run needs it here
-    from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - the same
+    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only this check needs it
+    from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - only this check needs it
 
     needed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
     supervisor = CommandSupervisor({name: environment[name] for name in needed if name in environment})
@@ -151,8 +190,8 @@ def _process_limit(environment: Mapping[str, str]) -> Finding:
 
 
 def _confinement() -> Finding:
-    """A finding about Write and Edit: the kernel confines them to the working directory, or ralph's own path walk
-    does.
+    """A finding that says how Write and Edit are confined to the working directory: by the kernel, or by ralph's own
+    path check.
     """
     try:
         held = os.open(os.sep, HELD_DIRECTORY)
@@ -160,13 +199,13 @@ def _confinement() -> Finding:
             os.close(open_by_kernel(held, os.curdir))
         finally:
             os.close(held)
-    except (OSError, AttributeError):  # AttributeError: a system without that way in
+    except (OSError, AttributeError):  # AttributeError if the system has no openat2
         return ok("file confinement", "openat2 is not available; ralph walks each path itself, part by part")
     return ok("file confinement", "by the kernel (openat2)")
 
 
 def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Finding:
-    """A finding about the directory for sessions, which is created if it is missing, as in a run."""
+    """A finding about the directory for sessions. A missing directory is created, as a run would create it."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
         where = SessionStore.to_read(environment, named).root
@@ -183,7 +222,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
 
 
 def look_at_working_directory(cwd: Path | None) -> Finding:
-    """A finding about the working directory. `cwd`: None: it does not exist."""
+    """A finding about the working directory. `cwd` is None if that directory does not exist."""
     if cwd is None:
         return fail("working directory", "it is gone", "change to one that exists, or name one by --cd DIR")
     try:
@@ -198,7 +237,10 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a temporary file in the directory and removes it. Where the system supports it, the file has no name."""
+    """Writes a temporary file in the directory and removes it.
+
+    On systems that support unnamed files, the file has no name.
+    """
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()

@@ -1,1 +1,3 @@
-"""The directory that a loop's iterations change: its changes, commits, pushes and lock."""
+"""Works on the directory that a loop's iterations change: finds changes, commits, pushes, and locks the directory for
+one loop.
+"""

@@ -1,7 +1,6 @@
-"""The outer loop's checkout under git: its changes, commits and pushes.
-
-Uncommitted work is never thrown away: nothing here resets, checks out, cleans or stashes. Files that ralph, or the
-shell that started it, writes do not count as progress. They are committed only if another program has staged them.
+"""The git checkout that a loop works in: finds changes, commits them and pushes them. Never discards uncommitted
+work: this module does not reset, check out, clean or stash. Files that ralph itself writes, such as its output, do
+not count as progress and are not staged.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class GitCheckout:
-    """A `Checkout` under git. It is the whole repository, even if the loop works in a subdirectory."""
+    """Implements `Checkout` with git. Covers the whole repository, even if the loop works in a subdirectory of it."""
 
     def __init__(
         self,
@@ -66,8 +65,8 @@ class GitCheckout:
         own_paths: tuple[Path, ...] = (),
         writable: tuple[Path, ...] = (),
     ) -> None:
-        """`top`: from `repository_top`. `own_paths`: see `OwnPaths`. `writable`: the directories besides the
-        checkout in which the agent may write.
+        """`top` is the result of `repository_top`. `own_paths` are as in `OwnPaths`. `writable` lists the directories
+        outside the checkout where the agent may write.
         """
         self.top = top
         self._seams = seams
@@ -79,22 +78,24 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """The git directory of this working tree; a linked working tree has its own. Raises CheckoutError and
-        Interrupted.
+        """The git directory of this working tree. A linked working tree (git-worktree(1)) has its own. Raises
+        CheckoutError and Interrupted.
         """
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
 
     @cached_property
     def _common_directory(self) -> Path:
-        """The git directory that all working trees share, with the hooks. Raises CheckoutError and
-        Interrupted.
+        """The git directory that all working trees of the repository share. It contains the hooks. Raises
+        CheckoutError and Interrupted.
         """
         answer = self.git().read("rev-parse", "--git-common-dir")
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
-        """Git for one operation, with the present settings. Raises CheckoutError and Interrupted."""
+        """Makes a `Git` for one operation, which reads the current git settings. Raises CheckoutError and
+        Interrupted.
+        """
         return Git(self.top, self._seams)
 
     def snapshot(self) -> Snapshot:
@@ -102,12 +103,14 @@ class GitCheckout:
         git = self.git()
         seen = look(git, self._seams, digests, own=self._own)
         guarded = guarded_settings(git.settings) | self._hooks(digests)
-        # Its content counts even where git ignores it.
+        # The content of the plan file counts even if git ignores the file.
         seen.files[os.path.relpath(self._plan, self.top)] = digests.of_target(self._plan)
         return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
-        """Digests of the hooks by name; empty if their directory cannot be listed."""
+        """The digest of each hook, by the hook's path relative to the git directory. Only the first `_MOST_HOOKS`
+        entries of the directory are looked at, and samples are left out. Empty if the hooks cannot be read.
+        """
         with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
             names = [
                 entry.name for entry in islice(listing, _MOST_HOOKS) if not entry.name.endswith(".sample")
@@ -117,10 +120,8 @@ class GitCheckout:
         return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """The changes between two snapshots.
-
-        If rewritten history has removed the commit of `before`, no commits are counted, and files are compared by
-        their digests alone.
+        """The changes between two snapshots. If the repository no longer has the commit of `before`, for example
+        after a rebase, the number of commits is 0 and files are compared by digest only.
         """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
@@ -133,8 +134,8 @@ class GitCheckout:
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def commit(self, message: str) -> bool:
-        """Commits all uncommitted work, except inner repositories that this one does not track: their work belongs to
-        their own git.
+        """Commits all uncommitted work and returns whether there was any. Skips inner repositories that this
+        repository does not track. Raises CheckoutError, also during a merge or without a branch, and Interrupted.
         """
         git = self.git()
         status = status_of(git)
@@ -170,23 +171,22 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """The push, which uses the pinned settings. The first call takes the pins. Raises CheckoutError and
-        Interrupted.
+        """Prepares a push that uses the pinned settings (`pins.py`). The first call pins the current settings. Raises
+        CheckoutError and Interrupted.
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
         return Push(git, self._seams, remote_settings(git.settings, pins), status, places)
 
     def pins_text(self) -> str:
-        """The pins as text for `restore_pins`. Raises CheckoutError and Interrupted."""
+        """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
         git = self.git()
         self._pins = self._pins or self._pinned_now(git, status_of(git))
         return pins_text(self._pins, secrets.token_hex(16))
 
     def restore_pins(self, text: str) -> list[str]:
-        """Uses recorded pins from now on.
-
-        Returns notices for people. Raises BrokenPinsError, CheckoutError and Interrupted.
+        """Replaces the pinned settings by recorded ones, given as `text`, and returns notices for the user. Raises
+        BrokenPinsError, CheckoutError and Interrupted.
         """
         now = pins_of(self.git().settings)
         self._pins, has_lost = read_pins(text, now)
@@ -201,7 +201,9 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """The pins of the present settings, and of the remotes that exist on this machine now."""
+        """Pins the current settings, and the identities of those push remotes that are directories on this machine.
+        Raises CheckoutError and Interrupted.
+        """
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
         try:
@@ -213,14 +215,14 @@ class GitCheckout:
         return replace(pins, places=frozenset(one for one in found if one is not None))
 
     def tracks(self, path: Path) -> bool:
-        """Whether git tracks a file here. Raises CheckoutError and Interrupted."""
+        """Whether git tracks the file. Raises CheckoutError and Interrupted."""
         inside = os.path.relpath(os.path.realpath(path), self.top)
         return not inside.startswith("../") and bool(
             self.git().read("ls-files", "-z", "--", f":(top,literal){inside}")
         )
 
     def refuse_unfinished(self, status: GitStatus) -> None:
-        """Raises CheckoutError during a merge or another unfinished operation, or with conflicts."""
+        """Raises CheckoutError if files have conflicts, or if a merge, rebase, cherry-pick or revert is unfinished."""
         unmerged = [entry.path for entry in status.entries if entry.is_unmerged]
         if unmerged:
             raise CheckoutError(
@@ -239,7 +241,7 @@ class GitCheckout:
             )
 
     def uncommitted(self, status: GitStatus) -> list[str]:
-        """The files that the next commit would take."""
+        """Paths of the files that `commit` would commit."""
         return [entry.path for entry in counted(status.entries, self._own) if not entry.is_nested]
 
     def _is_anything_staged(self, git: Git, head: str) -> bool:
@@ -254,22 +256,25 @@ class GitCheckout:
 
 
 def shown(paths: Sequence[str], most: int = 3) -> str:
-    """A few names for people. A name with special characters is quoted."""
+    """The first `most` names as text for the user, and the number of the others. A name with unprintable characters
+    is written with quotes and escapes.
+    """
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
 def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Stages the files without `git add`, which would look into submodules.
-
-    Tracked files are staged first, because a directory may have become a file.
+    """Stages the files with `git update-index`, because `git add` would look into submodules. Tracked files come
+    first: if a directory has become a file, its tracked files must leave the index before the new file enters it.
     """
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
     git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
 
 
 def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Refuses files whose filter is missing: a file that should be encrypted would be committed as plain text."""
+    """Raises CheckoutError if one of the files needs a filter that ralph does not run. Without the filter, a file
+    that should be encrypted would be committed as plain text.
+    """
     dropped = git.settings.dropped_filters
     if not dropped:
         return
@@ -288,9 +293,9 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def _is_commit(git: Git, head: str) -> bool:
-    """Whether this repository has the commit; "" stands for the state before the first commit.
-
-    `head` may come from a record on disk, which may hold any text. Git must not read that text as an option.
+    """Whether the repository has the commit `head`. An empty `head` stands for the state before the first commit and
+    gives True. `head` may come from a damaged record, so its form is checked: git could take other text for an
+    option.
     """
     if not head:
         return True
@@ -300,7 +305,9 @@ def _is_commit(git: Git, head: str) -> bool:
 
 
 def _committed_differences(git: Git, before: str, after: str) -> set[str]:
-    """The differences between two commits. Either may be "" (before the first commit)."""
+    """Paths of the files that differ between two commits. One of the two may be "", which stands for the state before
+    the first commit.
+    """
     if before and after:
         plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
         output = git.read("diff-tree", "-r", "-z", "--name-only", *plainly, before, after)
@@ -314,7 +321,7 @@ def _paths(output: bytes) -> Iterator[str]:
 
 
 def _commits_between(git: Git, before: str, after: str) -> int:
-    """The number of commits that are reachable from `after` and not from `before`."""
+    """The number of commits that are reachable from `after` but not from `before`."""
     if not after:
         return 0
     return int(git.read("rev-list", "--count", after, *([f"^{before}"] if before else [])))

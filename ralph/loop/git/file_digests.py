@@ -1,6 +1,6 @@
-"""Digests that tell whether a file has changed. Follows no link, opens only regular files, never waits.
-
-A new modification time alone is no change, except for files too big to be read each time.
+"""Computes digests that show whether a file has changed. Opens only regular files, and never blocks on one. A new
+modification time alone is not a change, unless the file is too big or the files are too many bytes to be read each
+time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
-"""A bigger file is compared by size and time, not by content."""
+"""A file bigger than this is compared by its size and modification time instead of its content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""The most bytes to read in one look at all files. Reading that much takes seconds, and a long loop looks many times.
+"""The most bytes to read for one snapshot of a directory that is not under git. Reading this much takes seconds, and
+a long loop makes many snapshots.
 """
 ABSENT = "absent"
 
@@ -29,18 +30,17 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class TooMuchToReadError(Exception):
-    """The files hold more bytes than one look may read."""
+    """The files together hold more bytes than one snapshot may read."""
 
 
 class FileDigests:
-    """Digests of many files, taken in one look. Signals are handled between two files."""
+    """Computes the digests of many files for one snapshot. Signals are handled from time to time while it runs."""
 
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """`is_by_time`: compare every file by size and time. `most_bytes`: the limit for all files together.
-
-        TooMuchToReadError is raised beyond that limit.
+        """With `is_by_time`, every file is compared by size and modification time. `most_bytes` limits the bytes that
+        are read from all files together. Beyond this limit, `of` raises TooMuchToReadError.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
@@ -50,7 +50,9 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of a file; `ABSENT` also for a file that vanishes while it is read. Raises Interrupted."""
+        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. A link is not
+        followed: its digest is that of its target's name. Raises Interrupted and TooMuchToReadError.
+        """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
             self.look_up()
@@ -75,7 +77,9 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """The digest of a link's target. A change there is a change too."""
+        """The digest of a path. If the path is a link, the digest also covers the file that the link leads to. Raises
+        Interrupted and TooMuchToReadError.
+        """
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
 
     def _of_content(self, path: str) -> str:
@@ -96,14 +100,14 @@ class FileDigests:
         return hashed.hexdigest()
 
     def look_up(self) -> None:
-        """Lets pending signals be handled. Raises Interrupted."""
+        """Handles pending signals. Raises Interrupted if one of them stops the loop."""
         self._waiter.wait(
             self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
         )
 
 
 def of_unread(status: os.stat_result) -> str:
-    """A digest from kind, size and time alone."""
+    """A digest from file type, permissions, size and modification time, without the content."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 
@@ -112,7 +116,9 @@ def _hashed(data: bytes) -> str:
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
-    """Paths whose digests differ, or that only one side has. Empty if one side was not kept."""
+    """The paths that have different digests in the two mappings, or are in only one of them. Yields nothing if a
+    mapping is None.
+    """
     if before is None or after is None:
         return
     for path in {*before, *after}:

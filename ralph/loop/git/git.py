@@ -1,6 +1,5 @@
-"""Runs git on one checkout: supervised, with a time limit, and without any program that the repository itself names.
-
-Knows nothing of the purpose of a call. `git_settings.py` decides which programs may run.
+"""Runs git on one checkout under supervision and with a time limit. Runs no program that only the repository's own
+configuration names; `git_settings.py` decides which programs those are.
 """
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from ralph.loop.git.git_settings import GitSettings, settings_before_any, settin
 from ralph.loop.ports import CheckoutError
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
-from ralph.machine.processes import SupervisedCommand, environment_for_commands
+from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.values.redaction import MARK, Redactor
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.values.ports import Clock, Waiter
 
-LOCAL_LIMIT_S = 300.0  # for a cold cache and a slow disk: a look must not end the loop
+LOCAL_LIMIT_S = 300.0  # so long because a slow disk with a cold cache must not end the loop
 
 _GRACE_S = 2.0
 _MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 _MOST_ERROR_BYTES = 64 * 1024
 _MOST_COMPLAINT_CHARS = 500
 
-# They would give git another checkout, index or meaning of a path than the directory's: `git rev-parse
-# --local-env-vars`, and those of paths.
+# These would make git use another checkout or index, or read paths in another way: `git rev-parse
+# --local-env-vars` lists most of them.
 _NOT_OURS = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX"}
     | {
@@ -63,10 +64,11 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """The environment, waiter and clock of every git call."""
+    """The environment, supervisor, waiter and clock of every git call."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""
+    supervisor: CommandSupervisor
     waiter: Waiter
     clock: Clock
 
@@ -77,7 +79,7 @@ class GitAnswer(Struct, frozen=True):
     errors: bytes = b""
 
     def complaint(self) -> str:
-        """The last meaningful lines of git's output, joined to one line, without credentials."""
+        """The last meaningful lines of git's error output in one line, without credentials."""
         lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
         telling = [line for line in lines if line and not _NOISE.match(line)]
         refused = [
@@ -93,7 +95,7 @@ class GitAnswer(Struct, frozen=True):
 
 
 class GitProgram:
-    """Runs git in one directory and follows each call to its end. The caller chooses settings and environment."""
+    """Runs git in one directory and waits for each call to end. The caller chooses git's settings and environment."""
 
     def __init__(self, directory: Path, seams: GitSeams) -> None:
         self._directory = directory
@@ -109,17 +111,17 @@ class GitProgram:
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
     ) -> GitAnswer:
-        """Runs one git command; `name` is its name for people.
-
-        Standard error goes to a file of its own unless `is_merged`, so that no warning gets into output that is
-        parsed. Raises CheckoutError if the command does not end, Interrupted, and ShortageError if this machine lacks
-        the resources to run it.
+        """Runs one git command. `name` stands for the command in error messages, and `given` is its standard input.
+        Standard error is kept apart from the output, so that warnings are not parsed as output; `is_merged` joins the
+        two. Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
+        ShortageError if this machine is short of a resource that the command needs.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
             source.seek(0)
             output = _Output()
-            ending = self._followed(
+            start = partial(
+                self._followed,
                 arguments,
                 environment,
                 output,
@@ -128,6 +130,9 @@ class GitProgram:
                 input_from=None if given is None else source.fileno(),
                 errors_to=None if is_merged else errors.fileno(),
             )
+            ending = start()
+            if ending.how is Ended.NEVER_STARTED:  # an iteration has killed the supervisor
+                ending = start()
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
         _refuse_other_ends(name, ending, limit_s)
@@ -145,22 +150,23 @@ class GitProgram:
         input_from: int | None,
         errors_to: int | None,
     ) -> CommandEnding:
-        """Runs the command, and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
+        """Runs the command and returns how it ended. Raises CheckoutError, Interrupted and ShortageError."""
         program = own_program("git", environment["PATH"], self._directory)
         if program is None:
             raise CheckoutError(
                 "this is a git checkout, but there is no git program on PATH outside of it; install git"
             )
+        seams = self._seams
         try:
-            process = SupervisedCommand(
+            process = seams.supervisor.start(
                 [program, "--no-pager", *arguments],
                 cwd=self._directory,
                 environment=environment,
                 grace_s=_GRACE_S,
                 input_from=input_from,
                 errors_to=errors_to,
+                is_confined=False,
             )
-            seams = self._seams
             running = RunningCommand(
                 process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
             )
@@ -174,9 +180,10 @@ class GitProgram:
 
 
 class Git:
-    """Git on the checkout at `top`, the directory that contains `.git`. It never contacts a remote.
+    """Runs git on the checkout at `top`, the directory that contains `.git`. Never contacts a remote.
 
-    Make one for each operation, between two iterations: it reads the settings once.
+    The git settings are read in the constructor. An agent may change them later, so each operation of the loop uses a
+    new `Git`.
     """
 
     def __init__(self, top: Path, seams: GitSeams) -> None:
@@ -188,18 +195,22 @@ class Git:
         self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
 
     def read(self, *arguments: str, given: bytes | None = None) -> bytes:
-        """The output of a read-only call. Raises CheckoutError if it fails, and Interrupted."""
+        """Runs a read-only git command and returns its output. Raises Interrupted, and CheckoutError if the command
+        fails.
+        """
         answer = self.answer(*arguments, given=given)
         self._refuse_failure(arguments[0], answer)
         return answer.output
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
-        """Makes a call that writes into this repository. Raises CheckoutError if it fails, and Interrupted."""
+        """Runs a git command that writes into this repository. Raises Interrupted, and CheckoutError if the command
+        fails.
+        """
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
-        """The answer of a read-only call that may fail. Raises Interrupted, and CheckoutError for a call that does not
-        end.
+        """Runs a read-only git command that is allowed to fail. Raises Interrupted, and CheckoutError if the command
+        cannot be run or does not end by itself.
         """
         return self._call(arguments, self._environment | {"GIT_OPTIONAL_LOCKS": "0"}, given)
 
@@ -215,7 +226,9 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps the whole output, up to a limit that no git call here should reach."""
+    """A `Capture` that keeps all output in memory. `feed` returns False beyond a limit that no git call of ralph
+    should reach.
+    """
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -227,14 +240,14 @@ class _Output:
         return self._size <= _MOST_OUTPUT_BYTES
 
     def close(self) -> None:
-        """Does nothing: there is nothing to release."""
+        """Does nothing, because the output is only in memory."""
 
     def data(self) -> bytes:
         return b"".join(self._chunks)
 
 
 def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
-    """The error of a failed call, with advice where possible."""
+    """The error for a git command that failed. It contains advice if the cause is known."""
     complaint = answer.complaint()
     if "dubious ownership" in complaint:
         return CheckoutError(
@@ -245,22 +258,24 @@ def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
 
 
 def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
-    """The environment of ralph's git calls about the checkout `top`. `base` holds no credentials."""
+    """The environment variables of ralph's git calls on the checkout `top`. `base` are the variables to start from,
+    without credentials.
+    """
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
     search_path = trusted_directories(ours.get("PATH", os.defpath), top)
     return environment_for_commands(ours) | {
-        # Git looks for its helpers, ssh and a shell there.
+        # Git looks there for its helper programs, ssh and a shell.
         "PATH": os.pathsep.join(search_path),
-        # A missing object is an error and no reason to ask a remote: that would run its `uploadpack`.
+        # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
         "GIT_NO_LAZY_FETCH": "1",
-        # Its messages are read here.
+        # Git's messages are parsed in this module.
         "LC_ALL": "C",
     }
 
 
 def _environment(top: Path, base: Mapping[str, str]) -> dict[str, str]:
     return environment_for_git(base, top) | {
-        # Neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
+        # So that git uses neither `core.worktree` nor, if this repository is damaged, one in a parent directory.
         "GIT_WORK_TREE": str(top),
         "GIT_CEILING_DIRECTORIES": str(top.parent),
         # Git uses the first `core.gitProxy`: a later one does not replace it.
@@ -280,12 +295,13 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
             )
         case Ended.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command} was killed")
+        case Ended.NEVER_STARTED:
+            raise CheckoutError(f"git {command} was not started: the process that starts commands was killed")
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if git's exit status, or its own message `said`, shows a shortage on this machine.
-
-    A shortage at the remote is not waited for.
+    """Raises ShortageError if git failed because this machine is short of a resource. The exit status `status` or
+    git's error output `said` shows that. Ignores a shortage that a remote reports.
     """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:

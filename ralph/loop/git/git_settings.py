@@ -1,13 +1,14 @@
-"""Decides which programs git's configuration may name for ralph's calls: the user's, never the repository's.
+"""Decides which programs git may run for ralph: only those that the user's configuration names, not those that the
+repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
+the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph puts
+the user's value back. If the user has none, ralph empties the setting or gives it a harmless value. This module runs
+nothing: it only parses the output of `git config --list`.
 
-An agent can write `.git/config`, and many of its settings are commands. Settings of the user's and the system's files
-and of the environment stay in force. If the repository sets a command, ralph restores the user's value or empties the
-setting. Pure: it reads the output of `git config --list` and refuses to run anything.
-
-These rules are for calls that stay on this machine. They work from a list of the settings that name programs. Calls to
-a remote read no configuration of the repository at all: they follow the pins of `pins.py`. Two risks remain, because no
-option removes them. Helpers from the user's own configuration (git-lfs) read their own settings, some of them from the
-repository. Before git 2.39.4, git may fetch a missing object with the program of `remote.*.uploadpack`.
+These rules apply to calls that stay on this machine, and rely on a list of the settings that name programs. Calls to
+a remote ignore the repository's configuration and use the pinned settings of `pins.py`. Two risks remain, because git
+has no option against them. A helper from the user's own configuration, such as git-lfs, reads its own settings,
+partly from the repository. Before version 2.39.4, git may fetch a missing object with the program in
+`remote.*.uploadpack`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _ALWAYS = (
     "commit.gpgSign=false",
     "log.showSignature=false",
     "submodule.recurse=false",
-    # It would fetch first, with the program of `remote.*.uploadpack`.
+    # If this is true, git fetches first, with the program in `remote.*.uploadpack`.
     "push.negotiate=false",
-    # Both leave a maintenance process behind.
+    # If these are on, git leaves a maintenance process behind.
     "gc.auto=0",
     "maintenance.auto=false",
 )
@@ -46,7 +47,7 @@ _FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|requir
 _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
 _HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
 _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
-# The values that `git lfs install --local` writes: the program is the user's own, from PATH.
+# The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH.
 _GIT_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _OF_THE_REPOSITORY = frozenset({"local", "worktree"})
@@ -61,27 +62,29 @@ class Setting(Struct, frozen=True):
 
     @property
     def is_of_repository(self) -> bool:
-        """Whether the setting is in a file that an agent can write."""
+        """Whether the setting comes from a file in the repository, which an agent can write."""
         return self.scope in _OF_THE_REPOSITORY
 
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The effective value of each setting, the repository's settings included. Do not read settings here that name a
-    program.
+    """The effective value of each setting, including settings of the repository. Settings that name a program must
+    not be read from here.
     """
     arguments: tuple[str, ...]
-    """The arguments that precede the command of every call."""
+    """Arguments that come before the command in every git call."""
     left_out: tuple[str, ...] = ()
-    """Names of repository settings that ralph's calls ignore although a push or a commit may need them."""
+    """Names of repository settings that ralph's git calls ignore, although a push or a commit may need them."""
     dropped_filters: frozenset[str] = frozenset()
-    """Filters that only the repository defines. Files that need one of them must not be committed without it."""
+    """Names of filters that only the repository defines. ralph does not run these filters, so files that need one
+    must not be committed.
+    """
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
 
 
 def settings_before_any() -> GitSettings:
-    """The settings for the call that lists the configuration."""
+    """The settings for the first git call, which lists the configuration."""
     return GitSettings({}, tuple(_options(_ALWAYS)))
 
 
@@ -126,9 +129,8 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
-    """Settings, as text for `-c`, that leave only the user's own credential helpers. Empty if the repository sets none.
-
-    Git asks every helper in the list; an empty entry removes the helpers before it (gitcredentials(7)).
+    """Values for `-c` that leave only the user's own credential helpers. Empty if the repository names no helper. Git
+    asks all listed helpers, and an empty entry removes those before it (gitcredentials(7)).
     """
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
@@ -137,8 +139,8 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """The keys that the repository sets for each filter, by the filter's name. The settings that `git lfs install
-    --local` writes are left out.
+    """The keys that the repository sets for each filter, by the name of the filter. Settings that `git lfs install
+    --local` writes are not included.
     """
     found: dict[str, set[str]] = {}
     for setting in theirs:
@@ -149,10 +151,9 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """Whether the user's own configuration defines the filter. `keys`: the keys that the repository sets.
-
-    If the repository sets `process`, the user must define `process` too: git does not run `clean` if `process` is set,
-    even to an empty value.
+    """Whether the user's own configuration defines the filter `name`. `keys` are the keys that the repository sets
+    for this filter. If `process` is among them, the user must define `process` too, because git does not run `clean`
+    when `process` is set, even to an empty value.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
@@ -182,7 +183,9 @@ def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str
 
 
 def _pair(name: str, value: str) -> str:
-    """A setting as text for `-c`. Raises CheckoutError if the name has an equals sign: git would end the name there."""
+    """A setting as an argument for `-c`. Raises CheckoutError if its name contains an equals sign, because git would
+    end the name there.
+    """
     if "=" in name:
         raise CheckoutError(
             f"git's configuration names a program by {name!r}, which ralph cannot set aside; rename it"

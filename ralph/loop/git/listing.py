@@ -1,4 +1,6 @@
-"""Lists the files of a directory outside of git with ripgrep. Refuses to wait without end."""
+"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep is to follow .gitignore files
+and prints nothing for too long, gives up.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
-"""Seconds without output after which the listing fails. The cause may be a pipe in place of a .gitignore file, or too
-many rules.
+"""Seconds without output after which a listing that follows .gitignore files fails. A possible cause is a named pipe
+in place of such a file, or a very long list of rules.
 """
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
@@ -32,26 +34,32 @@ _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os
 
 
 class ListingEndedError(Exception):
-    """Ripgrep did not finish: it was silent for too long, or used too much memory."""
+    """Ripgrep printed nothing for too long, or was cut short or killed by a signal."""
 
 
 class Listing:
-    """One walk over the working directory."""
+    """Lists the files below this process's working directory once."""
 
     def __init__(
         self, waiter: Waiter, clock: Clock, look_up: Callable[[], None], *, follows_rules: bool = True
     ) -> None:
-        """`look_up` is called while ripgrep runs, and may raise. `follows_rules`: .gitignore files are followed."""
+        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules`, files that
+        .gitignore excludes are not listed.
+        """
         self._waiter = waiter
         self._clock = clock
         self._look_up = look_up
         self._follows_rules = follows_rules
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
-        """Directories that could not be listed; complete once `paths` has ended."""
+        """Directories that could not be listed, with the error of each. Complete after `paths` has yielded its last
+        path.
+        """
 
     def paths(self) -> Iterator[str]:
-        """Relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
+        """Yields the relative paths of regular files in sorted order. Raises CheckoutError, ListingEndedError and
+        ShortageError.
+        """
         with patiently(self._start, self._waiter, self._clock) as walk:
             self._heard_at_s = self._clock.now_s()
             for record, _size in walk.records(b"\0"):
@@ -75,7 +83,7 @@ class Listing:
 
 
 def refuse_without_ripgrep() -> None:
-    """Checks before a loop begins that ripgrep is installed. Raises CheckoutError, with what to do."""
+    """Raises CheckoutError with advice if ripgrep is not installed."""
     try:
         ripgrep_path()
     except RipgrepError as error:

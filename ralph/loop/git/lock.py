@@ -1,7 +1,6 @@
-"""The lock that allows one loop per checkout, and a file that names its holder.
-
-The system releases the lock with its last holder. Refuses to follow a link in place of the file, and to write into a
-file that has a second name.
+"""Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory
+into it. The system releases the lock when the last process that holds it ends. If a link or a file with a second hard
+link stands in place of the lock file, the loop refuses it.
 """
 
 from __future__ import annotations
@@ -36,31 +35,30 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOS
 
 
 class Holder(Struct, frozen=True):
-    """The loop that has the lock, as the lock's file names it."""
+    """The loop that holds the lock, as read from the lock file."""
 
     pid: int
     directory: str
     started_at: str
-    """In local time, for people."""
+    """The local time, to be shown to the user."""
 
 
 class CheckoutLock:
-    """A lock that is held until every process with the descriptor has closed it.
-
-    An orphaned iteration still holds it.
+    """Holds the lock until every process with the descriptor has closed it. An iteration whose loop was killed
+    therefore still holds the lock.
     """
 
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place`: the user's directory that holds the lock outside of git.
-
-        Raises CheckoutError if another loop has the lock, which the error names, or if its file cannot be used.
+        """`place` is the directory of the user that contains the lock file if the checkout is not under git. Raises
+        CheckoutError if the lock file cannot be used, or if another loop holds the lock; the message then names that
+        loop.
         """
         self.notice: str | None = None
-        """A notice for people; None: nothing to say."""
+        """A warning that the file system does not support locks, or None."""
         self.path, self.descriptor = _opened(checkout, place)
-        """The descriptor is for `pass_fds` of a process that must hold the lock too."""
+        """The open lock file. A process that must hold the lock too gets it through `pass_fds`."""
         try:
             self._take()
             holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
@@ -74,9 +72,8 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """Releases the lock.
-
-        The file stays. Without a holder it blocks nobody, and removing it could let two loops in.
+        """Releases the lock. The file is not removed: it blocks nobody, and removing it could let two loops run at
+        once.
         """
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -94,9 +91,8 @@ class CheckoutLock:
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """The process id of the loop that works on the checkout of this directory; None: no such loop is known.
-
-    `place`: as for `CheckoutLock`. Calls no git.
+    """The process id that the holder of the lock on `directory`'s checkout has written into the lock file. None if
+    nobody holds the lock or the file has no readable id. `place` is as in `CheckoutLock`. Runs no git.
     """
     top = repository_top(directory)
     path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
@@ -114,7 +110,9 @@ def holder_of(directory: Path, place: Path) -> int | None:
 
 
 def _git_directory(top: Path) -> Path:
-    """The git directory of a working tree. A linked one has a file that names it (gitrepository-layout(5))."""
+    """The git directory of a working tree. In a linked working tree, a file named `.git` contains its path
+    (gitrepository-layout(5)).
+    """
     place = top / ".git"
     try:
         named = os.fsdecode(read_regular_file(place, _MOST_BYTES))
@@ -124,9 +122,8 @@ def _git_directory(top: Path) -> Path:
 
 
 def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, int]:
-    """Opens the lock's file. It is in the working tree's git directory, or in `place` outside of git.
-
-    Returns its path and its descriptor. Raises CheckoutError.
+    """Opens the lock file and returns its path and descriptor. The file is in the git directory of the working tree,
+    or in `place` if the checkout is not under git. Raises CheckoutError.
     """
     name = _NAME_OF_OURS
     if isinstance(checkout, GitCheckout):
@@ -149,7 +146,9 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """The holder that the file names; None: the file names no holder that can be read, perhaps not yet."""
+    """Reads the holder from the lock file. Returns None if the file has no readable holder, for example because the
+    holder has not written it yet.
+    """
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)
     except (OSError, ValueError, RecursionError):

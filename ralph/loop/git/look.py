@@ -1,8 +1,7 @@
-"""Reads the output of `git status`, and finds the state that progress is measured by: that of a checkout and of
-repositories inside it.
-
-Git never enters an inner repository from outside: it would follow the configuration there. Each one gets a look of
-its own.
+"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it. The loop
+compares two such states to see progress. Git runs separately in each inner repository, with settings made for that
+repository. If git in the outer repository looked into the inner one, it would run programs that the inner
+configuration names.
 """
 
 from __future__ import annotations
@@ -23,23 +22,25 @@ if TYPE_CHECKING:
     from ralph.loop.git.file_digests import FileDigests
     from ralph.loop.git.own_paths import OwnPaths
 
-# Without looking into submodules: git would do that with processes that follow their configuration.
+# Does not look into submodules: git would start processes that follow the submodules' configuration.
 STATUS_ARGUMENTS = (
     *("status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind"),
     *("--untracked-files=all", "--no-renames", "--ignore-submodules=dirty"),
 )
-# Fields before the path: gitformat "1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>", and three stages for "u".
+# Fields before the path in git-status(1): "1 <XY> <sub> <mH> <mI> <mW> <hH> <hI> <path>". A "u" record of an
+# unmerged file has modes and object ids of three stages.
 _FIELDS = {b"1": 8, b"u": 10}
 
 
 class StatusEntry(Struct, frozen=True):
     path: str
-    """The path from the top. Bytes that are not UTF-8 are spelled as by `os.fsdecode`."""
+    """The path relative to the top directory. Bytes that are not UTF-8 are decoded as by `os.fsdecode`."""
     record: bytes
-    """Git's whole report on the file: modes, and ids in HEAD and index."""
+    """The record of the file in git's output, which includes file modes and the object ids in HEAD and in the index.
+    """
     is_tracked: bool
     is_unstaged: bool
-    """The working tree differs from the index."""
+    """Whether the file in the working tree differs from the index."""
     is_unmerged: bool = False
 
     @property
@@ -50,14 +51,14 @@ class StatusEntry(Struct, frozen=True):
 
 class GitStatus(Struct, frozen=True):
     head: str
-    """The commit's id; empty: there is no commit yet."""
+    """The id of the current commit, or "" before the first commit."""
     branch: str | None
-    """The current branch; None: HEAD is detached."""
+    """The current branch, or None if HEAD is detached."""
     entries: tuple[StatusEntry, ...]
 
 
 def status_from(output: bytes) -> GitStatus:
-    """The status in the output of `STATUS_ARGUMENTS`."""
+    """Parses the output of `git status` with `STATUS_ARGUMENTS`."""
     headers: dict[str, str] = {}
     entries: list[StatusEntry] = []
     for record in output.split(b"\0"):
@@ -92,13 +93,15 @@ class Seen(Struct, frozen=True):
 
     head: str
     branch: str | None = None
-    """The current branch; None: HEAD is detached."""
+    """The current branch, or None if HEAD is detached."""
     lines: list[str] = field(default_factory=list)
-    """The commit and branch of each repository, git's record of each changed file, and errors of inner repositories.
-    Progress changes these lines or `files`.
+    """Lines that hold the commit and branch of each repository, git's record of each changed file, and the errors of
+    inner repositories. Any progress changes these lines or `files`.
     """
     files: dict[str, str] = field(default_factory=dict)
-    """The digest of each file by its path from the top of the outermost repository."""
+    """The digest of each changed or untracked file. The key is its path, relative to the top of the outermost
+    repository.
+    """
 
     def digest(self) -> str:
         said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]
@@ -111,10 +114,8 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """The state of one repository, and of the repositories inside it.
-
-    `own`: paths that do not count. `prefix`: the path of the repository within the outermost repository. Raises
-    CheckoutError, Interrupted.
+    """Reads the state of one repository and of the repositories inside it. `own` has the paths that do not count, and
+    `prefix` is the repository's path within the outermost repository. Raises CheckoutError and Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
@@ -135,9 +136,8 @@ def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> 
 
 
 def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
-    """The state of an inner repository.
-
-    If git cannot work there, the error text is its state, and the loop continues.
+    """Reads the state of an inner repository. If git cannot work there, the error text is used as the state. Raises
+    Interrupted.
     """
     try:
         return look(Git(top, seams), seams, digests, own=own, prefix=prefix)
@@ -146,8 +146,8 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """The paths of inner repositories, submodules included, that contain a `.git`. The others have no state of their
-    own.
+    """Paths of inner repositories, including submodules. Skips those without a `.git`, because nothing is checked out
+    there.
     """
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]

@@ -1,5 +1,5 @@
-"""Knows the places inside a checkout that ralph, or the shell that started it, writes to: changes there are no
-progress. Reads no file.
+"""Finds the paths inside a checkout that ralph itself writes to, including files that receive its output. Changes to
+these paths do not count as progress. Reads the content of no file.
 """
 
 from __future__ import annotations
@@ -19,34 +19,38 @@ _OUTPUT_AND_ERRORS = (1, 2)
 
 
 class OwnPaths:
-    """The loop's `.ralph/` and other places below `top`. Links are followed once, when this is made."""
+    """The loop's own directory `.ralph/` and other paths below `top` that ralph writes to. Links are resolved once,
+    in the constructor.
+    """
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
-        """`places`: absolute paths of files or directories, existing or not. Those outside of `top` have no effect.
-
-        A place that contains the loop's directory is left out: otherwise no work there would count.
+        """`places` are absolute paths of files or directories, which need not exist. Paths outside `top` have no
+        effect. A path that contains the loop's directory has no effect either, because then no work there would
+        count.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
         counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
-        """Paths relative to the top."""
+        """Paths relative to `top`."""
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
-        """Whether `path`, relative to the top, is one of these paths or lies in one of them."""
+        """Whether `path`, relative to `top`, is one of these paths or lies inside one."""
         return path in self.paths or path.startswith(self._below)
 
 
 def own_output_files() -> tuple[Path, ...]:
-    """The files that receive this process's output and errors, as in `> loop.log 2>&1`. Empty where the system does
-    not tell (outside Linux).
+    """The files that receive this process's standard output and standard error, as in `> loop.log 2>&1`. Empty on
+    systems without `/proc`.
     """
     return tuple(dict.fromkeys(path for number in _OUTPUT_AND_ERRORS for path in _file_behind(number)))
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """The path of an open file; empty if it was deleted or another file has its place."""
+    """Yields the path of an open regular file. Yields nothing if the file was deleted or another file now has its
+    path.
+    """
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()
@@ -57,7 +61,9 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """The path, and its target if it is a link: somebody may replace the link, and write to the target."""
+    """Yields the path itself and the path that it leads to, which differs if it is a link. Both are needed: the link
+    may be replaced, and its target may be written.
+    """
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
     yield os.path.realpath(place)
 

@@ -1,12 +1,11 @@
-"""The settings of a repository that a push follows, pinned when the loop begins, without any program.
+"""Pins the repository's settings that decide where and how a push goes. An agent can write `.git/config`, and one
+line there can send the work, or the user's token, elsewhere. To pin these settings means to read them once, when the
+loop begins, and to use these values for all pushes. Only settings on a list are pinned, none of which names a
+program, and a push ignores all other settings of the repository. Settings of the user's and the system's files and of
+the environment are read at each push. This module runs nothing and reads no file.
 
-An agent can write `.git/config`, and one line there can send the work, or the user's token, elsewhere. So the
-settings that decide where and how a push goes are read once, by an allow list. A push ignores every setting that is
-not on the list. Settings of the user's and the system's files and of the environment are read at each push. Pure: it
-runs nothing and reads no file.
-
-The record of the pins holds no credential. A value that may have one is recorded as a digest. It can be restored as
-long as the repository still has that value.
+The record of the pinned settings holds no credential. A value that may contain one is recorded as a digest. It can be
+restored as long as the repository still has that value.
 """
 
 from __future__ import annotations
@@ -50,11 +49,13 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""The number of digits that are kept of a digest: enough to notice a change, too few to recover a password."""
+"""How many digits of a digest are kept. These are enough to notice a change, and too few to recover a password."""
 
 
 class BrokenPinsError(ValueError):
-    """A record of pins that cannot be used. The text is a sentence without a subject: "is damaged: ..."."""
+    """The record of pinned settings cannot be used. The message lacks a subject, as in "is damaged: ...", and the
+    caller adds one.
+    """
 
 
 class PinnedSetting(Struct, frozen=True):
@@ -64,19 +65,21 @@ class PinnedSetting(Struct, frozen=True):
 
 class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
-    """Settings in the order in which git reads them."""
+    """Pinned settings in the order in which git reads them."""
     places: frozenset[str] = frozenset()
-    """Identities of the remotes on this machine that existed when the pins were taken."""
+    """The identities (`identity_of`) of the remotes that are directories on this machine and existed when the
+    settings were pinned.
+    """
 
 
 class RemoteSettings(Struct, frozen=True):
-    """The only settings that a call to a remote gets."""
+    """All git settings for a call to a remote. Git gets no others."""
 
     entries: tuple[PinnedSetting, ...]
 
     @property
     def values(self) -> dict[str, str]:
-        """The value of each setting. If a setting has several values, the last one."""
+        """The value of each setting by name. If a setting has several values, the last one counts."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property
@@ -88,8 +91,8 @@ class RemoteSettings(Struct, frozen=True):
         return [entry.value for entry in self.entries if entry.name == name]
 
     def push_urls(self, remote: str) -> list[str]:
-        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf`. A name that is no remote is an
-        address.
+        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf` have been applied. If `remote` is
+        not the name of a remote, it is taken as an address.
         """
         if remote not in self.remotes:
             return [
@@ -102,7 +105,9 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """The rewritten address; None: no rule fits. The longest matching prefix wins; of two equal ones, the first."""
+        """The address after rewriting, or None if no rule applies. The rule with the longest matching prefix applies,
+        and the first one if two are equally long.
+        """
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.name.startswith("url.") and entry.name.endswith(f".{key}"):
@@ -116,7 +121,9 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """Settings that give this remote only that address, without any setting that rewrites it."""
+        """These settings with `url` as the only address of the remote, and without the settings that rewrite
+        addresses.
+        """
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
             entry for entry in self.entries if entry.name not in dropped and not entry.name.startswith("url.")
@@ -125,7 +132,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """The pins that follow from the repository's present configuration."""
+    """Pins the settings of the repository's current configuration. `places` stays empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)
@@ -136,9 +143,9 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """Settings for a call to a remote, with the pins in place of the repository's own settings.
-
-    Pins override the user's files. The command line overrides the pins.
+    """The settings for a call to a remote, where pinned settings replace those of the repository. Pinned settings
+    override those of the user's and the system's files. Settings of git's `command` scope, which come from ralph's
+    `-c` options or the environment, override the pinned ones.
     """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
@@ -155,14 +162,14 @@ def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
 
 
 def changed_names(before: Pins, now: Pins) -> list[str]:
-    """The sorted names of the settings that differ between `before` and `now`."""
+    """The sorted names of the settings whose values differ between `before` and `now`."""
     then, today = Counter(before.settings), Counter(now.settings)
     return sorted({setting.name for setting in (then - today) + (today - then)})
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """The digest, by name, of each repository setting that git may follow or run. Settings that agents change in
-    ordinary work are left out.
+    """For each repository setting that can make git run a program or send data, a digest of its values. The keys are
+    the names of the settings. Settings that agents change in ordinary work are left out.
     """
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
@@ -175,7 +182,7 @@ def guarded_settings(settings: GitSettings) -> dict[str, str]:
 
 
 class _KeptSetting(Struct, frozen=True, omit_defaults=True):
-    """A setting in the record: its value, or a digest if the value may hold a credential."""
+    """A recorded setting: a name and a value, or only a digest if the value may contain a credential."""
 
     name: str | None = None
     value: str | None = None
@@ -186,9 +193,8 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """The setting with its value; None: only its digest is recorded, and no present setting has that digest.
-
-        `known`: the present settings by digest.
+        """The setting with its value. Returns None if only a digest was recorded and no current setting has that
+        digest. `known` maps digests to the current settings.
         """
         if self.name is None or self.value is None:
             return known.get(self.digest or "")
@@ -202,7 +208,7 @@ class _KeptPins(Struct, frozen=True):
 
 
 def pins_text(pins: Pins, salt: str) -> str:
-    """JSON without a credential. `salt`: new for each record, 32 hexadecimal digits."""
+    """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits, new for each record."""
     settings = tuple(
         _KeptSetting(digest=_digest(salt, setting.name, setting.value))
         if _may_hold_credentials(setting)
@@ -214,10 +220,8 @@ def pins_text(pins: Pins, salt: str) -> str:
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
-    """The recorded pins, and whether any pin is missing. A pin that was recorded as a digest is missing if the
-    repository no longer has the setting with that digest.
-
-    `now`: the pins of the repository's present configuration. Raises BrokenPinsError.
+    """Reads recorded pins from `text`; also returns whether any could not be restored. A value recorded as a digest
+    is lost if it is no longer in `now`, the repository's current settings. Raises BrokenPinsError.
     """
     try:
         kept = convert(json.loads(text), _KeptPins)

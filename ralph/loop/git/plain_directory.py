@@ -1,8 +1,6 @@
-"""The outer loop's directory without git: progress is a change in the content of its files. Refuses to commit and
-push.
-
-Every look is bounded: the time and memory of the listing, the number of files, the bytes read. If a look exceeds a
-bound, people are told once.
+"""A loop's directory that is not under git. A change of the files counts as progress. Commits and pushes are refused.
+If the files cannot be listed in time or have too many bytes to be read, they are compared less exactly, and the user
+is warned once.
 """
 
 from __future__ import annotations
@@ -31,10 +29,11 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_FILES_TOLD_APART = 200_000
+"""The most files for which a snapshot keeps separate digests. With more files, it has only one digest of them all."""
 
 
 class PlainDirectory:
-    """A `Checkout` of the working directory, which is `directory`. Files that .gitignore names do not count."""
+    """Implements `Checkout` for the working directory without git. Files that .gitignore excludes do not count."""
 
     def __init__(
         self,
@@ -46,7 +45,9 @@ class PlainDirectory:
         own_paths: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """`own_paths`: see `OwnPaths`. `warn` tells people."""
+        """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
+        user.
+        """
         self.top = directory
         self._plan_file = os.path.normpath(plan_file)
         self._own = OwnPaths(directory, directory, own_paths)
@@ -58,12 +59,12 @@ class PlainDirectory:
         self._follows_rules = True
 
     def snapshot(self) -> Snapshot:
-        """The state of the directory. Raises CheckoutError, Interrupted, and ShortageError."""
+        """Reads the state of the directory. Raises CheckoutError, Interrupted and ShortageError."""
         while True:
             try:
                 return self._look(self._digests())
             except TooMuchToReadError:
-                self._is_by_time = True  # from now on: two looks must be comparable
+                self._is_by_time = True  # stays so, because two snapshots must be comparable
                 self._warn_once(
                     f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
                     "size and time of each, not by content"
@@ -71,7 +72,7 @@ class PlainDirectory:
             except ListingEndedError:
                 if not self._follows_rules:
                     raise CheckoutError(f"the files of {self.top} cannot be listed within bounds") from None
-                self._follows_rules = False  # from now on, see above
+                self._follows_rules = False  # stays so, because two snapshots must be comparable
                 self._warn_once(
                     f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
                     "what they name counts as progress too"
@@ -85,7 +86,7 @@ class PlainDirectory:
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
 
-    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port's
+    def commit(self, message: str) -> bool:  # noqa: ARG002 - the port has this parameter
         raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
 
     def push(self) -> int:
@@ -94,13 +95,12 @@ class PlainDirectory:
     def unpushed(self) -> int | None:
         return None
 
-    def tracks(self, path: Path) -> bool:  # noqa: ARG002 - as a `GitCheckout` does
+    def tracks(self, path: Path) -> bool:  # noqa: ARG002 - `GitCheckout.tracks` has this parameter
         return False
 
     def _look(self, digests: FileDigests) -> Snapshot:
-        """The state of the directory, by one walk over its files.
-
-        Raises CheckoutError, Interrupted, ShortageError, ListingEndedError and TooMuchToReadError.
+        """Reads the state of the directory by listing its files once. Raises CheckoutError, Interrupted,
+        ShortageError, ListingEndedError and TooMuchToReadError.
         """
         self._refuse_unreadable()
         seen = _Seen()
@@ -115,8 +115,8 @@ class PlainDirectory:
         return Snapshot(seen.digest(), files=seen.files)
 
     def _refuse_unreadable(self) -> None:
-        """Raises CheckoutError if the loop's own directory cannot be listed: ripgrep reports no error for a missing
-        directory.
+        """Raises CheckoutError if the loop's directory is missing or unreadable. This check is needed because ripgrep
+        reports no error for a missing directory.
         """
         try:
             os.getcwd()  # noqa: PTH109 - its error is what is asked for
@@ -133,14 +133,13 @@ class PlainDirectory:
 
 
 class _Seen:
-    """The digests of the files that a look has found, and one digest of them all.
-
-    The files come in the order of the walk, which is always the same for the same tree.
+    """Collects the digests of files, and computes one digest of them all. Files must be added in the order of the
+    listing, which is the same for equal trees.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, str] | None = {}
-        """Digest by path; None: there are too many files."""
+        """The digest of each file by its path, or None if there are too many files."""
         self._hashed = hashlib.sha256()
 
     def add(self, path: str, digest: str) -> None:

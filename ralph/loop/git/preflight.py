@@ -1,4 +1,6 @@
-"""Finds the checkout of a loop's directory, and every obstacle to commits and pushes, before any money is spent."""
+"""Finds the checkout that a loop works on. Before any money is spent, checks whether commits and pushes can work
+there.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,9 @@ def open_checkout(
     writable: tuple[Path, ...] = (),
     warn: Callable[[str], None] = lambda _text: None,
 ) -> GitCheckout | PlainDirectory:
-    """The checkout that contains `directory`, the working directory. The first git call shows whether git works there.
-
-    `own_paths`: absolute paths that ralph, or the shell that started it, writes to; changes there are no progress.
-    `writable`: absolute paths where the agent may write besides the directory. `warn`: tells people which files are
-    not looked at.
+    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. `own_paths` are
+    absolute paths that ralph itself writes to; changes there are not progress. `writable` are absolute paths besides
+    the directory where the agent may write. `warn` tells the user which files are compared less exactly.
     """
     top = repository_top(directory)
     if top is None:
@@ -46,9 +46,9 @@ def open_checkout(
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
-    """Checks that commits and pushes can work; returns notices for people.
-
-    Raises CheckoutError, one line with what to do, and Interrupted.
+    """Checks that the loop's commits and pushes will work, and returns notices for the user. In git, also checks that
+    nothing is unfinished and that HEAD is on a branch. Outside git, checks that ripgrep is installed. Raises
+    Interrupted, and CheckoutError with a one-line message that contains advice.
     """
     if isinstance(checkout, PlainDirectory):
         if commits or pushes:
@@ -75,10 +75,12 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
 
 
 def _about_identity(git: Git, *, commits: bool) -> list[str]:
-    """A notice if git has no name for the committer. Raises CheckoutError if the loop itself must commit."""
+    """A notice if git does not know the name and address for commits. Raises CheckoutError instead if the loop itself
+    is to commit.
+    """
     if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
         return []
-    # Git's own message is a page of advice; these two commands are its summary.
+    # Git's own message is a page long; these two commands are its summary.
     advice = "git config user.name NAME && git config user.email ADDRESS"
     if commits:
         raise CheckoutError(f"git does not know who commits here: {advice}, or leave out --commit")

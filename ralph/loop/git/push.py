@@ -1,4 +1,4 @@
-"""Pushes the branch of a checkout. Writes no configuration and never forces."""
+"""Pushes the branch of a checkout. Never changes git's configuration and never forces a push."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ralph.loop.git.look import GitStatus
     from ralph.loop.git.pins import RemoteSettings
 
-# `<flag>\t<from>:<to>\t<summary>`, the summary of a plain push being "<old>..<new>"; a remote's own words begin with
-# "remote: ".
+# git-push(1): `<flag>\t<from>:<to>\t<summary>`. The summary of a fast-forward is "<old>..<new>". Lines from the remote
+# begin with "remote: ".
 _PUSHED = re.compile(
     rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
 )
@@ -31,7 +31,7 @@ _REMOTE_REFS = "refs/remotes/"
 class PushTarget(Struct, frozen=True):
     remote: str
     branch: str
-    """The branch of this checkout, without `refs/heads/`."""
+    """The local branch, without `refs/heads/`."""
     remote_branch: str
 
     @property
@@ -40,17 +40,17 @@ class PushTarget(Struct, frozen=True):
 
 
 class WritablePlaces(Struct, frozen=True):
-    """The places that an agent may write to, and the remotes that existed before the agent started."""
+    """The directories that an agent may write to, and remotes that existed before the agent started."""
 
     directories: Sequence[Path]
     known: frozenset[str]
-    """Identities (`identity_of`) of the remotes on this machine that existed before the agent started."""
+    """The identities (`identity_of`) of the remotes on this machine that existed before the agent started."""
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """The remote to push to: the branch's configured one, else the only one, else `origin`.
-
-    `branch`: None if HEAD is detached. Raises CheckoutError, with what to do.
+    """Chooses where to push: to the remote that the settings name for the branch, otherwise to the only remote,
+    otherwise to `origin`. `branch` is None if HEAD is detached. Raises CheckoutError with advice if there is no such
+    remote or no branch.
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
@@ -60,7 +60,7 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
         or values.get("remote.pushdefault")
         or values.get(f"branch.{branch}.remote")
     )
-    if configured and configured != ".":  # a dot: it follows another branch of this repository
+    if configured and configured != ".":  # a dot means that the branch follows another local branch
         return PushTarget(configured, branch, _remote_branch(settings, branch, configured))
     if not remotes:
         raise CheckoutError("there is no remote to push to; git remote add origin URL")
@@ -73,12 +73,14 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
 
 
 class Push:
-    """Pushes the current branch, with pinned settings."""
+    """Pushes the current branch to one remote, with the given settings only."""
 
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
     ) -> None:
-        """Raises CheckoutError if there is no remote to push to."""
+        """Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git fails. Raises
+        Interrupted.
+        """
         self.target = target_of(settings, status.branch)
         self._git = git
         self._head = status.head
@@ -89,27 +91,28 @@ class Push:
         )
 
     def urls(self) -> list[str]:
-        """The addresses to push to. Raises CheckoutError for a forbidden address."""
+        """The addresses to push to. Raises CheckoutError if the agent may have created a remote at one of them."""
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             _refuse_new_place(self._git.top, url, self._places)
         return found
 
     def push(self) -> int:
-        """Pushes.
-
-        Returns the number of commits that the remote did not have. Raises CheckoutError and Interrupted.
+        """Pushes the branch and returns how many commits were new to the remote. Raises CheckoutError and
+        Interrupted.
         """
         before = self._missing()
         answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
-        for answer in answers:  # each address has had its turn
+        for answer in answers:  # fails only after all addresses were tried
             if answer.status:
                 raise failure(self._git.top, "push", answer)
         self._note_what_the_remote_has()
         return max((_count(self._git, answer, before) for answer in answers), default=0)
 
     def try_out(self) -> None:
-        """Contacts the remote without changing it. Raises CheckoutError and Interrupted."""
+        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not work,
+        and Interrupted.
+        """
         self._remote_git.refuse_old()
         for url in self.urls():
             if self._head:
@@ -120,7 +123,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """The number of commits to push, as of the last contact with the remote; None: unknown."""
+        """The number of commits that the remote lacked at the last contact with it, or None if that is unknown."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
@@ -131,14 +134,16 @@ class Push:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
-        """Updates the remote-tracking branch, as an ordinary push from the checkout does."""
+        """Updates the remote-tracking branch, as `git push` does after an ordinary push."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", ref, self._head)
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
-    """The refs in which a checkout keeps the last known state of a remote's ref, according to `remote.*.fetch`."""
+    """The local refs that record the last known state of the remote's ref `remote_ref`. `refspecs` are the values of
+    `remote.*.fetch`.
+    """
     found = []
     for refspec in refspecs:
         source, _, kept = refspec.removeprefix("+").partition(":")
@@ -150,9 +155,8 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The identity of the repository at this path on this machine; None: nothing is there.
-
-    A repository that is put in the place of another has a different identity.
+    """Identifies the directory of a repository on this machine by its inode. None if nothing is at the path. A
+    repository that replaces another at the same path has a different identity.
     """
     try:
         status = (top / path).stat()
@@ -162,8 +166,8 @@ def identity_of(top: Path, path: str) -> str | None:
 
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
-    """Refuses a remote that the agent may have made: git would run the programs in that remote's configuration as the
-    user.
+    """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
+    to such a repository, git would run the programs that its configuration names.
     """
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
@@ -176,7 +180,7 @@ def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
 
 
 def _source_of(git: Git, branch: str, head: str) -> Source:
-    """The parts of the checkout that the push reads. Raises CheckoutError and Interrupted."""
+    """Describes the branch, the commit and the objects that the push reads. Raises CheckoutError and Interrupted."""
     asked = ("--show-object-format", "--git-path", "objects", "--git-path", "shallow")
     lines = os.fsdecode(git.read("rev-parse", *asked)).splitlines()
     if len(lines) != 3:
@@ -189,9 +193,8 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The name of the branch at the remote: the local name, unless the user has configured the upstream's name.
-
-    A branch that was cut from `main` must not be pushed to `main`.
+    """The name of the branch at the remote. It is the local name, unless the user has set `push.default` to
+    `upstream`. So a branch that was created from `main` is not pushed to `main`.
     """
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")

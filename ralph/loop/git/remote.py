@@ -1,11 +1,10 @@
-"""Git for calls to a remote. It runs in an empty git directory, and every setting is passed explicitly.
+"""Runs git calls that contact a remote. They run in a temporary, empty git directory, because a push needs only the
+checkout's objects. That directory has no hooks, remotes or settings of its own, and git never reads the current
+configuration of the repository. All settings are passed in the environment (`GIT_CONFIG_COUNT`). These include the
+settings of the user's own files, because conditions there (`includeIf`) refer to the checkout.
 
-A push needs only the checkout's objects. So git runs in a directory of its own, without hooks, remotes and settings.
-Its settings come through the environment (`GIT_CONFIG_COUNT`). That includes the user's own files, because their
-conditions (`includeIf`) refer to the checkout. Git never reads the repository's present configuration here.
-
-A remote may be a repository on this machine. Its configuration can name programs, which a push would start as the user.
-So `git receive-pack` gets ralph's settings there, which override those of the remote.
+A remote may be a repository on this machine. Its configuration may name programs, and a push would run them as the
+user. So ralph passes settings to `git receive-pack` that override those of the remote.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 REMOTE_LIMIT_S = 300.0
 
 _OLDEST = (2, 32)
-"""The oldest git that works: the first with GIT_CONFIG_GLOBAL (GIT_CONFIG_COUNT came with 2.31)."""
+"""The oldest version of git that works. It is the first with GIT_CONFIG_GLOBAL; GIT_CONFIG_COUNT came with 2.31."""
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
-# Our own call runs no hook (git-lfs has one), signs nothing, and enters no submodule.
+# ralph's push runs no hook (git-lfs has one), signs nothing, and enters no submodule.
 _PUSH = (
     *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
 )
@@ -45,9 +44,9 @@ _PASSED_BY_ENVIRONMENT = re.compile(
 )
 _WHOSE_FILES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM")
 _CONFIGURATION = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n[extensions]\n{extensions}"
-# The suffixes that git tries on the path of a repository, in its order (its "GIT URLS" and enter_repo()).
+# The suffixes that git tries on the path of a repository, in git's order (`enter_repo` in git's path.c).
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
-# In force in a remote on this machine, whatever its own settings are.
+# Settings in force in a remote on this machine. They override the remote's own settings.
 _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
@@ -55,21 +54,21 @@ class Source(Struct, frozen=True):
     """The parts of a checkout that a push reads."""
 
     ref: str
-    """The branch, with `refs/heads/`."""
+    """The full name of the branch, with `refs/heads/`."""
     head: str
-    """The branch's commit; empty: there is none yet."""
+    """The id of the branch's last commit, or "" if the branch has no commit."""
     objects: str
-    """The absolute path of the directory with all objects."""
+    """The absolute path of the directory that contains the git objects."""
     shallow_file: str
     object_format: str
-    """`sha1` or `sha256`."""
+    """The hash function of the repository, `sha1` or `sha256`."""
 
 
 class RemoteGit:
-    """Git for calls to a remote. Make one for each operation, between two iterations."""
+    """Runs git calls that contact a remote. Each push uses a new `RemoteGit`."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
-        """`top`: the top of the checkout. A remote's relative path starts there."""
+        """`top` is the top directory of the checkout. A remote's relative path is relative to it."""
         self._top = top
         self._program = GitProgram(top, seams)
         self._base = environment_for_git(seams.environment, top)
@@ -77,7 +76,9 @@ class RemoteGit:
         self._source = source
 
     def refuse_old(self) -> None:
-        """Raises CheckoutError for a git version that cannot take its settings from the environment alone."""
+        """Raises CheckoutError if git is too old to take all its settings from the environment. Also raises the errors
+        of `GitProgram.call`.
+        """
         output = self._program.call(["version"], self._base, name="version").output
         found = _VERSION.match(output)
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
@@ -85,7 +86,9 @@ class RemoteGit:
             raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
     def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
-        """Pushes the branch to that address alone. The answer combines standard output and standard error."""
+        """Pushes the branch to the address `url` only. With `is_tried_out`, the remote stays unchanged. The answer's
+        output contains standard error too. Raises CheckoutError and Interrupted.
+        """
         options = ["--dry-run"] if is_tried_out else []
         return self._reach(
             remote, url, [*_PUSH, *options], "receive-pack", [f"{self._source.ref}:{remote_ref}"]
@@ -97,7 +100,9 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """Contacts the remote. `service`: git's name, without `git-`, for the program that runs at the remote."""
+        """Runs a git command that contacts the remote. `service` is the name of the program that git starts at the
+        remote, without the prefix `git-`.
+        """
         started = f"git-{service}"
         path = local_path(url)
         if path is not None:
@@ -109,15 +114,14 @@ class RemoteGit:
             )
 
     def _for_theirs(self, path: str) -> list[str]:
-        """Git options that keep the repository at `path`, on this machine, from running its own programs.
-
-        Raises CheckoutError, Interrupted.
+        """Git options that keep git from running programs that the repository at `path` on this machine names. Raises
+        CheckoutError and Interrupted.
         """
         place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
         if place is None:  # git will report it
             return [*settings_before_any().arguments, *ours]
-        # From inside, like `git receive-pack`: conditions (`includeIf`) depend on the directory.
+        # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
         arguments = [
             *("-C", place, *settings_before_any().arguments),
             *("config", "--list", "--show-scope", "-z"),
@@ -134,9 +138,8 @@ class RemoteGit:
         return [*settings.arguments, *ours]
 
     def _git_directory_of(self, path: str) -> str | None:
-        """The git directory that git itself would use for this path; None: there is none.
-
-        Raises CheckoutError and Interrupted.
+        """The git directory that git itself would use for a remote at `path`, or None if there is none. Raises
+        CheckoutError and Interrupted.
         """
         for suffix in _SUFFIXES:
             asked = ["rev-parse", "--resolve-git-dir", path + suffix]
@@ -148,8 +151,8 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """Shell text that sets environment variables for git in a remote on this machine. With them git reads the same
-        configuration files of the user there as in the checkout.
+        """Shell text that sets environment variables for git in a remote on this machine. They make git read the same
+        configuration files of the user as in the checkout.
         """
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
@@ -179,12 +182,12 @@ class RemoteGit:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a remote on this machine, by git's own rules; None: the remote is elsewhere."""
+    """The path of a remote on this machine by git's own rules, or None if the remote is on another machine."""
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
-        return path[2:] if path.startswith("///") else path  # a host is a part of the path
+        return path[2:] if path.startswith("///") else path  # git takes a host for a part of the path
     before_colon, colon, _ = url.partition(":")
-    return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - `~user` stays
+    return None if colon and "/" not in before_colon else os.path.expanduser(url)  # noqa: PTH111 - for strings
 
 
 def _by_environment(settings: RemoteSettings) -> dict[str, str]:

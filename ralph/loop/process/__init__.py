@@ -1,1 +1,1 @@
-"""One iteration as a process: start it, follow it to its end, turn its end into a value."""
+"""Runs one iteration as a process, waits for its end, and turns the end into a value."""

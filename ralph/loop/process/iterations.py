@@ -1,21 +1,17 @@
-"""Runs iterations as `ralph run` processes: starts one, follows it to its end, returns a value.
-
-The exit code decides, even if the process's own words disagree. None of the processes that it started is left
-running.
+"""Runs each iteration as a `ralph run` process and returns its result as a value. The exit code decides the outcome,
+whatever the process prints. Afterwards every process that the iteration has left is killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.loop.process import tether
 from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.loop.process.running_iteration import OVERTIME_S, STOPS_WITHIN_S, RunningIteration
 from ralph.loop.record import write_private
@@ -45,10 +41,8 @@ _LEAST_S = 0.001
 
 
 class RalphIterations:
-    """The `Iterations` port with real processes, for the main thread only.
-
-    On Linux an iteration ends with the loop even if the loop is killed (`tether.py`). Elsewhere the iteration
-    continues to its own end.
+    """Implements the `Iterations` port with real processes. Works on the main thread only. If the loop is killed on
+    Linux, its iteration ends too (`end_with_parent`). On other systems the iteration runs to its own end.
     """
 
     def __init__(
@@ -65,9 +59,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder`: the loop's folder, which takes the prompt. `settings`: the recorded settings files for each
-        iteration. `lock`: the descriptor of the checkout's lock, which each iteration holds too. `program`: the program
-        with the command `run`; None: this ralph.
+        """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files that
+        each iteration uses. `lock` is the descriptor of the checkout's lock, which each iteration inherits. `program`
+        is the program to start, with its `run` command; None means this ralph.
         """
         self._plan = plan
         self._folder = folder
@@ -81,7 +75,9 @@ class RalphIterations:
         self._overtime_s = overtime_s
 
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one iteration. Raises OSError if no process can be started; never `Interrupted`."""
+        """Runs one iteration to its end. A shortage of this machine is returned as a setback. Raises OSError if the
+        process cannot be started for another reason. Never raises Interrupted.
+        """
         started_s = self._clock.now_s()
         try:
             result = self._ran(order)
@@ -107,7 +103,7 @@ class RalphIterations:
     def _followed(self, order: IterationOrder, result_file: Path, settings: int) -> IterationEnding:
         arguments = [*self._program, *self._arguments(order, result_file), "--settings-fd", str(settings)]
         process = OwnedProcess(
-            [*(sys.executable, "-I", "-S", tether.__file__), str(os.getpid()), *arguments],
+            arguments,
             cwd=Path(self._plan.launch_directory),
             environment=self._environment,
             kept_descriptors=(settings,) if self._lock is None else (settings, self._lock),
@@ -122,7 +118,9 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The arguments of the process. The plan's come first: if an option is given twice, the last one counts."""
+        """The command line of the process. The plan's arguments come first: if an option is given twice, the last one
+        counts.
+        """
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
@@ -138,6 +136,7 @@ class RalphIterations:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
 
     def _write_prompt(self, prompt: str) -> str:
+        """Writes the prompt into the loop's folder and returns the path of the file. Raises OSError."""
         # Half of a surrogate pair, which no file can hold, becomes a question mark.
         return str(write_private(self._folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
@@ -159,9 +158,8 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result if a shortage kept the loop from starting or following the process, or from reading its result.
-
-        The turns and the cost come from the session, if it can be read.
+        """The result if this machine was short of a resource to start the process, to follow it or to read its
+        result. The turns and the cost come from the session's journal, if it is readable.
         """
         try:
             seen = self.seen(session_id)
@@ -177,19 +175,18 @@ class RalphIterations:
         )
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
-        """The result of a run without a result object.
-
-        Its turns and cost come from its session, as far as that was written.
+        """The result of a process that wrote no usable result object. The turns and the cost come from the session's
+        journal, as far as it was written.
         """
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
-        if outcome is Outcome.USAGE:  # the only outcome without a result
+        if outcome is Outcome.USAGE:  # a run that refuses its options leaves no result
             problem = "ralph run refused its options: its words stand above"
         elif outcome is Outcome.INTERRUPTED:
             problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
         elif outcome is None or is_counted(outcome):
-            # No run of ralph ends like this: its work is unknown, and the next run would end the same way.
+            # No run of ralph ends like this. What it did is unknown, and the next run would end the same way.
             problem = f"it ended with exit {exit_code}, and {problem.removeprefix('it ')}"
             outcome = Outcome.INTERNAL_ERROR
             exit_code = outcome.exit_code()
@@ -201,14 +198,17 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """Whether something killed the process other than the loop or a signal that asks for a stop."""
+    """Whether something other than the loop killed the process, with a signal that is not a request to stop."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """The command of this ralph. Files that an iteration wrote into the checkout cannot replace any part of it."""
-    return tuple(own_python(f"from ralph.__main__ import main; main({core_limit_at_start()})"))
+    """A command that starts another process of this ralph. That process ends when this one does. The command uses no
+    file that an iteration could have put into the checkout.
+    """
+    call = f"main({core_limit_at_start()}, {os.getpid()})"
+    return tuple(own_python(f"from ralph.__main__ import main; {call}"))
 
 
 def _signal_name(number: int) -> str:

@@ -1,7 +1,6 @@
-"""Turns the exit code, result object and journal of a `ralph run` process into an `IterationResult`.
-
-The exit code is the process's own and decides the outcome. The result object adds words and numbers. It is refused as
-a whole if it does not describe the same end. The journal shows the course of a run that nobody followed to its end.
+"""Turns the exit code and the result object of a `ralph run` process, or its session's journal, into an
+`IterationResult`. The exit code decides the outcome. The result object adds texts and numbers; if it contains another
+exit code, it is rejected. The journal describes a run whose end this process did not see.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.sessions.history import SessionHistory
     from ralph.sessions.looking import SessionLook
 
-# An answer has some 100 KB.
+# A long answer has about 100 KB, so no real result comes near this limit.
 _MOST_BYTES = 64 * 1024 * 1024
 _BY_EXIT_CODE = {each.exit_code(): each for each in Outcome if each is not Outcome.INTERRUPTED}
 
@@ -41,7 +40,7 @@ class WrittenReport(Struct, frozen=True):
 
 
 class WrittenResult(Struct, frozen=True, kw_only=True):
-    """The fields of a result object that a loop uses. `output/result_object.py` writes them."""
+    """The fields of a result object that a loop uses. `output/result_object.py` writes the object."""
 
     exit_code: int
     subtype: str | None = None
@@ -54,18 +53,20 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
 
 
 class NoResultError(Exception):
-    """A sentence that says why there is no valid result."""
+    """There is no valid result object. The message is a sentence that says why."""
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
-    """The outcome of an exit code; None: `ralph run` has no such code."""
+    """The outcome that an exit code stands for, or None if `ralph run` never exits with this code."""
     if exit_code - 128 in signal.valid_signals():
         return Outcome.INTERRUPTED
     return _BY_EXIT_CODE.get(exit_code)
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """The result in this file. Raises NoResultError, and ShortageError if a shortage prevents reading it."""
+    """Reads the result object from a file. Raises NoResultError, and ShortageError if this machine is short of a
+    resource to read it.
+    """
     written = _read_result(path)
     if written.exit_code != exit_code:
         raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
@@ -99,10 +100,9 @@ def _read_result(path: Path) -> WrittenResult:
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
 ) -> SessionSeen | None:
-    """The session as its journal shows it; None: there is no journal, or no message in it, so nothing can be resumed.
-
-    A journal without a message still occupies the id. `directory`: as for `ralph run --session-dir`. Raises
-    ShortageError, and OSError for a place that cannot be listed.
+    """Reads the state of a session from its journal. None if there is no journal, or if the journal has no message
+    and its session can therefore not be resumed. `directory` is the value of `ralph run --session-dir`, or None if
+    that is not given. Raises ShortageError, and OSError if the directory cannot be listed.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not look.history.has_message):
@@ -110,7 +110,7 @@ def session_seen(
     try:
         written_at = datetime.fromtimestamp(look.written_at_s, UTC)
         return SessionSeen(look.history.turns, look.history.cost_usd, _end_of(look.history), written_at)
-    except ValueError:  # an outcome that a newer ralph knows
+    except ValueError:  # the journal contains an outcome that only a newer ralph knows
         return SessionSeen(0, None)
 
 
@@ -126,9 +126,9 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Checks that the journal can be opened, because `look_at` would report a shortage as an unreadable journal.
-
-    Raises ShortageError, and FileNotFoundError.
+    """Raises ShortageError if this machine is short of a resource to open the journal. Must be called before
+    `look_at`, which would report such a journal as unreadable. Raises FileNotFoundError if the journal does not
+    exist.
     """
     try:
         path.open("rb").close()

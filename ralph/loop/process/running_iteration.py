@@ -1,10 +1,9 @@
-"""Follows an iteration's process to its end: its signals and its time. Afterwards none of its processes is left.
+"""Waits for the end of an iteration's process. Meanwhile, passes on signals and enforces the time limit. Afterwards
+kills every process of the iteration that is left. A signal to the loop is sent only to the iteration's main process.
+That process then stops its own commands within six seconds and still writes its result.
 
-A signal to the loop is passed on once, to the process alone. The process stops its own commands within six seconds,
-and still writes its result.
-
-Ctrl-Z stops the loop alone; the iteration continues to its end. A stopped process tree could not end if the loop is
-killed meanwhile, and would keep the checkout's lock.
+Ctrl-Z suspends only the loop, and the iteration runs on. If the iteration were suspended too and the loop then
+killed, the iteration could not end and would hold the checkout's lock.
 """
 
 from __future__ import annotations
@@ -24,24 +23,29 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""Seconds between the signal that asks the process to stop and its kill. `ralph run` promises six."""
+"""Seconds from the signal that asks the process to stop until it is killed. `ralph run` promises to need at most six.
+"""
 OVERTIME_S = 30.0
-"""Seconds past its time limit after which an iteration counts as stuck: `ralph run` should have ended itself."""
+"""Seconds after its time limit at which an iteration counts as stuck, because `ralph run` should have ended by
+itself.
+"""
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 
 
 class IterationEnding(Struct, frozen=True):
     exit_code: int
-    """0-255; 128 + n when signal n killed it."""
+    """The exit code, 0-255. It is 128 + n if signal n killed the process."""
     stopped_by: int | None = None
-    """The first signal that the loop received; None: it received none."""
+    """The first signal that the loop received meanwhile, or None."""
     killed_by: int | None = None
-    """The signal that killed it; None: it ended by itself."""
+    """The signal that killed the process, or None if it exited by itself."""
     was_overdue: bool = False
-    """The iteration ran past its time limit and was stopped."""
+    """Whether the process ran past its time limit and was stopped."""
     is_all_gone: bool = True
-    """False if a process that it started could not be killed: another user's process, or one stuck in the kernel."""
+    """False if a process that the iteration started could not be killed. Such a process belongs to another user or is
+    stuck in the kernel.
+    """
 
 
 class RunningIteration:
@@ -67,9 +71,9 @@ class RunningIteration:
         self._killed_at_s = math.inf
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
-        """Follows the process to its end. `limit_s`: its own time limit; None: it has none.
-
-        Raises ShortageError if no thread can be started to follow it.
+        """Waits for the end of the process. `limit_s` is the time limit in seconds that the process itself keeps, or
+        None if it has none. `waiting_for` names the wait in heartbeats. Raises ShortageError if the thread that waits
+        for the process cannot be started; the process is then killed.
         """
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
@@ -118,7 +122,9 @@ class RunningIteration:
         return news
 
     def _ask_to_stop(self, signal_number: int) -> None:
-        """Passes a signal on. A second signal ends `ralph run` at once, and does not extend its time."""
+        """Sends a signal to the process, which is killed if it has not ended after `stops_within_s`. A second signal
+        makes `ralph run` end at once; it does not postpone the kill.
+        """
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
 

@@ -1,1 +1,1 @@
-"""Telemetry for machines that watch many runs: metrics and traces."""
+"""Metrics and traces, for programs that watch many runs."""

@@ -1,8 +1,7 @@
-"""`--metrics-file`: counts a run's events into a file in Prometheus' text format, complete whenever it is
-read.
+"""`--metrics-file`: counts the events of a run, and writes the counts to a file in Prometheus' text format.
 
-Nothing goes over a network. Import it only when the option is given: the client library loads HTTP servers
-and TLS, which takes some 60 ms.
+Readers always see a complete file. Nothing is sent over a network. This module must be imported only if the option is
+given, because the client library loads HTTP servers and TLS, which takes about 60 ms.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 60.0
 
 TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-"""Histogram buckets of the turn in which a report came: most runs are short, few are very long."""
+"""The histogram buckets for the turn in which the report came. Most runs are short, and few are very long."""
 
 UNKNOWN_TOOL = "unknown"
-"""The label for all tools that do not exist: otherwise each name that a model invents would become a time
+"""The label for all tools that do not exist. Otherwise each name that a model invents would become a new time
 series."""
 
 REPORT_TOOL = "final_report"
 
 
 class _Metric(NamedTuple):
-    """One metric. A name that ends in `_total` is a counter, all others are gauges."""
+    """One metric. It is a counter if its name ends in `_total`, otherwise a gauge."""
 
     name: str
     labels: tuple[str, ...]
     about: str
 
 
-# Names and labels are a promise: people's alerts hang on them (docs/telemetry.md).
+# Names and labels are a promise, because people's alerts depend on them (docs/telemetry.md).
 METRICS = (
     _Metric(
         "ralph_requests_total",
@@ -107,6 +106,7 @@ METRICS = (
     _Metric("ralph_run_outcome", ("outcome",), "1 for how the last task ended; no sample before one has."),
     _Metric("ralph_run_exit_code", (), "Of the last end; no sample before there is one."),
     _Metric("ralph_run_duration_seconds", (), "Of the last task that ended; no sample before one has."),
+    _Metric("ralph_sandbox_info", ("level",), "1 for the level of the sandbox in which commands run."),
     _Metric("ralph_start_time_seconds", (), "Unix time at which the process started."),
     _Metric(
         "ralph_last_write_time_seconds",
@@ -117,10 +117,10 @@ METRICS = (
 
 
 class MetricsFile:
-    """An `Events` sink that counts. `open`, `tick` and `close` write the file."""
+    """An `Events` sink that counts events. `open`, `tick` and `close` write the file."""
 
     def __init__(self, path: str, clock: Clock, directories: Sequence[str] = ()) -> None:
-        """`path`: absolute. `directories`: as for `write_result_file`."""
+        """`path` and `directories` are as in `result_file_problem`."""
         self._path = path
         self._directories = directories
         self._clock = clock
@@ -135,14 +135,15 @@ class MetricsFile:
         self._metrics.emit(event)
 
     def open(self) -> None:
-        """Writes the file for the first time, before the first request. Raises OSError if that fails."""
+        """Writes the file for the first time, before the first request. Raises OSError."""
         self._write()
         remove_leftovers(Path(self._path).parent)
 
     def tick(self, now_s: float) -> str | None:
-        """Writes the file if the last attempt is a minute old; called several times a second.
+        """Writes the file if the last attempt to write it was at least a minute before `now_s`. Call this several
+        times a second.
 
-        A failure does not end the run: only the first one is reported, in one sentence.
+        A failure does not end the run. Returns a sentence about the first failure, and otherwise None.
         """
         if now_s - self._tried_s < WRITE_EVERY_S:
             return None
@@ -155,9 +156,9 @@ class MetricsFile:
         return None
 
     def close(self, exit_code: int | None = None) -> None:
-        """Writes the file for the last time.
+        """Writes the file for the last time. Raises OSError.
 
-        `exit_code`: the process's; None: that of the last result. Raises OSError.
+        `exit_code` is the exit code of the process. If it is None, the file keeps the exit code of the last result.
         """
         if exit_code is not None:
             self._metrics.put("ralph_run_exit_code", exit_code)
@@ -176,8 +177,8 @@ class MetricsFile:
 class _RunMetrics:
     """The numbers of a run, as a collector for the client library. A metric without a value has no sample.
 
-    The library's own Counter and Gauge are not used: they share values through the directory in
-    PROMETHEUS_MULTIPROC_DIR, which may be another program's, and a Gauge starts at 0, which would be a wrong
+    The library's own Counter and Gauge are not used. They share values through the directory in
+    PROMETHEUS_MULTIPROC_DIR, which may belong to another program. A Gauge also starts at 0, which would be a wrong
     exit code.
     """
 
@@ -203,7 +204,10 @@ class _RunMetrics:
         self._numbers[name][self._key(name, labels)] = value
 
     def _key(self, name: str, labels: dict[str, str]) -> tuple[str, ...]:
-        """The label values as valid UTF-8: a name from the command line may hold other bytes."""
+        """The label values as valid UTF-8.
+
+        Invalid bytes, which a name from the command line may contain, are replaced.
+        """
         return tuple(labels[label].encode(errors="replace").decode() for label in self._labels[name])
 
     def collect(self) -> Iterator[Metric]:
@@ -225,7 +229,7 @@ class _RunMetrics:
     def emit(self, event: Event) -> None:
         match event:
             case ev.StreamReceived():
-                pass  # by far the most
+                pass  # the most frequent event by far
             case ev.AttemptEnded():
                 self._count_attempt(event)
             case ev.RetryScheduled():
@@ -238,6 +242,7 @@ class _RunMetrics:
                 self._count_report(event)
             case ev.RunStarted():
                 self._tools.update(event.tools)
+                self.put("ralph_sandbox_info", 1, level=event.sandbox)
             case ev.RunEnded():
                 self._count_end(event)
             case _:
@@ -268,7 +273,7 @@ class _RunMetrics:
         self.add("ralph_tokens_total", tokens.cache_write, model=model, type="cache_write")
         self.add("ralph_tokens_total", tokens.cache_read, model=model, type="cache_read")
         self.add("ralph_tokens_total", tokens.output, model=model, type="output")
-        # As in the result: once a part of a model's cost is not known, no sum is.
+        # As in the result: if a part of a model's cost is unknown, the sum is unknown.
         self._usage = self._usage.plus(model, tokens, event.facts)
         self._numbers["ralph_cost_usd_total"].clear()
         for name, usage in self._usage.by_model.items():
@@ -293,7 +298,7 @@ class _RunMetrics:
         self._report_turns.append(event.turn)
 
     def _count_turns(self, of_this_run: int) -> None:
-        """Raises the number of turns, never lowers it: a run that ends early or by a bug reports 0."""
+        """Raises the number of turns, but never lowers it. A run that ends early or by a bug reports 0 turns."""
         self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
         self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)
 

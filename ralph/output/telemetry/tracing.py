@@ -1,6 +1,6 @@
-"""Opens the tracing of `--otel`, or reports in one line why it is not available.
+"""Opens the traces of `--otel`, or reports in one line why they are not available.
 
-Loads OpenTelemetry only when asked to; `tracing_spans.py` makes the spans.
+OpenTelemetry is imported only if the option is given. `tracing_spans.py` makes the spans.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 EXTRA_MISSING = "--otel needs the extra: pip install 'ralph-headless[otel]'"
 
-_DEFAULT_ENDPOINT = "http://localhost:4318"  # the OTLP specification's
+_DEFAULT_ENDPOINT = "http://localhost:4318"  # the default of the OTLP specification
 _OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
-# They log failures, headers with keys in them among the rest; standard error belongs to ralph's own lines.
+# These loggers log failures, including headers with keys. Standard error is for ralph's own lines.
 _TALKATIVE = ("opentelemetry", "requests", "urllib3")
 
 
 class TracingError(Exception):
-    """`--otel` cannot work with this installation or environment: one line for the user."""
+    """`--otel` does not work with this installation or this environment. The message is one line for the user."""
 
 
 def open_tracing(
@@ -42,10 +42,11 @@ def open_tracing(
     redact: Callable[[str], str] = str,
     now_ns: Callable[[], int] = time.time_ns,
 ) -> Tracing:
-    """Starts the thread that delivers spans. Raises TracingError, and ShortageError.
+    """Opens the traces, and starts the thread that sends spans. Raises TracingError or ShortageError.
 
-    `environment` must be the process's own, or a copy: the SDK reads `os.environ` itself. `tell` gets at most
-    one line, from `close`. `now_ns` is the wall clock.
+    `environment` must be the environment of the process or a copy, because the SDK reads `os.environ` itself.
+    `Tracing.close` calls `tell` at most once, with a line about problems. `now_ns` returns the Unix time in
+    nanoseconds.
     """
     endpoint = _endpoint(environment)
     _demand_protocol(environment)
@@ -55,18 +56,18 @@ def open_tracing(
         logger.propagate = False
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # requests has opinions about its neighbours' versions
+            warnings.simplefilter("ignore")  # requests warns about the versions of other packages
             from ralph.output.telemetry.tracing_delivery import SpanDelivery  # noqa: PLC0415 - an extra
-            from ralph.output.telemetry.tracing_spans import Tracing, tracer_for  # noqa: PLC0415 - the same
+            from ralph.output.telemetry.tracing_spans import Tracing, tracer_for  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TracingError(EXTRA_MISSING) from error
     delivery = None
     try:
         delivery = SpanDelivery(endpoint)
         tracer = tracer_for(delivery, version)
-    except Exception as error:  # whatever a library says of a setting it cannot use
+    except Exception as error:  # any error that a library raises for an invalid setting
         if delivery is not None:
-            delivery.close(timeout_s=1.0)  # there is nothing to send: its thread ends at once
+            delivery.close(timeout_s=1.0)  # there is nothing to send, so the thread ends at once
         short = shortage_of(error)
         if short is not None:
             raise short from error
@@ -93,7 +94,7 @@ def _endpoint(environment: Mapping[str, str]) -> str:
     except ValueError:
         is_url = False
     if not is_url:
-        # The value is not repeated: what is no URL cannot be searched for a password.
+        # The value is not repeated, because a password cannot be found in a text that is no URL.
         raise TracingError(f"--otel: {name} must be a URL such as {_DEFAULT_ENDPOINT}")
     return endpoint
 

@@ -1,7 +1,7 @@
-"""The list of event fields that are exported, with their attribute names. Anything else stays in the process.
+"""The list of event fields that traces contain, with their attribute names. All other fields are left out. Pure.
 
-Names, numbers and kinds are exported; fields that may hold text are not: prompts, answers, arguments,
-outputs, error messages. Pure. A value of None means "not known".
+Names, numbers and kinds are exported. Fields that may hold text are not: prompts, answers, arguments, outputs and
+error messages. A value of None means that the value is unknown; the attribute is then left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Attributes = Mapping[str, Any]
 
-# The GenAI conventions' names stand here as text: they have left the package that held them as constants.
+# The names of the GenAI conventions, as text. The package no longer has constants for them.
 _PROVIDER = {"gen_ai.provider.name": "anthropic"}
 _CHAIN = {"ralph.attempt": "attempt"}
 _CHAIN_END = {**_CHAIN, "ralph.retries": "retries", "ralph.waited_s": "total_wait_s"}
@@ -79,11 +79,13 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""For each type of event its name in ralph's own output, and the event's field for each attribute."""
+"""The events that become span events. Each type of event has its name in ralph's own output, and the event's field
+for each attribute.
+"""
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
-    """The name and attributes of a span event; None: this event does not become one."""
+    """The name and the attributes of a span event. None if this event does not become a span event."""
     if (moment := _MOMENTS.get(type(event))) is None:
         return None
     name, fields = moment
@@ -137,9 +139,9 @@ def of_tool(call: ToolCall) -> Attributes:
 
 
 def of_stream(event: Mapping[str, Any]) -> Attributes:
-    """The attributes that one stream event adds.
+    """The attributes that one event of the API's stream adds.
 
-    Values of the wrong type are ignored: a server may send anything.
+    Values of a wrong type are ignored, because a server may send anything.
     """
     match event:
         case {"type": "message_start", "message": {**message}}:
@@ -161,7 +163,8 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
     if tokens == TokenUsage():
         return {}
     return {
-        "gen_ai.usage.input_tokens": tokens.prompt,  # the conventions: cached tokens are a part of it
+        # by the conventions, cached tokens are a part of the input
+        "gen_ai.usage.input_tokens": tokens.prompt,
         "gen_ai.usage.output_tokens": tokens.output,
         "gen_ai.usage.cache_creation.input_tokens": tokens.cache_write,
         "gen_ai.usage.cache_read.input_tokens": tokens.cache_read,

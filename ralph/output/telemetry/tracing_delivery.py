@@ -1,6 +1,6 @@
-"""Delivers finished spans to an OTLP endpoint from its own thread, and counts those that are lost.
+"""Sends finished spans to an OTLP endpoint from a thread, and counts the spans that are lost.
 
-It never holds up the run: the queue is bounded, and closing takes no longer than its time limit.
+This does not delay the run. The queue of spans has a maximum length, and closing has a time limit.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _INTERVAL_S = 5.0
 
 
 class SpanDelivery(SpanProcessor):
-    """A span processor. The SDK's own does not report lost spans and takes up to 30 s to close."""
+    """A span processor in place of the SDK's own, which does not report lost spans and can take 30 s to close."""
 
     def __init__(self, endpoint: str) -> None:
         self.taken = 0
-        """Spans that were handed over."""
+        """The number of spans that were handed to this processor."""
         self.delivered = 0
-        """How many of those the endpoint has confirmed."""
+        """The number of spans that the endpoint has accepted."""
         self._endpoint = endpoint
         self._session = _Session()
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)
-        # The oldest gives way: the newest of a trace hold its totals.
+        # The oldest span is dropped, because the newest spans of a trace hold its totals.
         self._waiting: deque[ReadableSpan] = deque(maxlen=MOST_WAITING_SPANS)
         self._changed = threading.Condition()
         self._is_closing = False
@@ -59,7 +59,10 @@ class SpanDelivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """Sends the waiting spans within the time limit. Returns why some were lost; None: all arrived."""
+        """Sends the remaining spans within the time limit.
+
+        Returns the reason why spans were lost, or None if all arrived.
+        """
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -71,7 +74,7 @@ class SpanDelivery(SpanProcessor):
             is_late = self._thread is not None and self._thread.is_alive()
             lost = self.taken - self.delivered
         with suppress(Exception):
-            # Ends the wait for a retry, where the thread is in one. The SDK has no types for it.
+            # Ends the wait for a retry if the thread is waiting for one. The SDK has no types for it.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
         if lost == 0:
             return None
@@ -79,7 +82,10 @@ class SpanDelivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Starts the thread. If the machine has none left, the spans wait, and the next span tries again."""
+        """Starts the thread if it does not run yet.
+
+        If the machine has no thread left, the spans are kept, and the next span leads to another attempt.
+        """
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")
@@ -94,7 +100,11 @@ class SpanDelivery(SpanProcessor):
                     self.delivered += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan] | None:
-        """Waits for a full batch, or until the batch is old enough to send; None: delivery is closed."""
+        """Waits for a full batch, or until it is time to send a batch that is not full.
+
+        While delivery is closing, returns what is left without waiting. Returns None when nothing is left or the time
+        limit of `close` is over.
+        """
         with self._changed:
             ends_s = time.monotonic() + _INTERVAL_S
             while not self._is_closing and len(self._waiting) < _BATCH_SPANS:
@@ -116,7 +126,10 @@ class SpanDelivery(SpanProcessor):
 
 
 class _Session(requests.Session):
-    """An HTTP session that remembers why the last request failed, without addresses or headers."""
+    """An HTTP session that stores the reason why the last request failed, or None if it succeeded.
+
+    The reason contains no addresses and no headers.
+    """
 
     problem: str | None = None
 
@@ -126,12 +139,12 @@ class _Session(requests.Session):
         except Exception as error:
             self.problem = type(error).__name__
             raise
-        # The exporter would take a redirect for success, and follows none.
+        # The exporter follows no redirect, and would take one for success.
         self.problem = None if response.status_code < 300 else f"HTTP {response.status_code}"
         return response
 
 
 def _shown(endpoint: str) -> str:
-    """The endpoint without user, password and query, which may hold a key."""
+    """The endpoint without user, password and query, because they may contain a key."""
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,6 +1,6 @@
-"""Turns a run's events into the spans of one trace: the run, its turns, and their requests and tool calls.
+"""Turns the events of a run into the spans of one trace: the run, its turns, and their requests and tool calls.
 
-It decides when a span begins, ends and fails; `tracing_attributes.py` decides which attributes it gets.
+This module decides when a span begins, ends and fails. `tracing_attributes.py` decides which attributes the span has.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""Characters of a string attribute. Real names are shorter; a longer one was made up by a model or a
-server."""
+"""The maximum length of a string attribute, in characters. Real names are shorter. Only a name that a model or a
+server made up is longer."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer from a provider of its own: the process-wide provider stays unchanged, and no exit hook is
-    added.
+    """A tracer with its own provider.
+
+    The provider of the process is not changed, and no function is registered to run at exit.
     """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
@@ -59,7 +60,7 @@ class _Open(Struct, frozen=True):
 class Tracing:
     """An `Events` sink that makes spans.
 
-    Neither `emit` nor `close` raises: a bug here ends the tracing, not the run.
+    Neither `emit` nor `close` raises an exception. A bug in this class ends the tracing, but not the run.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session of the next run; before a session is open, the id that a new one would get."""
+        """The session id of the next run. Before a session is open, it is the id that a new session would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -82,7 +83,7 @@ class Tracing:
         self._now_ns = now_ns
         carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
         self._around = TraceContextTextMapPropagator().extract(carrier, Context())
-        """The parent of every run's span; empty: no readable parent was given."""
+        """The parent of each run's span. It is empty if the environment names no valid parent."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
@@ -100,12 +101,12 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends the remaining spans within the time limit, and reports problems in at most one line."""
+        """Sends the remaining spans within the time limit. Reports all problems in one line, if there are any."""
         if self._is_closed:
             return
         try:
             self._cut_off()
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - tracing must never hurt the run
             self._stop(error)
         self._is_closed = True
         told = [text for text in (self._bug, self._delivery.close(timeout_s)) if text is not None]
@@ -158,9 +159,9 @@ class Tracing:
         return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
-        """Ends a tool's span.
+        """Ends the span of a tool call.
 
-        Parallel calls are reported together when the longest ends, each with its own duration.
+        Parallel calls are reported together when the longest of them ends, each with its own duration.
         """
         now_ns, took_ns = self._now_ns(), _ns(event.took_s)
         opened = self._tools.pop(event.call.id, None) or self._tool(event.call, now_ns - took_ns)
@@ -175,7 +176,7 @@ class Tracing:
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
 
     def _cut_off(self) -> None:
-        """Ends the span of a run that has reported no end."""
+        """Ends the span of a run that has not reported its end."""
         if self._run is not None:
             self._end_run(self._now_ns(), "no_result")
 
@@ -189,7 +190,7 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Ends the turn's span. Calls without a result were interrupted."""
+        """Ends the span of the turn. Before that, ends the spans of tool calls without a result as interrupted."""
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -202,7 +203,10 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The run's span, begun by the run's first event: idle time between two tasks belongs to neither."""
+        """The span of the run, which is started if it does not exist yet.
+
+        The span begins with the run's first event, so the time between two tasks belongs to neither of them.
+        """
         if self._run is None:
             about = attributes.of_run(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
@@ -216,7 +220,7 @@ class Tracing:
         about: Mapping[str, Any],
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> _Open:
-        # Always in a context of its own: nothing is ever current, so nothing leaks into a request.
+        # It always has its own context. No span is ever the current one, so no header is added to a request.
         around = self._around if parent is None else trace.set_span_in_context(parent.span, Context())
         span = self._tracer.start_span(
             self._shown(name), around, kind=kind, attributes=self._fit(about), start_time=started_ns
@@ -231,7 +235,7 @@ class Tracing:
             return tuple(self._shown(part) for part in value)
         if not isinstance(value, str):
             return value
-        # A lone surrogate cannot be encoded and would cost the whole batch.
+        # A lone surrogate cannot be encoded, and would make the whole batch fail.
         plain = value.encode("utf-8", "replace").decode("utf-8")
         return self._redact(plain)[:LONGEST_NAME]
 

@@ -1,1 +1,3 @@
-"""Reading and writing files beneath the roots, and nowhere else."""
+"""Reads and writes files for the tools. Writes only inside the roots, which are the directories that the run may
+write to.
+"""

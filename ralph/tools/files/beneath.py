@@ -1,7 +1,7 @@
-"""Opens directories beneath one that is held open, so that no link, and no swap on the way, leads out of it.
-
-Raises EXDEV for what would lead out: `..` above the top, absolute paths, links to either. Links that stay inside
-are followed. Where the kernel cannot promise that (before `openat2`, Linux 5.6), the path is walked part by part.
+"""Opens directories below an open directory, the root, so that no link leads out of it, even if another process
+replaces a part of the path meanwhile. Raises OSError (EXDEV) for a path that would lead out: an absolute path, `..`
+above the root, or a link to one of these. Follows links that stay inside. If the kernel cannot do this (before Linux
+5.6, which has `openat2`), the path is opened part by part.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from ralph.machine.atomic_write import HELD_DIRECTORY, sync_directory
 
-# linux/openat2.h; the call has this number on every architecture that ralph is likely to meet, and the others
-# answer ENOSYS to it.
+# From linux/openat2.h. The call has this number on every architecture that ralph is likely to run on. On all others,
+# the kernel returns ENOSYS.
 _OPENAT2 = 437
 _NO_MAGICLINKS = 0x02
 _BENEATH = 0x08
@@ -25,14 +25,14 @@ _BENEATH = 0x08
 # while the kernel went through a `..`.
 _WALK_INSTEAD = frozenset({errno.ENOSYS, errno.EPERM, errno.EAGAIN})
 _MOST_LINKS = 40
-# The error for opening a link as a directory without following it: Linux, and the others.
+# The errors if a link is opened as a directory without following it: ENOTDIR on Linux, ELOOP on other systems.
 _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, str]:
-    """A descriptor of the directory that holds `relative`, and its name there; the name itself is never followed.
-
-    `make`: create missing directories, `beneath` the root too. The caller closes the descriptor.
+    """Opens the directory that contains `relative`. Returns the descriptor of the directory, which the caller must
+    close, and the last part of the path. If the last part is a link, it is not followed. With `make`, creates missing
+    directories.
     """
     directory, name = os.path.split(relative)
     if name in ("", os.curdir, os.pardir):
@@ -41,7 +41,7 @@ def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, s
 
 
 def open_directory(root: int, relative: str) -> int:
-    """A descriptor that is good for `dir_fd`, not for reading."""
+    """Opens a directory below `root`. The descriptor is usable for `dir_fd` but not for reading."""
     if sys.platform == "linux":
         try:
             return open_by_kernel(root, relative)
@@ -68,7 +68,10 @@ def open_by_kernel(root: int, relative: str) -> int:
 
 
 def open_by_walk(root: int, relative: str) -> int:
-    """Open part by part, each in the directory before and without following a link; `..` goes back to an open one."""
+    """Does the work of `open_directory` on systems without `openat2`. Opens the parts of the path one after the other,
+    each relative to the previous one and without following links. For `..`, goes back to the directory that was opened
+    before.
+    """
     held = [os.dup(root)]
     ahead = [*reversed(Path(relative).parts)]
     links = 0
@@ -91,7 +94,7 @@ def open_by_walk(root: int, relative: str) -> int:
 
 
 def _step(held: list[int], part: str) -> str:
-    """Go one directory down; at a link stay, and return where it leads."""
+    """Opens the directory `part` and returns "". If `part` is a link, opens nothing and returns its target."""
     try:
         held.append(os.open(part, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=held[-1]))
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Names a file by its first bytes; for images, also their size in pixels. Nothing is decoded."""
+"""Recognises the type of a file by its first bytes, and the size of an image in pixels. Does not decode the content."""
 
 from __future__ import annotations
 
 import stat
 
 _TAR_MARK_AT = 257
-# Searches check this much: it is the size of ripgrep's first buffer.
+# How many bytes at the beginning of a file decide whether it is binary: the size of ripgrep's first buffer.
 SNIFFED_BYTES = 65_536
 
 _BINARY_MAGIC = (
@@ -43,12 +43,14 @@ _KINDS = (
 
 
 def kind_of(mode: int) -> str:
-    """A name, with its article, for an inode that is no regular file."""
+    """The kind of something that is not a regular file, such as "a directory"."""
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether a file is binary by git's rule: a NUL byte near the beginning. UTF-16 has to be ruled out before."""
+    """Whether a file is binary: it has a NUL byte near its beginning (the rule of git), or it is a PDF or gzip file.
+    The caller must exclude UTF-16 first, because text in UTF-16 contains NUL bytes too.
+    """
     return b"\0" in start[:SNIFFED_BYTES] or start.startswith((b"%PDF-", b"\x1f\x8b"))
 
 
@@ -61,7 +63,7 @@ def binary_type(start: bytes) -> str:
 
 
 def image_media_type(start: bytes) -> str | None:
-    """The media type, if it is one of the four kinds the API takes; else None."""
+    """The media type of an image in one of the four formats that the API accepts, otherwise None."""
     if start.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if start.startswith(b"\xff\xd8\xff"):
@@ -74,7 +76,7 @@ def image_media_type(start: bytes) -> str | None:
 
 
 def image_size(data: bytes, media_type: str) -> tuple[int, int] | None:
-    """Width and height in pixels from the header; None when the header is damaged."""
+    """Width and height in pixels, read from the header, or None if the header is damaged."""
     match media_type:
         case "image/png":
             size = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
@@ -100,7 +102,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the frame header (SOF), which may stand behind any number of other segments."""
+    """Width and height from the frame header (SOF), which may follow any number of other segments."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

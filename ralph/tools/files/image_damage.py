@@ -1,7 +1,6 @@
-"""Finds damage in an image's outer structure: the API refuses a request with such an image for good, and every
-one after it. The pixels are not decoded.
-
-Sources: the PNG specification (section 5), ITU T.81 annex B, the GIF89a specification, RFC 9649 for WebP.
+"""Finds damage in the structure of an image file. If a damaged image got into the conversation, the API would reject
+the request and all later ones. Does not decode the pixels. Sources: the PNG specification (section 5), ITU T.81 annex
+B, the GIF89a specification, RFC 9649 for WebP.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _START_OF_SCAN = 0xDA
 
 
 def image_damage(data: bytes, media_type: str) -> str | None:
-    """Why an image cannot be shown; None: nothing is wrong. Bytes after its end are ignored."""
+    """The damage that was found in an image, or None. Bytes after the end of the image are ignored."""
     match media_type:
         case "image/png":
             return _png_damage(data)
@@ -45,7 +44,7 @@ def _png_damage(data: bytes) -> str | None:
 
 
 def _jpeg_is_whole(data: bytes) -> bool:
-    """Whether a JPEG has its end marker. One inside a segment, of a thumbnail for example, is not the image's."""
+    """Whether a JPEG has its end marker. An end marker inside a segment, for example of a thumbnail, does not count."""
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
@@ -77,7 +76,7 @@ def _gif_is_whole(data: bytes) -> bool:
 
 
 def _color_table_bytes(packed: bytes) -> int:
-    """The size of a color table, from the byte that tells whether there is one."""
+    """The size of a GIF colour table in bytes, from the header byte that describes it. 0 if there is no table."""
     return 3 << ((packed[0] & 7) + 1) if packed and packed[0] & 0x80 else 0
 
 

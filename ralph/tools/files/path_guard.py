@@ -1,7 +1,6 @@
-"""Keeps the file tools away from the protected paths. It judges the target of a path, and the file that was opened.
-
-An open file is judged by the place that its descriptor reports. Every path is also judged by identity, so that a bind
-mount, a hard link or capitals (macOS) cannot bypass the guard.
+"""Keeps the file tools away from protected paths. Checks both the target of a path and the file that was really
+opened. Paths are also compared by device and inode number, so that a bind mount, a hard link or another spelling in
+upper and lower case (macOS) does not get around the check.
 """
 
 from __future__ import annotations
@@ -24,18 +23,22 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]
 
-# The arguments and environment of programs, and their memory.
+# Names of files in /proc that show the environment or the memory of a process, or the memory of the whole machine.
 _PRIVATE_KERNEL_NAMES = frozenset({"environ", "mem", "kcore"})
-# The most files in all secret places together, to find a hard link in them: more than people keep there, browsers
-# apart.
+# The most protected files to compare, in order to find hard links to them. People have fewer, except for the files
+# of browsers.
 _MOST_FILES_COMPARED = 2000
 
 
 class PathGuard:
-    """The guard. Its table is made when it is first used: a run without file tools pays nothing for it."""
+    """Checks paths against the table of protected paths. The table is made at the first check, so a run without file
+    tools does not need it.
+    """
 
     def __init__(self, gather: Callable[[], ProtectedPaths], own_files: Callable[[], Path | None]) -> None:
-        """`own_files`: the directory with this run's long outputs, which may be read; None: there is none yet."""
+        """`gather` makes the table. `own_files` returns the directory with this run's long outputs, which may be
+        read, or None if there is none yet.
+        """
         self._gather = gather
         self._own_files = own_files
 
@@ -44,15 +47,17 @@ class PathGuard:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
-        """Refuse to read the target of a path, whether it exists or not. Returns the target. Raises ToolError."""
+        """Returns the target of a path, with links resolved. Raises ToolError if it must not be read. The target need
+        not exist.
+        """
         real = os.path.realpath(path)
         self._refuse_private(real, shown, None)
         self._refuse(real, shown, self._why_not_read(real))
         return real
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
-        """Refuse to read an opened file. Returns its place. Raises ToolError. `judged`: the place that `refuse_read`
-        returned.
+        """Returns the real path of an open file. Raises ToolError if that path is unknown or must not be read. `judged`
+        is the path that `refuse_read` returned.
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
@@ -64,17 +69,17 @@ class PathGuard:
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """Refuse to write a path. `real`: absolute, links followed, there or not. Raises ToolError."""
+        """Raises ToolError if a path must not be written. `real` is absolute and without links, and need not exist."""
         for path in dict.fromkeys((real, self._canonical(real))):
             self._refuse(real, shown, self.paths.why_not_written(path), "written")
 
     def hidden_beneath(self, directory: str) -> HiddenPlaces:
-        """The places that a search beneath it leaves out. `directory`: absolute, links followed."""
+        """The paths that a search in `directory` must skip. `directory` is absolute and without links."""
         known = self._canonical(directory)
         return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
 
     def may_be_read(self, real: str) -> bool:
-        """Whether a path may be read. `real`: absolute, links followed, there or not."""
+        """Whether a path may be read. `real` is absolute and without links, and need not exist."""
         return self._why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
@@ -96,7 +101,7 @@ class PathGuard:
 
     @cached_property
     def _known(self) -> Mapping[Identity, str]:
-        """The protected paths and the directories that they lie in, by identity."""
+        """The protected paths and all directories above them, by device and inode number."""
         places = {*(place.path for place in self.paths.paths), *self.paths.homes}
         all_above = {str(above) for place in places for above in Path(place).parents}
         found = {}
@@ -107,19 +112,21 @@ class PathGuard:
         return found
 
     def _canonical(self, path: str) -> str:
-        """The path under the name that the table knows: the nearest known directory above it, and the rest of the
-        path.
+        """The path in the spelling of the table. If a directory above the path is in the table under another name,
+        that name replaces it.
         """
         for above in (path, *map(str, Path(path).parents)):
             status = _status_of(above)
             known = None if status is None else self._known.get(_identity(status))
-            # An inode number may have been given to another file since.
+            # The system may have reused the inode number for another file.
             if status is not None and known is not None and _is_still(known, status):
                 return known.rstrip("/") + path[len(above.rstrip("/")) :] or "/"
         return path
 
     def linked_secrets(self) -> dict[Identity, str]:
-        """The first 2,000 files in secret places by identity, so that a hard link to one is recognised."""
+        """Up to 2,000 files that must not be read, by device and inode number. They are used to recognise hard links
+        to such files.
+        """
         found: dict[Identity, str] = {}
         places = (place.path for place in self.paths.paths if not place.may_be_read)
         for path in islice(chain.from_iterable(map(_files_of, places)), _MOST_FILES_COMPARED):
@@ -136,17 +143,19 @@ class PathGuard:
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
-    """Refuse to write a file of the kernel's. `real`: links followed. Raises ToolError."""
+    """Raises ToolError if the kernel generates the content of the file, which must not be written. `real` must have
+    no links.
+    """
     if is_made_by_kernel(real, status):
         raise ToolError(f"{shown} is made up by the kernel; it cannot be edited or replaced as a file")
 
 
 class HiddenPlaces:
-    """The places that a search beneath a directory leaves out."""
+    """The paths that a search in a directory must skip."""
 
     def __init__(self, guard: PathGuard, directory: str, paths: tuple[str, ...]) -> None:
         self.paths = paths
-        """Hidden paths, relative to the directory: a search need not go there."""
+        """Paths that must not be read, relative to the directory. A search need not enter them."""
         self._guard = guard
         self._directory = directory.rstrip("/")
         self._is_open: dict[str, bool] = {}
@@ -156,9 +165,8 @@ class HiddenPlaces:
         return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
     def hides(self, path: str) -> bool:
-        """Whether a search must leave the file out.
-
-        `path`: of a regular file, relative to the directory, found without following links.
+        """Whether a search must skip a regular file. `path` is relative to the directory and was found without
+        following links.
         """
         if any(is_within(path, place) for place in self.paths):
             return True
@@ -182,11 +190,11 @@ def _is_private(real: str, status: os.stat_result | None) -> bool:
 
 
 def _files_of(place: str, depth: int = 1) -> Iterator[str]:
-    """The files of a place: the file itself; for a directory its files and those of its subdirectories."""
+    """Yields the path itself and, if it is a directory, the files in it and in `depth` levels of subdirectories."""
     yield place
     try:
         entries = list(os.scandir(place))
-    except OSError:  # no directory, or not ours to look into
+    except OSError:  # it is no directory, or this user may not read it
         return
     for entry in entries:
         if not entry.is_dir(follow_symlinks=False):

@@ -1,6 +1,5 @@
-"""A write by Write or Edit, planned before it is done: one file's new content, and the content that it replaces.
-
-Between the plan and its execution the intent goes into the journal. A file that changes meanwhile is left alone.
+"""A planned call of Write or Edit: the new content of one file, and the digest of the content that it replaces. The
+plan is recorded in the journal before it is executed. If the file changes in between, it is not written.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class PlannedWrite(Struct, frozen=True, dict=True):
     data: bytes
     digest_before: str | None
     output: ToolOutput
-    """The result for the model after the write."""
+    """The result for the model if the write succeeds."""
     seen: SeenFiles
 
     @cached_property
@@ -37,17 +36,15 @@ class PlannedWrite(Struct, frozen=True, dict=True):
         return FileChange(str(self.target.path), self.digest_before, hashlib.sha256(self.data).hexdigest())
 
     def execute(self) -> ToolOutput:
-        """Writes. Raises ToolError, with the old file intact."""
+        """Writes the file. If this fails, raises ToolError and leaves the old file unchanged."""
         after = self.target.replace(self.data)
         seen = self.seen.was_written(self.target.path, after, self.change.after)
         return replace(self.output, seen=seen)
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """The result of a write that an earlier process may have done; None: the write was not done, and the file is
-    unchanged.
-
-    Removes a new file that was written but not yet renamed.
+    """Finds out whether an earlier process finished a write before it died. Returns the result for the model, or None
+    if the file is unchanged and can be written. Removes temporary files that the earlier process left.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -64,7 +61,9 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """SHA-256 of the content, in hex; None where there is no regular file, or it cannot be read. Never blocks."""
+    """The SHA-256 digest of a file's content in hexadecimal. None if it is not a regular file or cannot be read.
+    Never blocks.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return None

@@ -1,7 +1,5 @@
-"""The directories in which file tools may write, each held open for the whole run.
-
-A held inode cannot be given to another directory: so a directory that was moved, or removed and made again, is
-not taken for the original one.
+"""The roots, which are the directories where file tools may write. Each root is kept open during the run, so that the
+system cannot reuse its inode number. A directory that replaces a root at the same path is therefore recognised.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
 class Root(Struct, frozen=True):
     named: Path
     path: Path
-    """The path when the run began, links followed."""
+    """The path at the beginning of the run, without links."""
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the held directory. A disk that does not answer counts as in place."""
+        """Whether the path still leads to the opened directory. True if the file system cannot tell."""
         try:
             there = self.named.stat()
         except OSError as error:
@@ -37,10 +35,10 @@ class Root(Struct, frozen=True):
 
 
 class Roots:
-    """All roots, the working directory first."""
+    """All roots of a run. The working directory is the first."""
 
     def __init__(self, cwd: Path, added: Sequence[Path]) -> None:
-        """Open them. Raises WorkingDirectoryGoneError, and OSError for one of the others."""
+        """Opens the roots. Raises WorkingDirectoryGoneError, or OSError if one of the others cannot be opened."""
         self._roots: list[Root] = []
         try:
             self._roots.append(_held(cwd))
@@ -54,16 +52,18 @@ class Roots:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the roots, links followed."""
+        """The paths of the roots, without links."""
         return [str(root.path) for root in self._roots]
 
     def check_working_directory(self) -> None:
-        """Raises WorkingDirectoryGoneError."""
+        """Raises WorkingDirectoryGoneError if the working directory was removed or replaced."""
         if not self._roots[0].is_in_place():
             raise WorkingDirectoryGoneError(self._roots[0].named)
 
     def root_of(self, target: Path, shown: str) -> Root:
-        """The innermost root above `target`, whose links have been followed. Raises ToolError where there is none."""
+        """The innermost root that contains `target`, which must have no links. Raises ToolError if there is none, or
+        if the root was removed or replaced.
+        """
         above = [root for root in self._roots if root.path in target.parents]
         if not above:
             allowed = ", ".join(self.paths)

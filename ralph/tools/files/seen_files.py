@@ -1,6 +1,6 @@
-"""The files that the model knows, in the state that Read showed or that Write and Edit left.
-
-Another program's change is noticed before it is overwritten. A new time or mode alone is no change.
+"""Remembers files as the model last saw them in Read, Write or Edit, so that a change by another program is noticed
+before it is overwritten. The contents of a file are compared by their digest. Only for a file without a digest, such
+as a very large one, a new modification time counts as a change.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Signature = tuple[int, int, int, int]
 
 class _SeenFile(Struct, frozen=True):
     signature: Signature | None
-    """The file's signature when the model saw it; None: an earlier run saw it, so that the digest is compared."""
+    """The file's signature when the model saw it. None if only the digest is known."""
     digest: str | None
-    """The digest of the whole content; None where hashing it would cost too much."""
+    """The digest of the whole content, or None if the file is too large to hash or changed while it was hashed."""
 
     def as_text(self) -> str:
-        """Text for the journal: the digest, or its replacement where there is none."""
+        """Text for the journal: the digest, or the signature if there is no digest."""
         return self.digest or ":".join(map(str, self.signature or ()))
 
     @classmethod
     def of_text(cls, text: str) -> _SeenFile:
-        """Parse the text of `as_text`. Raises ValueError for any other."""
+        """Parses the result of `as_text`. Raises ValueError for other text."""
         if ":" not in text:
             return cls(None, text)
         device, inode, size, time_ns = map(int, text.split(":"))
@@ -51,13 +51,12 @@ class _SeenFile(Struct, frozen=True):
 
 
 _CHANGED = _SeenFile(None, None)
-"""Stands for a changed file: it has to be read again."""
+"""The entry of a file that has changed since the model saw it. The model must read the file again."""
 
 
 class SeenFiles:
-    """The last 10,000 files of one session, by real path. Any thread may call.
-
-    Methods return the facts for the journal, for the result of the call.
+    """The last 10,000 files of one session that the model saw, by real path. Safe to use from any thread. `was_shown`
+    and `was_written` return what to store in the journal about a file, as text by path.
     """
 
     def __init__(self) -> None:
@@ -65,15 +64,15 @@ class SeenFiles:
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
-        """Take over the facts in the results of earlier runs of this session."""
+        """Adds what earlier runs of this session stored in the journal about files."""
         for path, text in seen.items():
             try:
                 self._keep(path, _SeenFile.of_text(text))
-            except ValueError:  # another version's; the file has to be read again
+            except ValueError:  # written by another version of ralph; the model must read the file again
                 self._keep(path, _CHANGED)
 
     def was_shown(self, path: Path, descriptor: int, before: os.stat_result) -> dict[str, str]:
-        """Note a file that was read. `before`: the stat of the open file before any of it was read."""
+        """Remembers a file that Read has shown. `before` is the status of the open file before it was read."""
         signature = signature_of(before)
         with self._lock:
             known = self._files.get(str(path))
@@ -82,13 +81,12 @@ class SeenFiles:
         return self._keep(str(path), known)
 
     def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
-        """Note a file that was written. `after`: None where only the content is known."""
+        """Remembers a file that was written. `after` is its status, or None if only the content is known."""
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Raises ToolError for a file that has changed since the model saw it.
-
-        `digest`: of its present content; None: not known.
+        """Raises ToolError if the file has changed since the model saw it. `digest` is that of its current content,
+        or None if unknown.
         """
         with self._lock:
             seen = self._files.get(str(path))
@@ -102,12 +100,14 @@ class SeenFiles:
             self._files.move_to_end(path)
             if len(self._files) > _MOST_FILES:
                 self._files.popitem(last=False)
-        # JSON cannot hold a name that is no UTF-8: after a resume such a file counts as never seen.
+        # JSON cannot contain a name that is not UTF-8. When the session is resumed, such a file counts as never seen.
         return {path: seen.as_text()} if _is_utf8(path) else {}
 
 
 def signature_of(stat: os.stat_result) -> Signature:
-    """A value that differs when the content may."""
+    """A value that changes when the file's content changes, apart from rare cases. It consists of device, inode, size
+    and modification time.
+    """
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -120,8 +120,8 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest; None: unknown. It is unknown if the file changes while it is read, because the digest would not match
-    the shown content.
+    """The digest of the open file's content. None if the file is too large, or if it changes meanwhile, because the
+    digest would then not match what the model was shown.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

@@ -1,12 +1,15 @@
-"""The text encoding of a file: by byte order mark, else UTF-8, else Latin-1, which fits any bytes."""
+"""Finds the text encoding of a file: the one that its byte order mark names, otherwise UTF-8, otherwise Latin-1,
+which can decode any bytes.
+"""
 
 from __future__ import annotations
 
 import codecs
 import re
-from typing import NamedTuple
 
-# UTF-32 first: its little-endian mark begins with UTF-16's.
+from msgspec import Struct
+
+# UTF-32 comes before UTF-16, because its little-endian mark begins with the mark of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -20,12 +23,12 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]")
 
 
 def marked_encoding(start: bytes) -> tuple[bytes, str] | None:
-    """The byte order mark and the encoding it stands for; None without one."""
+    """The byte order mark and the encoding that it stands for, or None if there is no mark."""
     return next(((mark, encoding) for mark, encoding in _MARKS if start.startswith(mark)), None)
 
 
-class TextEncoding(NamedTuple):
-    """Maps the bytes of one file to text and back, without a change to any byte."""
+class TextEncoding(Struct, frozen=True):
+    """Decodes and encodes the text of one file. Decoding and encoding again gives the same bytes."""
 
     mark: bytes
     codec: str
@@ -35,12 +38,12 @@ class TextEncoding(NamedTuple):
         return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """The bytes of a text. Raises UnicodeEncodeError for characters that the file's encoding does not have."""
+        """Encodes text. Raises UnicodeEncodeError if the encoding lacks one of the characters."""
         return self.mark + text.encode(self.codec, self.errors)
 
 
 def possible_encodings(data: bytes) -> list[TextEncoding]:
-    """The encodings that fit the bytes of a whole file, likeliest first. Never empty."""
+    """The encodings that could decode the complete content of a file, the most likely first. Never empty."""
     encoding = TextEncoding(*(marked_encoding(data) or (b"", "utf-8")))
     try:
         if encoding.encode(encoding.decode(data)) == data:

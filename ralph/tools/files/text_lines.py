@@ -1,4 +1,4 @@
-"""Reads numbered lines from a stream of bytes of any length, and holds no more than it shows."""
+"""Reads numbered lines from a byte stream of any length. Uses memory only for the lines that it returns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_SCANNED_BYTES = 128 * 1024 * 1024
 
 class LineRange(Struct, frozen=True):
     first: int
-    """1-based."""
+    """The number of the first line, counted from 1."""
     count: int
 
 
 class _Scan:
-    """The position of a scan in the stream."""
+    """How far a scan of the stream has come."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
@@ -37,15 +37,17 @@ class _Scan:
         self.is_inside_line = False
         self.is_over_limit = False
         self.has_open_end = False
-        """The last line read has no newline."""
+        """Whether the last line that was read lacks a line break."""
 
 
 Line = tuple[bytes, int]
-"""The beginning of a line, without its newline, and its size in bytes."""
+"""The first bytes of a line, without its line break, and the size of the line in bytes."""
 
 
 def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, str] | None) -> str:
-    """The lines as `cat -n` shows them, then notes. `marked`: byte order mark and encoding; None without one."""
+    """The wanted lines with line numbers, as in `cat -n`, followed by notes. `marked` is the byte order mark and its
+    encoding, or None.
+    """
     scan = _Scan()
     lines: list[Line] = []
     shown_bytes = 0
@@ -63,7 +65,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     notes = [] if encoding == "utf-8" else ["[not valid UTF-8: shown as Latin-1]"]
     if marked is not None and marked[1] != "utf-8":
         notes.append(f"[encoded as {marked[1]}]")
-    # A file with only CRs is one line without an end.
+    # A file whose line breaks are single CRs counts as one line without a line break, and gets no note.
     if lines[0][0].endswith(b"\r") and not (scan.has_open_end and len(lines) == 1):
         notes.append("[lines end in CRLF]")
     if scan.is_over_limit:
@@ -109,7 +111,7 @@ def _within_limit(chunks: Iterable[bytes], scan: _Scan) -> Iterator[bytes]:
 
 
 def _from_line(chunks: Iterable[bytes], first: int, scan: _Scan) -> Iterator[bytes]:
-    """The stream behind the newline before line `first`; the lines before it are only counted."""
+    """The part of the stream that begins with line `first`. Earlier lines are only counted."""
     to_skip = first - 1
     for chunk in chunks:
         if to_skip == 0:

@@ -1,6 +1,5 @@
-"""Finds text in a file as a model saw it, with either kind of line break, and replaces it.
-
-It is linear in the size of the file for any text: only `str.find` and its like walk over it.
+"""Finds and replaces text in a file. Line breaks in the search text match both LF and CRLF. The time is linear in the
+size of the file, because only methods such as `str.find` scan it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from ralph.values.error_text import ToolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# In a file with both kinds of line breaks each place is a step of its own; elsewhere one `str.replace` does all.
+# In a file with both kinds of line breaks, the places are replaced one by one. In all other files, one call of
+# `str.replace` is enough.
 _MOST_MIXED_PLACES = 100_000
 # Bounds the memory: twice the largest file that can be edited.
 _MOST_CHARACTERS = 20 * 1024 * 1024
@@ -29,7 +29,9 @@ class Span(Struct, frozen=True):
 
 
 class EditableText:
-    """The text of a file. Where it has both kinds of line breaks, a view with LF only is searched."""
+    """The text of a file. If it contains both LF and CRLF, a text of several lines is searched in a copy with LF
+    only.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,7 +40,7 @@ class EditableText:
         self.is_mixed = 0 < crlf < lf
 
     def places(self, wanted: str) -> Places:
-        """The places of `wanted`, without overlaps. An LF in it also matches the CRLF of the text."""
+        """Finds the places where `wanted` occurs, without overlaps. An LF in `wanted` also matches CRLF."""
         if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
             return Places(self, wanted, wanted, None)
         with_lf = wanted.replace("\r\n", "\n")
@@ -47,12 +49,12 @@ class EditableText:
         return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
 
     def line_number(self, position: int) -> int:
-        """The 1-based line of a position."""
+        """The number (from 1) of the line at an offset."""
         return self.text.count("\n", 0, position) + 1
 
 
 class _LfView:
-    """The text without the CR of each CRLF, and a map from offsets in it back to the text's own."""
+    """The text with each CRLF replaced by LF, and a mapping from its offsets to those in the original text."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -63,7 +65,7 @@ class _LfView:
 
 
 def _line_breaks_in_view(text: str) -> Iterator[int]:
-    """The positions of each CRLF's LF once the CRs are gone."""
+    """Yields the offset of each line break that was CRLF, counted in the text with LF only."""
     removed = 0
     at = text.find("\r\n")
     while at >= 0:
@@ -73,10 +75,10 @@ def _line_breaks_in_view(text: str) -> Iterator[int]:
 
 
 class Places:
-    """All places of one wanted text in another."""
+    """All places where one text occurs in another."""
 
     def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
-        """`needle`: the string to search for: in the view, or without one in the text."""
+        """`needle` is the text to search for. It is searched in `view`, or in the original text if there is no view."""
         self._whole = whole
         self._wanted = wanted
         self._needle = needle
@@ -98,15 +100,15 @@ class Places:
         return position if self._view is None else self._view.offset(position)
 
     def overlaps_itself(self) -> bool:
-        """True when it begins again inside its first place: it is then unclear which one is meant."""
+        """Whether a second occurrence begins inside the first one, so that it is unclear which one is meant."""
         first = self._hay.find(self._needle)
         size = len(self._needle)
         # Up to the end of a match that begins just before the end of the first.
         return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with `new` in all places. Line breaks stay as they are at each place, unless the old or the new text
-        spells them out.
+        """The text with all places replaced by `new`. Line breaks in `new` become those that are usual at each place,
+        unless the old or the new text contains a CR.
         """
         self._refuse_too_much(new)
         text = self._whole.text
@@ -138,8 +140,8 @@ class Places:
 
 
 class _LineBreakAt:
-    """Whether the line break after a place is a CRLF. After the last line break, the last one counts. Places must be
-    asked for from left to right.
+    """Finds the kind of line break at given offsets, for a text that has both kinds. The offsets must increase from
+    call to call. The next line break decides, or the last one of the text if none follows.
     """
 
     def __init__(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""Finds the file that a write means, and writes it beneath one of the run's roots, even if the path changes meanwhile.
-
-The path is followed first, to tell the model its target. Then the directory is opened beneath the held root. All checks
-and changes use that directory, never a path.
+"""Finds the file that a call wants to write, and writes it inside one of the roots, even if another process changes
+the path meanwhile. When the call is planned, links in the path are resolved, and the target is checked. When the file
+is written, its directory is opened below the root, and all further checks and changes use that open directory and not
+the path.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errn
 
 class WriteTarget(Struct, frozen=True):
     path: Path
-    """Absolute, links followed."""
+    """The absolute path without links."""
     root: Root
     before: os.stat_result | None
-    """The stat of the existing file; None: it does not exist yet."""
+    """The status of the existing file, or None if it does not exist yet."""
     shown: str
     guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
-        """Write the file. Returns the stat of the new file. Raises ToolError, with the old file intact, also if the
-        file differs from `before`.
+        """Writes the file and returns its new status. If this fails, or if the file differs from `before`, raises
+        ToolError and leaves the old file unchanged.
         """
         relative = str(self.path.relative_to(self.root.path))
         try:
@@ -57,7 +57,9 @@ class WriteTarget(Struct, frozen=True):
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
 
     def _refuse_protected(self, directory: int, name: str) -> None:
-        """Refuse a protected file in the opened directory. The path was judged when the call was prepared."""
+        """Raises ToolError if the file in the opened directory is protected. The path was checked when the call was
+        planned, but a part of the path may have been replaced since then.
+        """
         where = opened_path(directory, str(self.path.parent))
         if where is None:
             raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")
@@ -81,8 +83,8 @@ class WriteTarget(Struct, frozen=True):
 
 
 def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
-    """The target. Raises ToolError for what is no regular file, is outside every root, is protected, or may not
-    be written.
+    """Finds the target of a write. Raises ToolError if it is not a regular file, is outside all roots, is protected
+    or is not writable.
     """
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None

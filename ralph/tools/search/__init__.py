@@ -1,1 +1,1 @@
-"""Search: finds files and lines."""
+"""Finds files and lines with ripgrep."""

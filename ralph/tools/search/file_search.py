@@ -1,7 +1,6 @@
-"""Asks ripgrep for the files below a directory, or the lines in them.
-
-It honours .gitignore files (nested, and those above up to the top of the repository), includes hidden files but
-not `.git`, follows no links, and answers in the order of the paths.
+"""Lists the files below a directory, or searches their lines, with ripgrep. .gitignore files inside the directory
+apply, and also those above it up to the top of the repository. Hidden files are included, but `.git` is not. Links
+are not followed. Results are sorted by path.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from msgspec import Struct
 from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.repository import repository_top
 from ralph.machine.ripgrep import FILES_AS_GIT_SEES_THEM, OUTSIDE_OF_REPOSITORIES, Ripgrep, RipgrepError
+from ralph.machine.starting import start_process
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
@@ -32,17 +32,17 @@ _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+"
 
 
 class SearchPlace(Struct, frozen=True):
-    """The place of a search: a directory, or one file in it."""
+    """Where to search: in a directory, or in one file of a directory."""
 
     directory: Path
-    """The directory as it was named."""
+    """The absolute path of the directory as the model wrote it, with its links."""
     real: str
-    """The path of the opened directory, without links: the search begins there."""
+    """The path of the opened directory without links. The search begins there."""
     hidden: HiddenPlaces
     file_name: str | None = None
-    """The file's name in `real`."""
+    """The name of the file in `real`, or None to search the directory."""
     named: str | None = None
-    """The file's name as it was given, in `directory`."""
+    """The name of the file in `directory`, as the model wrote it, or None to search the directory."""
 
     @property
     def target(self) -> str:
@@ -59,7 +59,7 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
-    """The place for a path. Raises ToolError for what cannot be searched, or must not be."""
+    """Finds out where to search for `path`. Raises ToolError if that place cannot or must not be searched."""
     judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode
@@ -84,7 +84,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
-    """The real path of the opened directory."""
+    """Opens the directory, checks that it may be read, and returns its real path."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
@@ -96,16 +96,16 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
 
 
 def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
-    """List files. Records are paths that begin with `./`, separated by NUL. Raises ToolError, and ShortageError."""
+    """Starts a listing of files. The records of the result are paths that begin with `./`, separated by NUL. Raises
+    ToolError and ShortageError.
+    """
     return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
 
 
 def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
-    """Search lines. Records are those of ripgrep's `--null`: `PATH NUL NUMBER : LINE`, `PATH NUL COUNT`, or `PATH
-    NUL`.
-
-    The glob is only a hint, to search less: the caller filters the records by it. Raises ToolError, and
-    ShortageError.
+    """Starts a search for lines. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
+    LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep applies only simple globs, so the caller must filter the records by
+    the glob again. Raises ToolError and ShortageError.
     """
     command = [
         *_options(place),
@@ -123,7 +123,7 @@ def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgre
             command.append("--files-with-matches")
     if query.ignore_case:
         command.append("--ignore-case")
-    # Other patterns are left to the caller: types know names only.
+    # The file types of ripgrep match names only, so the caller applies all other patterns.
     if query.glob is not None and _PLAIN_GLOB.fullmatch(query.glob):
         # --glob would include ignored files again.
         command += ["--type-add", f"wanted:{query.glob}", "--type", "wanted"]
@@ -139,6 +139,7 @@ def _started(arguments: list[str], place: SearchPlace, room: ToolRoom) -> Ripgre
             cwd=place.real,
             environment=room.settings.environment,
             is_over=lambda: room.give_up.is_set() or room.clock.now_s() >= deadline_s,
+            start=start_process if room.box is None else room.box.start,
         )
     except RipgrepError as error:
         raise ToolError(
@@ -160,10 +161,12 @@ def _options(place: SearchPlace) -> list[str]:
 
 
 def _as_glob(path: str) -> str:
-    """A glob that matches this path alone."""
+    """A glob that matches only this path."""
     return re.sub(r"([\\*?\[\]{}!])", r"\\\1", path)
 
 
 def _is_text(path: str) -> bool:
-    """Whether a glob is text. Ripgrep accepts no others; the caller filters the findings."""
+    """Whether a path is valid UTF-8. Ripgrep accepts only such paths as globs, so the caller filters the results for
+    other paths.
+    """
     return path.encode("utf-8", "replace") == os.fsencode(path)

@@ -1,7 +1,6 @@
-"""Glob patterns for relative paths: `*`, `?`, `[...]`, `{a,b}` and `**`; none of them is ever slow to match.
-
-As in ripgrep and .gitignore, a pattern without a slash matches the file's name at any depth; one with a slash
-matches the whole path from where the search starts.
+"""Matches relative paths against glob patterns with `*`, `?`, `[...]`, `{a,b}` and `**`. No pattern is slow to match.
+As in ripgrep and .gitignore, a pattern without a slash matches file names in any directory. A pattern with a slash
+matches the whole path, relative to the directory of the search.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from ralph.values.error_text import ToolError
 
 _MOST_ALTERNATIVES = 200
-# The length of the longest path.
+# The maximum length of a path in Linux (PATH_MAX).
 _LONGEST = 4096
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
@@ -20,12 +19,14 @@ _CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 _Segment = re.Pattern[str] | None
-"""One segment of a pattern, for one part of a path; None is `**`, for any number of parts."""
+"""A part of a pattern between slashes, as a regular expression for one part of a path. None stands for `**`, which
+matches any number of parts.
+"""
 
 
 class GlobPattern:
     def __init__(self, pattern: str) -> None:
-        """A leading `!` inverts the pattern. Raises ToolError when the braces stand for too much."""
+        """A `!` at the beginning inverts the pattern. Raises ToolError if the braces expand to too many patterns."""
         _refuse_long(pattern)
         self._is_negated = pattern.startswith("!")
         pattern = pattern.removeprefix("!").removeprefix("./")
@@ -35,13 +36,15 @@ class GlobPattern:
         self._alternatives = [_segments_of(one) for one in _expanded(pattern.removeprefix("/"))]
 
     def matches(self, path: str) -> bool:
-        """Whether a path matches. `path` is relative, with slashes."""
+        """Whether a path matches. `path` is relative and has slashes as separators."""
         parts = [path.rpartition("/")[2]] if self.is_about_name else path.split("/")
         return any(_segments_match(segments, parts) for segments in self._alternatives) != self._is_negated
 
 
 def plain_glob(pattern: str) -> str:
-    """The pattern without a leading `./`, which has no meaning. Raises ToolError for an unfinished one."""
+    """The pattern without `./` at the beginning, which has no effect. Raises ToolError if a bracket, a brace or an
+    escape is incomplete.
+    """
     _refuse_long(pattern)
     plain = pattern.removeprefix("./")
     rest = _CLASS.sub("", _ESCAPED.sub("", plain))
@@ -56,7 +59,7 @@ def _refuse_long(pattern: str) -> None:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """The patterns with braces expanded, the innermost first. A brace without its partner means itself."""
+    """The patterns that result from expanding all braces. A brace without a partner stands for itself."""
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -82,8 +85,8 @@ def _segments_of(pattern: str) -> list[_Segment]:
 
 
 def _compiled(name: str) -> re.Pattern[str]:
-    """A regular expression that is linear: the part after a `*` is matched where it first fits and never tried
-    again (as in fnmatch).
+    """A regular expression for one segment of a pattern. It needs linear time: the text after a `*` is matched at the
+    first possible place, and no other place is tried (as in fnmatch).
     """
     fixed = [""]
     for piece in _PIECES.findall(name):
@@ -107,13 +110,15 @@ def _translated(piece: str) -> str:
         escaped = re.sub(r"([\\\]\[^&~|])", r"\\\1", members)
         try:
             return re.compile(f"[{negation}{escaped}]").pattern if ranges else re.escape(piece)
-        except re.error:  # [z-a]
+        except re.error:  # an invalid range such as [z-a]
             return re.escape(piece)
     return re.escape(piece[-1])
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Match by the usual two-pointer walk: on failure the latest `**` takes one part more."""
+    """Whether the segments match the parts of a path. If a segment fails, the last `**` before it takes one part
+    more.
+    """
     at = part = 0
     retry_at, retry_part = -1, 0
     while part < len(parts):

@@ -1,4 +1,6 @@
-"""Endpoints that cannot be reached in ways that no server can play: what a name lookup does, and all at once."""
+"""Endpoints that cannot be reached in ways that no server can play: name lookups that fail or hang, and all
+endpoints at once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def look(*base_urls: str, connect_s: float = 0.3) -> list[Finding]:
 
 @pytest.fixture
 def stuck_lookup(monkeypatch):
-    """A name server that never answers, until the test is over."""
+    """A name lookup that does not answer until the test is over."""
     is_over = threading.Event()
 
     def wait(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Real checkouts for the tests, made by the real git, with nobody's settings but the tests' own."""
+"""Makes real checkouts with the real git, with no settings but those of the tests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.git import GitSeams
 from ralph.machine.clock import SystemClock
+from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.waiter import InboxWaiter
 
 if TYPE_CHECKING:
     from ralph.loop.values import Changes
 
 CLOCK = SystemClock()
+SUPERVISOR = CommandSupervisor({"PATH": os.environ["PATH"]}, most_processes=0)
+"""The supervisor for all tests of git. It ends with the process of the tests."""
 
 
 class Repository:
@@ -30,7 +33,7 @@ class Repository:
 
     @classmethod
     def empty(cls, top: Path, home: Path) -> Repository:
-        """On an unborn branch `main`, with an identity."""
+        """A repository without commits on the branch `main`, with a committer's name and address."""
         made = cls(top, home)
         top.mkdir(parents=True)
         made.git("init", "-q", "-b", "main")
@@ -58,20 +61,22 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def seams(self, **environment: str) -> GitSeams:
-        return GitSeams(self.environment | environment, self.waiter, CLOCK)
+        return GitSeams(self.environment | environment, SUPERVISOR, self.waiter, CLOCK)
 
     def checkout(self, directory: str = ".", plan_file: str = "PLAN.md") -> GitCheckout:
         return GitCheckout(self.top, self.top / directory, plan_file=plan_file, seams=self.seams())
 
 
 def committed(top: Path, home: Path) -> Repository:
-    """One commit with `a.txt`, `dir/b.txt` and `.gitignore`, and nothing else."""
+    """A repository with one commit of `a.txt`, `dir/b.txt` and `.gitignore`."""
     shutil.copytree(Path(_prepared().name, "work"), top)
     return Repository(top, home)
 
 
 def cloned(top: Path, home: Path) -> Repository:
-    """The same, and a bare repository beside it that has it too, as `origin`."""
+    """A repository as `committed` makes it, with a bare repository beside it as `origin` that has this commit
+    too.
+    """
     shutil.copytree(Path(_prepared().name, "remote.git"), top.with_name("remote.git"))
     shutil.copytree(Path(_prepared().name, "fetched"), top)
     config = top / ".git" / "config"
@@ -81,7 +86,9 @@ def cloned(top: Path, home: Path) -> Repository:
 
 @functools.cache
 def _prepared() -> tempfile.TemporaryDirectory[str]:
-    """Made once, as it takes a dozen calls of git."""
+    """The repositories that the functions above copy. They are made once, because that takes a dozen calls of
+    git.
+    """
     place = tempfile.TemporaryDirectory()
     made = Repository.empty(Path(place.name, "work"), Path(place.name, "home"))
     made.write("a.txt")
@@ -97,14 +104,14 @@ def _prepared() -> tempfile.TemporaryDirectory[str]:
 
 
 class Watch:
-    """Each look is compared with the one before."""
+    """Compares each snapshot of a checkout with the one before."""
 
     def __init__(self, checkout: GitCheckout) -> None:
         self._checkout = checkout
         self._before = checkout.snapshot()
 
     def changes(self) -> Changes | None:
-        """None: no progress."""
+        """The changes since the last call, or None if there was no progress."""
         before, self._before = self._before, self._checkout.snapshot()
         if before.digest == self._before.digest:
             return None

@@ -1,4 +1,4 @@
-"""What a commit of ours takes, and when it refuses."""
+"""Tests which files ralph's own commit contains, and when it is refused."""
 
 from __future__ import annotations
 

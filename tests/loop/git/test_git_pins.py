@@ -1,4 +1,4 @@
-"""What a push follows of a repository's configuration, how that is recorded, and where it says that a push goes."""
+"""Tests which settings of a repository a push follows, how they are recorded, and where they direct a push."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before the command of each call, by what the configuration holds."""
+"""The arguments in front of every git command, depending on the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One loop per checkout, by real locks between real processes."""
+"""Only one loop may work on a checkout. Uses real locks and real processes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_file_that_says_nothing_useful_is_no_obstacle_and_no_crash(
 
 
 def open_descriptors() -> int:
-    """0 where the system does not tell."""
+    """The number of open descriptors of this process, or 0 if the system does not tell it."""
     listing = Path("/proc/self/fd")
     return len(list(listing.iterdir())) if listing.exists() else 0
 

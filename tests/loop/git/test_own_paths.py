@@ -1,4 +1,6 @@
-"""What ralph and who started it write is no work: which places that are, and that they are left out everywhere."""
+"""Files that ralph or its caller writes are not the agent's work: which paths these are, and that all functions
+leave them out.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_a_place_holds_what_is_below_it_and_nothing_beside_it(path: str, is_held
 
 @pytest.fixture
 def written(repository: Repository) -> Repository:
-    """A file of each place; one is tracked, one in a repository inside."""
+    """A repository with a changed file in each of these paths. One file is tracked, and one is in an inner
+    repository.
+    """
     repository.write("tracked.prom")
     repository.commit_all()
     nested(repository).commit_all()
@@ -130,7 +134,7 @@ def test_outside_of_git_they_are_no_progress(tmp_path: Path, monkeypatch) -> Non
 
 
 def output_files_of(tmp_path: Path, redirected: str) -> list[str]:
-    """What a process says that a shell started like this."""
+    """The names of the output files that a process finds if a shell started it with these redirections."""
     script = (
         "import os, pathlib; from ralph.loop.git.own_paths import own_output_files as files; "
         "pathlib.Path('said').write_text(' '.join(os.path.basename(path) for path in files()))"

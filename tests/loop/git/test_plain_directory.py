@@ -1,4 +1,4 @@
-"""Progress outside of git: by the content of files."""
+"""Progress in a directory outside of git, which is found by the content of files."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_coun
 
 
 def test_a_directory_that_cannot_be_listed_is_told_by_what_it_is(here: Path) -> None:
-    """By its length: no rights keep root out."""
+    """The path is too long to be listed. Missing permissions would not stop root."""
     held = os.open(here, os.O_RDONLY)
     for _ in range(20):
         os.mkdir("d" * 250, dir_fd=held)

@@ -1,4 +1,6 @@
-"""No call of ours runs what an agent put into `.git`; what the user's own configuration names does run."""
+"""No git call of ralph may run a program that an agent put into `.git`. Programs of the user's own configuration
+run.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tests.loop.git.repositories import Repository, cloned
 if TYPE_CHECKING:
     from pathlib import Path
 
-# githooks(5), all of it.
+# All hooks of githooks(5).
 HOOKS = [
     "applypatch-msg",
     "pre-applypatch",
@@ -122,7 +124,7 @@ def plant_everything(repository: Repository, marks: Path, *, leaving_out: str = 
         planted = program(git / "planted" / name.replace("/", "-"), marks)
         text = value.format(program=planted, hooks=git / "hooks", marks=marks)
         lines.append(f'{header}\n\t{key} = "{text}"\n')
-    # One file away: what is included counts as the repository's own.
+    # The setting is in another file. Settings of included files count as the repository's own.
     (git / "more").write_text("".join(lines))
     repository.git("config", "include.path", "more")
 
@@ -178,7 +180,7 @@ def test_a_remote_elsewhere_runs_nothing_either(tmp_path: Path, marks: Path, url
 
 
 def test_what_is_planted_is_found_by_git_itself(tmp_path: Path, marks: Path) -> None:
-    """Or the tests above could not fail."""
+    """Without this test, the tests above could pass because nothing was planted."""
     repository = cloned(tmp_path / "work", tmp_path / "home")
     plant_everything(repository, marks, leaving_out="push.gpgSign")
     repository.git("config", "commit.gpgSign", "false")

@@ -1,4 +1,4 @@
-"""What would stop commits and pushes is told before anything is spent."""
+"""Everything that would make commits and pushes fail must be reported before money is spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a push goes, how many commits it says it brought, and what it says when it fails."""
+"""Tests where a push goes, how many commits it reports, and what it says when it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from tests.children import children
-from tests.loop.git.repositories import CLOCK, Repository, cloned
+from tests.loop.git.repositories import CLOCK, SUPERVISOR, Repository, cloned
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_a_remote_that_went_on_keeps_what_it_has(tmp_path: Path) -> None:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Repository:
-    """Its remote is reached by a program that never says anything."""
+    """A repository whose remote is reached through a program that never answers."""
     repository = cloned(tmp_path / "work", tmp_path / "home")
     ssh = tmp_path / "bin/ssh"
     ssh.parent.mkdir()
@@ -115,7 +115,7 @@ def test_a_remote_that_says_nothing_is_given_up(silent: Repository, monkeypatch)
     before = children()
     with pytest.raises(CheckoutError, match=r"git push took longer than 0\.2 s and was stopped"):
         silent.checkout().push()
-    assert children() <= before
+    assert children() - {SUPERVISOR.pid} <= before
 
 
 def test_a_signal_ends_a_push_and_nothing_is_left(silent: Repository, monkeypatch) -> None:
@@ -129,7 +129,7 @@ def test_a_signal_ends_a_push_and_nothing_is_left(silent: Repository, monkeypatc
     silent.waiter = InboxWaiter(CLOCK, on_look=stop_it_once_it_runs)
     with pytest.raises(SignalReceived):
         silent.checkout().push()
-    assert children() <= before
+    assert children() - {SUPERVISOR.pid} <= before
 
 
 @pytest.mark.parametrize("has_remote", [True, False])

@@ -1,4 +1,6 @@
-"""Pushes from checkouts of every kind, and to repositories on this machine that name programs of their own."""
+"""Pushes from checkouts of every kind, and pushes to repositories on this machine that name programs of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_every_push_address_gets_it_and_one_that_fails_is_told(
 def test_what_the_users_own_files_say_of_this_directory_counts(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """A push is made from a directory of its own: conditions must not be asked of that one."""
+    """A push runs in a temporary git directory. Conditions (`includeIf`) must refer to the checkout and not to that
+    directory.
+    """
     home = tmp_path / "home"
     repository.git("config", "remote.origin.url", "mine:remote")
     (home / ".gitconfig").write_text(f'[includeIf "gitdir:{repository.top}/"]\n\tpath = of-work\n')
@@ -154,11 +158,11 @@ def marks(tmp_path: Path) -> Path:
 
 
 def plant(remote: Path, marks: Path, repository: Repository) -> None:
-    """All that git may run in a repository that is pushed to."""
+    """Plants everything that git may run in a repository that receives a push."""
     for name in HOOKS:
         program(remote / "hooks" / name, marks)
     planted = marks.parent / "planted"
-    planted.write_text(f"#!/bin/sh\n: > '{marks}/planted'\n")  # it reads nothing, as nobody may write to it
+    planted.write_text(f"#!/bin/sh\n: > '{marks}/planted'\n")  # reads no input, because it may get none
     planted.chmod(0o755)
     repository.git("init", "-q", "--bare", "../other.git")
     (remote / "objects" / "info").mkdir(exist_ok=True)
@@ -200,7 +204,7 @@ def test_a_remote_on_this_machine_runs_none_of_its_programs(
 def test_the_same_remote_runs_them_for_git_itself(
     repository: Repository, tmp_path: Path, marks: Path
 ) -> None:
-    """Or the test above could not fail."""
+    """Without this test, the test above could pass because nothing was planted."""
     plant(tmp_path / "remote.git", marks, repository)
     repository.git("--git-dir", str(tmp_path / "remote.git"), "config", "--unset", "receive.procReceiveRefs")
     work(repository)
@@ -226,7 +230,7 @@ def test_a_remote_that_would_check_files_out_is_refused(
 @pytest.mark.parametrize(
     ("url", "config"),
     [
-        ("../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),  # behind a `.git` that is none
+        ("../other", "[receive]\n\tdenyCurrentBranch = updateInstead\n"),  # beside an invalid `.git`
         (
             "../other",
             '[includeIf "gitdir:**/other/."]\n\tpath = more\n',
@@ -263,7 +267,9 @@ def test_no_place_and_no_condition_hides_that_a_remote_checks_files_out(
 def test_where_the_agent_may_write_only_a_remote_that_was_there_is_pushed_to(
     repository: Repository, tmp_path: Path
 ) -> None:
-    """One that takes its place is another; elsewhere, where no agent writes, it may be."""
+    """A remote that replaces another at the same path is a new one. Outside of the directories that an agent may
+    write to, a new remote is allowed.
+    """
     repository.git("clone", "-q", "--bare", "../remote.git", "backup.git")
     repository.write(".gitignore", "backup.git\n")
     repository.git("config", "remote.origin.url", "backup.git")

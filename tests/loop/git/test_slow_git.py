@@ -1,4 +1,4 @@
-"""How long a look at a checkout may take."""
+"""The time limits of git calls."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 from ralph.loop.git.git import Git, GitSeams
 from ralph.loop.ports import CheckoutError
 from ralph.machine.waiter import InboxWaiter
-from tests.loop.git.repositories import CLOCK, Repository
+from tests.loop.git.repositories import CLOCK, SUPERVISOR, Repository
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class Leap:
-    """A clock that leaps on once git has begun, which works on when the waiter has seen that, or never."""
+    """A clock that leaps forward by `leap_s` seconds when git has begun. With `ends`, git then does its work; otherwise
+    it waits for ever.
+    """
 
     def __init__(self, place: Path, leap_s: float, *, ends: bool) -> None:
         self._began, self._seen = place / "began", place / "seen"
@@ -26,7 +28,7 @@ class Leap:
         self._looks = 0
 
     def now_s(self) -> float:
-        return CLOCK.now_s() + (self._leap_s if self._began.exists() else 0.0)
+        return CLOCK.now_s() + (self._leap_s if self._looks else 0.0)
 
     def look(self) -> None:
         self._looks += self._began.exists()
@@ -46,7 +48,7 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
     clock = Leap(tmp_path, seconds, ends=not is_stopped)
     waiter = InboxWaiter(clock, on_look=clock.look)  # type: ignore[arg-type]
     path = f"{program.parent}:{repository.environment['PATH']}"
-    seams = GitSeams(repository.environment | {"PATH": path}, waiter, clock)  # type: ignore[arg-type]
+    seams = GitSeams(repository.environment | {"PATH": path}, SUPERVISOR, waiter, clock)  # type: ignore[arg-type]
     if is_stopped:
         with pytest.raises(CheckoutError, match="git config took longer than 300 s and was stopped"):
             Git(repository.top, seams)

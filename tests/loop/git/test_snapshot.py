@@ -1,4 +1,4 @@
-"""What counts as progress in a git checkout, by the real git."""
+"""Tests what counts as progress in a git checkout. Uses the real git."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ralph.loop.git import file_digests
 from ralph.loop.values import Changes, Snapshot
 from ralph.values.ports import SignalReceived
 from tests.children import children
-from tests.loop.git.repositories import Repository, Watch, changes_by
+from tests.loop.git.repositories import SUPERVISOR, Repository, Watch, changes_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,7 +275,7 @@ def test_a_signal_ends_the_call_and_nothing_is_left(repository: Repository) -> N
     repository.waiter.inbox.note_signal(signal.SIGTERM)
     with pytest.raises(SignalReceived):
         checkout.snapshot()
-    assert children() <= before
+    assert children() - {SUPERVISOR.pid} <= before
 
 
 def test_a_signal_ends_the_reading_of_files(repository: Repository) -> None:

@@ -1,4 +1,4 @@
-"""Spans as a real OTLP endpoint receives them, and endpoints that do not."""
+"""Spans as a real OTLP endpoint receives them, and endpoints that do not receive them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def collector(monkeypatch) -> Iterator[Collector]:
 
 @dataclass
 class Stage:
-    """A tracing, a clock that is told the time, and what was told."""
+    """A `Tracing` with a clock that the test sets, and the lines that it printed."""
 
     seconds: float = 0.0
     told: list[str] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Stage:
         )
 
     def saw(self, *steps: ev.Event | float) -> Stage:
-        """Events in order; a number is the moment of what follows."""
+        """Emits the events in order. A number sets the clock for the events after it."""
         for step in steps:
             if isinstance(step, int | float):
                 self.seconds = step
@@ -222,7 +222,7 @@ SILENT: list[ev.Event] = [
 
 
 def whole_run(stage: Stage) -> None:
-    """Two turns: an attempt that fails, one that is answered, two calls side by side; then the closing answer."""
+    """Two turns: a failed attempt, an answered one with two parallel calls, and the final answer."""
     one, two = call(1), call(2, "Read")
     stage.saw(
         *SILENT,
@@ -315,7 +315,7 @@ def test_spans_carry_the_attributes_of_the_conventions(collector) -> None:
         "ralph.turn": 1,
         "ralph.cost_usd": COST_USD,
     }
-    assert "gen_ai.response.id" not in last.attributes  # what an answer said of itself is no other's
+    assert "gen_ai.response.id" not in last.attributes  # it belongs to another answer
     assert collector.span("turn 2").attributes == {"ralph.turn": 2}
     assert collector.span("execute_tool Bash").attributes == {
         "gen_ai.operation.name": "execute_tool",
@@ -777,7 +777,7 @@ def test_a_run_without_it_loads_nothing_of_opentelemetry() -> None:
 
 
 def test_names_are_those_of_the_conventions(collector) -> None:
-    """The constants' package marks them as moved; the names are the same."""
+    """The package marks its constants as moved, but the names are unchanged."""
     stage = Stage()
     whole_run(stage)
     stage.close()
@@ -789,7 +789,9 @@ def test_names_are_those_of_the_conventions(collector) -> None:
 
 
 def documented(header: str) -> dict[str, set[str]]:
-    """Of the table whose header begins so: the first cell, and the names in code quotes of the second."""
+    """The rows of the table whose first column has this header: the names in code quotes in the second cell, by the
+    first cell.
+    """
     rows: dict[str, set[str]] = {}
     inside = False
     for line in DOCS.read_text().splitlines():

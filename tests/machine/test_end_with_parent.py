@@ -1,4 +1,4 @@
-"""The tether as a process of its own."""
+"""A process that ends with its parent, such as an iteration of a loop."""
 
 from __future__ import annotations
 
@@ -12,38 +12,56 @@ from pathlib import Path
 
 import pytest
 
-from ralph.loop.process import tether
+import ralph
 from tests.children import is_gone
 from tests.patience import wait_until, within_s
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 
 KILLS = 10
-# Starts a tethered command, says its pid, and waits to be killed.
+# The parent's pid and a command, which shows what it is given.
+CHILD = f"""
+import os, sys
+sys.path.insert(0, {str(Path(ralph.__file__).parents[1])!r})
+from ralph.machine.own_process import end_with_parent
+end_with_parent(int(sys.argv[1]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+# Starts such a process, says its pid, and waits to be killed.
 PARENT = """
 import os, subprocess, sys
-tether = [sys.executable, "-I", "-S", sys.argv[1], str(os.getpid())]
-child = subprocess.Popen([*tether, *sys.argv[2:]], start_new_session=True)
+line = [sys.executable, "-I", "-S", "-c", sys.argv[1], str(os.getpid()), *sys.argv[2:]]
+child = subprocess.Popen(line, start_new_session=True)
 print(child.pid, flush=True)
 child.wait()
 """
 
 
 def line_for(*command: str, parent_pid: int | None = None) -> list[str]:
-    return [sys.executable, "-I", "-S", tether.__file__, str(parent_pid or os.getpid()), *command]
+    return [sys.executable, "-I", "-S", "-c", CHILD, str(parent_pid or os.getpid()), *command]
 
 
-def test_it_becomes_the_command_with_the_same_pid_and_its_exit_code() -> None:
+def test_it_goes_on_while_its_parent_lives() -> None:
     with subprocess.Popen(line_for("sh", "-c", "echo $$; exit 7"), stdout=subprocess.PIPE) as process:
         output, _ = process.communicate(timeout=within_s(30))
     assert (int(output), process.returncode) == (process.pid, 7)
 
 
-@pytest.mark.parametrize(("command", "status"), [("/no/such", 127), ("/", 126)])
-def test_a_command_that_is_none_says_so(command, status) -> None:
-    done = subprocess.run(line_for(command), capture_output=True, check=False)
-    assert done.returncode == status
-    assert done.stderr.startswith(f"{command}: ".encode())
+@linux_only
+def test_it_has_no_signal_blocked_or_ignored_that_stops_it() -> None:
+    blocked = {signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    ignored = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ran = subprocess.run(
+            line_for("grep", "Sig[BI]", "/proc/self/status"), check=True, capture_output=True, text=True
+        )
+    finally:
+        signal.signal(signal.SIGTERM, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    masks = {name: int(mask, 16) for name, mask in (line.split(":") for line in ran.stdout.splitlines())}
+    assert masks["SigBlk"] == 0
+    assert not masks["SigIgn"] & 1 << (signal.SIGTERM - 1)
 
 
 def test_without_its_parent_it_starts_nothing(tmp_path) -> None:
@@ -59,7 +77,7 @@ def is_named(process_id: int, name: str) -> bool:
 @linux_only
 @pytest.mark.parametrize("moment", ["in its start", "as the command"])
 def test_it_ends_with_a_parent_that_is_killed(moment) -> None:
-    line = [sys.executable, "-I", "-S", "-c", PARENT, tether.__file__, "sleep", "99"]
+    line = [sys.executable, "-I", "-S", "-c", PARENT, CHILD, "sleep", "99"]
     for delay_ms in range(0, 4 * KILLS, 4) if moment == "in its start" else [0]:
         with subprocess.Popen(line, stdout=subprocess.PIPE, bufsize=0) as parent:
             assert parent.stdout

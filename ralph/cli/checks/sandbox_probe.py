@@ -1,0 +1,108 @@
+"""Tries on this machine what a command could do in the sandbox, for `ralph doctor --sandbox`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import groupby, islice
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.machine.repository import repository_top
+from ralph.sandbox import probe
+from ralph.sandbox.detection import find_means
+from ralph.sandbox.protected_places import gather_paths
+from ralph.sandbox.self_test import ProbeError, ProbeResult, SelfTest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.sandbox.levels import BoxLevel
+
+# Enough to see whether a directory of secrets can be read.
+_FILES_OF_A_DIRECTORY = 5
+_VERDICT_WIDTH = len(probe.ALLOWED)
+_SUBJECT = "sandbox"
+_NO_NAME = "nothing denies these"
+
+
+class TriedSandbox(Struct, frozen=True):
+    rows: tuple[str, ...] = ()
+    """The table, line by line."""
+    findings: tuple[Finding, ...] = ()
+
+
+def try_sandbox(environment: Mapping[str, str], cwd: Path | None) -> TriedSandbox:
+    """Runs the probe in the strongest sandbox of this machine. It also tries to read the user's real secrets, one byte
+    of each, and shows none of them. Takes a few seconds.
+    """
+    if sys.platform != "linux":
+        return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
+    work = None if cwd is None else repository_top(cwd) or cwd
+    means = find_means(environment.get("PATH", os.defpath), work, tries=True)
+    try:
+        with SelfTest(means, "off", secrets=tuple(_secrets(environment))) as test:
+            results = test.run()
+            level = test.level
+    except (OSError, ProbeError) as error:
+        return TriedSandbox(
+            findings=(fail(_SUBJECT, f"the probe did not run to its end: {error}", "report this as a bug"),)
+        )
+    return TriedSandbox(
+        (f"Sandbox: {level.name} with network off, the strongest that this machine can do", *_table(results)),
+        tuple(_verdict(level, results)),
+    )
+
+
+def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
+    """Files of the read deny list that exist."""
+    for place in gather_paths([], environment).paths:
+        if place.may_be_read:
+            continue
+        try:
+            if os.path.isdir(place.path):  # noqa: PTH112 - strings throughout
+                with os.scandir(place.path) as listing:
+                    files = (entry.path for entry in listing if entry.is_file(follow_symlinks=False))
+                    yield from islice(files, _FILES_OF_A_DIRECTORY)
+            elif os.path.isfile(place.path):  # noqa: PTH113 - strings throughout
+                yield place.path
+        except OSError:  # this user may not list it either
+            continue
+
+
+def _table(results: Sequence[ProbeResult]) -> Iterator[str]:
+    by_protection = sorted(results, key=lambda one: one.protection)
+    for protection, rows in groupby(by_protection, key=lambda one: one.protection):
+        yield f"  {protection or _NO_NAME}"
+        for one in rows:
+            remark = "  PROMISED TO BE DENIED" if one.is_broken else f"  ({one.detail})" if one.detail else ""
+            yield f"    {one.verdict:<{_VERDICT_WIDTH}}  {one.row}{remark}"
+
+
+def _verdict(level: BoxLevel, results: Sequence[ProbeResult]) -> Iterator[Finding]:
+    denied = sum(one.is_promised and one.verdict == probe.DENIED for one in results)
+    allowed = [one.row for one in results if not one.is_promised and one.verdict == probe.ALLOWED]
+    untried = sum(one.verdict == probe.UNTRIED for one in results)
+    broken = [one.row for one in results if one.is_broken]
+    if broken:
+        yield fail(
+            _SUBJECT,
+            f"{level.name} promises to deny what was allowed: {', '.join(broken)}",
+            "report this as a bug, and use a container or an account of its own until then",
+        )
+    else:
+        yield ok(_SUBJECT, f"{level.name} keeps its promises: {denied} attempts denied, {untried} not tried")
+    if allowed:
+        yield warn(
+            _SUBJECT,
+            f"not protected, {len(allowed)} attempts allowed: {', '.join(allowed)}",
+            "docs/sandbox.md says what each means",
+        )
+    reasons: dict[str, list[str]] = {}
+    for reach in level.missing():
+        reasons.setdefault(reach.why_not, []).append(reach.name)
+    for why, names in reasons.items():
+        yield ok(_SUBJECT, f"not in force: {', '.join(names)} ({why})")

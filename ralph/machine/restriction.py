@@ -1,0 +1,248 @@
+"""Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and a
+seccomp filter. Programs that the process executes inherit all of it. Linux only. Imports only small modules of the
+standard library, because it runs between a fork and an exec, and also in interpreters started by `python -I -S`.
+
+The ruleset is built before by `sandbox/kernel/landlock.py`, and the filter by `sandbox/kernel/seccomp.py`; this module
+only applies them. `prepare` loads what `restrict` needs; after a call before a fork, the children have it too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_RULESET = -1
+"""Passed instead of a ruleset's descriptor where the kernel has no Landlock."""
+NO_FILTER = b""
+"""Passed instead of a filter where the kernel takes none."""
+
+PROXY = "proxy"
+"""The name of the script's argument with the descriptor for the proxy."""
+NOT_RESTRICTED = 125
+"""The exit status of the script if a step failed or the command could not be executed. env(1) fails with 125 too."""
+
+# linux/prctl.h
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_MODE_FILTER = 2
+# System calls added since Linux 5.1 have the same number on every architecture.
+_LANDLOCK_ADD_RULE = 445
+_LANDLOCK_RESTRICT_SELF = 446
+_RULE_PATH_BENEATH = 1
+# linux/capability.h: the header is _LINUX_CAPABILITY_VERSION_3 and 0 for the calling process. The three sets, of two
+# 32-bit numbers each, are empty.
+_CAPABILITY_HEADER = (0x20080522).to_bytes(4, "little") + bytes(4)
+_NO_CAPABILITIES = bytes(24)
+# The sets have room for 64 capabilities. Linux has 41 so far, and answers EINVAL for a number that it does not know.
+_MOST_CAPABILITIES = 64
+# Connections that wait until the proxy accepts them.
+_BACKLOG = 64
+_INSTRUCTION_BYTES = 8
+_ADDRESS_BYTES = 8
+
+_calls: Calls | None = None
+
+
+class Calls:
+    """Functions of the C library, for system calls that Python has no function for."""
+
+    def __init__(self) -> None:
+        """Raises ImportError in an interpreter without libffi."""
+        # Importing `_ctypes` takes half a millisecond, `ctypes` three.
+        import _ctypes  # noqa: PLC0415 - only what restricts itself or builds a ruleset needs it
+        import resource  # noqa: F401, PLC0415 - loaded before a fork, for `restrict`
+
+        class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - `ctypes` makes its own from it
+            _type_ = "l"
+
+        class Function(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+            _restype_ = Long
+
+        class IntFunction(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+            _restype_ = type("Int", (_ctypes._SimpleCData,), {"_type_": "i"})  # noqa: SLF001 - as `ctypes` does
+
+        program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is this program
+        self._long = Long
+        self._pointer = type("Pointer", (_ctypes._SimpleCData,), {"_type_": "z"})  # noqa: SLF001 - as `ctypes` does
+        self._errno = _ctypes.get_errno
+        self._syscall: Callable[..., int] = Function(_ctypes.dlsym(program, "syscall"))
+        self._prctl: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "prctl"))
+        self._capset: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "capset"))
+
+    def syscall(self, number: int, *arguments: int | bytes) -> int:
+        """Makes a system call. Bytes are passed as the address of their first byte. Raises OSError."""
+        return self._checked(self._syscall(self._long(number), *self._passed(arguments)))
+
+    def prctl(self, option: int, *arguments: int | bytes) -> int:
+        padded = (*arguments, 0, 0, 0, 0)[:4]
+        return self._checked(self._prctl(option, *self._passed(padded)))
+
+    def capset(self, header: bytes, sets: bytes) -> int:
+        return self._checked(self._capset(header, sets))
+
+    def install_filter(self, program: bytes) -> None:
+        """Installs a seccomp filter. Raises OSError."""
+        # struct sock_fprog: the number of instructions and, aligned to 8 bytes, their address.
+        count = len(program) // _INSTRUCTION_BYTES
+        # `bytes` of a C pointer are the address that it holds.
+        head = count.to_bytes(_ADDRESS_BYTES, "little") + bytes(self._pointer(program))
+        self.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, head)
+
+    def _passed(self, arguments: tuple[int | bytes, ...]) -> list[object]:
+        # A plain int would be passed as a C int, and cut to 32 bits.
+        return [value if isinstance(value, bytes) else self._long(value) for value in arguments]
+
+    def _checked(self, result: int) -> int:
+        if result < 0:
+            number = self._errno()
+            raise OSError(number, os.strerror(number))
+        return result
+
+
+def prepare() -> Calls:
+    """Loads the C library's functions at the first call. Raises ImportError in an interpreter without libffi."""
+    global _calls  # noqa: PLW0603 - a fork must find it loaded
+    if _calls is None:
+        _calls = Calls()
+    return _calls
+
+
+def restrict(ruleset: int, program: bytes) -> None:
+    """Restricts this process, which must have a single thread, and all programs that it will execute. `ruleset` is the
+    descriptor of a Landlock ruleset, or NO_RULESET. `program` holds the packed instructions of a seccomp filter, or
+    NO_FILTER.
+
+    Raises OSError if a step fails, with the step's name as `filename`. The steps before it stay in force, and the
+    caller must not execute anything.
+    """
+    import resource  # noqa: PLC0415 - only what restricts itself needs it
+
+    calls = prepare()
+    step = "rlimit core"
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        step = "no_new_privs"
+        calls.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        step = "bounding set"
+        _drop_bounding_set(calls)
+        step = "ambient set"
+        _clear_ambient_set(calls)
+        step = "capabilities"
+        calls.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES)
+        if ruleset != NO_RULESET:
+            step = "landlock"
+            calls.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        if program:
+            step = "seccomp"
+            calls.install_filter(program)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, step) from None
+
+
+def _drop_bounding_set(calls: Calls) -> None:
+    for capability in range(_MOST_CAPABILITIES):
+        try:
+            calls.prctl(_PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            # EINVAL: the kernel has no further capability. EPERM: this process may not change the bounding set, which
+            # does no harm: after no_new_privs, an exec gives no capability that the process does not have.
+            if error.errno in {errno.EINVAL, errno.EPERM}:
+                return
+            raise
+
+
+def _clear_ambient_set(calls: Calls) -> None:
+    try:
+        calls.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # Linux before 4.3 has no ambient capabilities
+            raise
+
+
+def allow_beneath(ruleset: int, place: int, rights: int) -> None:
+    """Adds a rule to a ruleset. It grants `rights` on the file or directory whose descriptor is `place`, and on
+    everything beneath it. Raises OSError.
+    """
+    attribute = rights.to_bytes(8, "little") + place.to_bytes(4, "little")
+    prepare().syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, attribute, 0)
+
+
+def listen_for_proxy(channel: int) -> int:
+    """Listens on a free port of the loopback and sends the listening socket out over `channel`, a Unix socket, to the
+    proxy outside of this network namespace. Closes both here. Returns the port. Raises OSError whose `filename` is
+    "proxy".
+    """
+    import _socket  # noqa: PLC0415 - `socket` would load `enum` and `selectors`
+
+    with_proxy = _socket.socket(fileno=channel)
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_BACKLOG)
+        number = listener.fileno().to_bytes(4, "little")
+        with_proxy.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)])
+        return int(listener.getsockname()[1])
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, PROXY) from None
+    finally:
+        listener.close()
+        with_proxy.close()
+
+
+def name_proxy(port: int) -> None:
+    """Tells the command by its environment that a proxy listens on this port of the loopback."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+        # curl reads the first one only in small letters, because a CGI script may get the other from a stranger.
+        os.environ[name] = os.environ[name.lower()] = f"http://127.0.0.1:{port}"
+    for name in ("ALL_PROXY", "all_proxy"):
+        os.environ.pop(name, None)
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
+
+
+def main(arguments: list[str]) -> int:
+    """Restricts this process and executes a command: `restriction.py RULESET FILTER [PLACE=RIGHTS...] [proxy=CHANNEL]
+    -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path that exists only in this
+    process's namespace. CHANNEL is the descriptor for `listen_for_proxy`.
+    This script is needed where another program, such as bubblewrap, runs between a fork and the command. Returns
+    NOT_RESTRICTED if a step fails, and otherwise does not return.
+    """
+    # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
+    # `signal` would load `enum`, which takes 3 ms.
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - only the script needs it
+
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
+    end = arguments.index("--")
+    ruleset, program, *places = arguments[:end]
+    command = arguments[end + 1 :]
+    try:
+        for entry in places:
+            place, _, rights = entry.rpartition("=")
+            if place == PROXY:
+                name_proxy(listen_for_proxy(int(rights)))
+                continue
+            opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            allow_beneath(int(ruleset), opened, int(rights))
+            os.close(opened)
+        restrict(int(ruleset), bytes.fromhex(program))
+        if int(ruleset) != NO_RULESET:
+            os.close(int(ruleset))
+        os.execvp(command[0], command)  # noqa: S606 - the caller has chosen the command
+    except OSError as error:
+        os.write(2, f"{error.filename}: {error.strerror}\n".encode())
+    return NOT_RESTRICTED
+
+
+if __name__ == "__main__":
+    import sys
+
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""Decides which hosts a command may reach through the proxy (`proxy.py`). Pure.
+
+The list holds names of hosts (`example.org`), names with a wildcard (`*.example.org`, every name below but not
+`example.org` itself), each with a port if it is not 443 or 80 (`example.org:8443`), and addresses or networks
+(`10.0.0.0/8`). A name of the list may resolve to a private address only if that address is on the list too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+    Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+PORTS = (443, 80)
+"""The ports of https and http. Others must be listed with their host."""
+# RFC 1035: at most 253 characters. Underscores occur in real names.
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+# The C library reads a name whose last label is a number as an address: 127.1, 0x7f000001, 2130706433.
+_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
+# RFC 6052: the last 32 bits of such an address are an IPv4 address.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class AllowedHost(Struct, frozen=True):
+    name: str
+    """A name in lower case. It begins with a dot if every name below it is allowed."""
+    port: int | None = None
+    """The only allowed port, or None for `PORTS`."""
+
+    def has(self, host: str, port: int) -> bool:
+        is_name = host.endswith(self.name) if self.name.startswith(".") else host == self.name
+        return is_name and (port in PORTS if self.port is None else port == self.port)
+
+
+class AllowedHosts(Struct, frozen=True):
+    hosts: tuple[AllowedHost, ...]
+    networks: tuple[Network, ...] = ()
+    """Private addresses to which listed names may resolve."""
+
+    def why_not(self, host: str, port: int) -> str:
+        """Why a command may not reach a host, or an empty string if it may. `host` is as the command wrote it."""
+        name = plain_name(host)
+        if is_address(name):
+            return "it is an address, and only names of hosts are allowed"
+        if not _HOST.fullmatch(name):
+            return "it is not the name of a host"
+        if any(one.has(name, port) for one in self.hosts):
+            return ""
+        if any(one.has(name, one.port or PORTS[0]) for one in self.hosts):
+            return f"port {port} is not allowed"
+        return "it is not on the list of hosts"
+
+    def may_be_at(self, address: str) -> bool:
+        """Whether an allowed name may lead to this address. Private addresses must be listed, because whoever controls a
+        name's records could lead the proxy into the user's network.
+        """
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        return all(self._is_public_or_listed(one) for one in _meant_by(found))
+
+    def _is_public_or_listed(self, address: Address) -> bool:
+        is_public = address.is_global and not address.is_multicast
+        return is_public or any(address in network for network in self.networks)
+
+
+def _meant_by(address: Address) -> list[Address]:
+    """The address, and the IPv4 address inside if there is one. Of a mapped address, only the one inside counts."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    inside: list[Address | None] = [address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64:
+        inside.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    return [address, *(one for one in inside if one is not None)]
+
+
+def plain_name(host: str) -> str:
+    """A host's name in the form in which names are compared."""
+    return host.lower().removesuffix(".")
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is an address, also in the forms that only the C library understands."""
+    return name.startswith("[") or ":" in name or _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
+
+
+def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
+    """Reads the list of the settings. Raises ValueError for an entry that is none of the forms above."""
+    hosts: list[AllowedHost] = []
+    networks: list[Network] = []
+    for entry in entries:
+        try:
+            networks.append(ipaddress.ip_network(entry))
+        except ValueError:
+            hosts.append(_allowed_host(entry))
+    return AllowedHosts(tuple(hosts), tuple(networks))
+
+
+def _allowed_host(entry: str) -> AllowedHost:
+    name, colon, port = entry.partition(":")
+    plain = plain_name(name)
+    below = plain.removeprefix("*.")
+    if not _HOST.fullmatch(below) or is_address(below):
+        raise ValueError(f"{entry!r} is neither the name of a host nor an address")
+    if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{entry!r} has no valid port")
+    return AllowedHost(f".{below}" if below != plain else below, int(port) if colon else None)

@@ -1,0 +1,215 @@
+# os.path instead of pathlib: the table of protected paths holds strings, and the kernel takes strings.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
+"""Collects the facts from which a policy is made, such as the git directories that a command may write, and keeps the
+policy's Landlock ruleset in step with the disk. Reads the disk and runs no program.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.sandbox.kernel.landlock import build_ruleset
+from ralph.sandbox.policy import BoxFacts, landlock_rules
+from ralph.values.shortage import shortage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ralph.sandbox.policy import BoxPolicy
+    from ralph.sandbox.protected_paths import ProtectedPaths
+
+_MOST_BYTES = 65_536
+# gitrepository-layout(5): the entries by which git itself recognises a repository.
+_REPOSITORY = ("HEAD", "objects", "refs")
+
+
+class GitPlaces(Struct, frozen=True):
+    """The git directories of the checkouts that the roots belong to. They may lie inside or outside of the roots."""
+
+    granted: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Directories that a checkout names as its own but that commands may not write, each with the reason."""
+
+
+def box_facts(
+    roots: Sequence[str],
+    protected: ProtectedPaths,
+    *,
+    environment: Mapping[str, str],
+    scratch: Iterable[str] = (),
+    own_files: Iterable[str] = (),
+) -> tuple[BoxFacts, GitPlaces]:
+    """Collects the facts for `policy.box_policy`, and the git directories with those that were refused. `roots` must not
+    contain symbolic links. `protected` is the table of the file tools.
+    """
+    git = git_places(roots, environment, os.getuid())
+    facts = BoxFacts(
+        roots=tuple(roots),
+        unreadable=tuple(_unreadable(protected)),
+        scratch=tuple(map(os.path.realpath, scratch)),
+        git_directories=git.granted,
+        own_files=tuple(map(os.path.realpath, own_files)),
+    )
+    return facts, git
+
+
+def _unreadable(protected: ProtectedPaths) -> Iterator[str]:
+    shared = os.path.realpath("/tmp")  # noqa: S108 - not to write there
+    for place in protected.paths:
+        # /tmp changes all the time. For a path there that does not exist, each entry of /tmp would need a rule, and all
+        # rules would have to be made again after each change.
+        is_absent = os.path.dirname(place.path) == shared and not os.path.lexists(place.path)
+        if not place.may_be_read and not is_absent:
+            yield place.path
+
+
+def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
+    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name. A relative path
+    in these variables starts at the first root. Each directory must be a repository that belongs to `user`, a user id.
+
+    A file `.git` may come from an unpacked archive and name any directory. So the directory is granted only if it names
+    this checkout as its working tree.
+    """
+    granted: list[str] = []
+    refused: list[tuple[str, str]] = []
+    named = [environment[name] for name in ("GIT_DIR", "GIT_COMMON_DIR") if environment.get(name)]
+    claims = [(os.path.realpath(os.path.join(roots[0], path)), "") for path in named]
+    for root in roots:
+        claims += _claimed(root)
+    for path, why_not in claims:
+        reason = why_not or _why_not_a_repository(path, user)
+        if not reason:
+            granted.append(path)
+        elif os.path.lexists(path):
+            refused.append((path, reason))
+    return GitPlaces(tuple(dict.fromkeys(granted)), tuple(dict.fromkeys(refused)))
+
+
+def _why_not_a_repository(path: str, user: int) -> str:
+    """Why a directory is no repository of the user, or an empty string if it is one. For the git directory of a linked
+    worktree, `HEAD` and `commondir` are enough.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror}"
+    if status.st_uid != user:
+        return "it belongs to another user"
+    is_repository = all(os.path.exists(f"{path}/{name}") for name in _REPOSITORY)
+    is_linked = os.path.exists(f"{path}/HEAD") and os.path.exists(f"{path}/commondir")
+    return "" if is_repository or is_linked else "it is no repository"
+
+
+def _claimed(root: str) -> Iterator[tuple[str, str]]:
+    """Yields the git directories that the checkout around a root names, each with the reason to refuse it or with an
+    empty string.
+    """
+    for above in (root, *map(str, Path(root).parents)):
+        place = f"{above}/.git"
+        if os.path.islink(place):
+            yield os.path.realpath(place), f"{place} is a link"
+            return
+        if os.path.isdir(place):
+            yield place, ""
+            return
+        if os.path.isfile(place):
+            yield from _claimed_by_file(place, above)
+            return
+        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # a bare repository
+            yield above, ""
+            return
+
+
+def _claimed_by_file(place: str, checkout: str) -> Iterator[tuple[str, str]]:
+    text = _text(place)
+    if not text.startswith("gitdir:"):
+        return
+    directory = os.path.realpath(os.path.join(checkout, text.removeprefix("gitdir:").strip()))
+    back = _text(f"{directory}/gitdir").strip()
+    if back:
+        is_known = os.path.realpath(os.path.join(directory, back)) == place
+    else:
+        is_known = _submodule_at(directory) == checkout
+    yield directory, "" if is_known else f"it does not name {checkout} as its working tree"
+    common = _text(f"{directory}/commondir").strip()
+    if is_known and common:
+        shared = os.path.realpath(os.path.join(directory, common))
+        is_inside = os.path.dirname(directory) == f"{shared}/worktrees"
+        yield shared, "" if is_inside else f"{directory} is not one of its worktrees"
+
+
+def _submodule_at(directory: str) -> str | None:
+    """The working tree that a submodule's configuration names, or None."""
+    for line in _text(f"{directory}/config").splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip().lower() == "worktree":
+            return os.path.realpath(os.path.join(directory, value.strip()))
+    return None
+
+
+def _text(path: str) -> str:
+    """The first 64 KiB of a file, or an empty string if it cannot be read. Does not block on a named pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if shortage_of(error) is not None:
+            raise
+        return ""
+    try:
+        return os.fsdecode(os.read(descriptor, _MOST_BYTES))
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+class PolicyRuleset:
+    """Keeps the Landlock ruleset of a policy. The ruleset is built at its first use. It is built again when an entry was
+    made or removed in a directory above an unreadable path; until then, commands cannot read a new entry there.
+    """
+
+    def __init__(self, policy: BoxPolicy, abi: int) -> None:
+        self._policy = policy
+        self._abi = abi
+        self._descriptor: int | None = None
+        self._changed_ns: dict[str, int] = {}
+
+    def descriptor(self) -> int:
+        """The descriptor of a ruleset that fits the disk as it is now. The next call may close it. Raises OSError."""
+        if self._descriptor is None or self._is_outdated():
+            self.close()
+            self._changed_ns = {}
+            rules = landlock_rules(self._policy, self._entries)
+            self._descriptor = build_ruleset(self._abi, rules)
+        return self._descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _is_outdated(self) -> bool:
+        return any(_changed_ns(directory) != known for directory, known in self._changed_ns.items())
+
+    def _entries(self, directory: str) -> Iterator[str]:
+        # The time is read before the listing, so that an entry made meanwhile counts as a change.
+        self._changed_ns[directory] = _changed_ns(directory)
+        try:
+            with os.scandir(directory) as listing:
+                yield from [entry.name for entry in listing if not entry.is_symlink()]
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            return  # it cannot be listed: no rule is made, and everything in it stays closed to commands
+
+
+def _changed_ns(directory: str) -> int:
+    """The time when an entry was last made, removed or renamed in a directory, or 0 if it cannot be read."""
+    try:
+        return os.stat(directory).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,205 @@
+"""Decides at the start of a run or a loop which sandbox its commands get. If a protection that the user asked for cannot
+be given, nothing may run. `CommandBox` makes the sandbox itself, with the first command.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.sandbox.detection import find_means
+from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
+from ralph.sandbox.protected_paths import is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.sandbox.policy import Net
+    from ralph.sandbox.sandbox_settings import SandboxSettings
+
+SANDBOX_WORDS = "Commands run in a sandbox:"
+"""The beginning of the sentence for the model."""
+_MEGABYTE = 1024 * 1024
+# The highest limit that setrlimit(2) takes everywhere.
+_MOST_LIMIT = 2**62
+# Said of a setting that exists before ralph can keep it.
+_NOT_YET = "this version of ralph cannot enforce it"
+# The network, and whether there are no namespaces, in words for the model.
+_NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
+    ("off", True): "have no network, not even localhost",
+    ("off", False): "have no network but localhost",
+    ("proxy", True): "have no network, not even localhost",
+    ("proxy", False): "reach only listed hosts",
+}
+
+
+class CannotConfineError(Exception):
+    """A protection that was asked for cannot be given, so nothing may run. The message is one line."""
+
+
+class BoxPlan(Struct, frozen=True):
+    """The sandbox of a run's commands, as it was decided at the start."""
+
+    level: BoxLevel
+    net: Net = "full"
+    means: Means | None = None
+    """The means to use, or None if commands run without a sandbox."""
+    write: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    read_deny: tuple[str, ...] = ()
+    most_file_bytes: int = 0
+    """The maximum size of a file that a command writes. 0 means no limit."""
+    notices: tuple[str, ...] = ()
+    """Notices for people."""
+
+    @property
+    def protections(self) -> dict[str, bool]:
+        """For each protection, by name, whether it is in force."""
+        return {one.name: one.is_reached for one in self.level.reaches}
+
+    def sentence_for_model(self, added: int) -> str:
+        """The rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined. `added` is
+        the number of directories that they may write in addition to the working directory.
+        """
+        if self.means is None:
+            return ""
+        reached = {one.name for one in self.level.reaches if one.is_reached}
+        more = added + len(self.write)
+        places = "the working directory" + (f", {more} more places" if more else "") + " and $TMPDIR"
+        rights = [
+            *([f"may write only in {places}"] if "write" in reached else []),
+            *(["cannot read secrets of the user"] if "read" in reached else []),
+            *([_NETS_IN_WORDS[self.net, self.means.bwrap is None]] if self.net != "full" else []),
+        ]
+        if len(rights) > 1:
+            rights[-1] = f"and {rights[-1]}"
+        return f"{SANDBOX_WORDS} they {', '.join(rights)}." if rights else ""
+
+
+def plan_box(
+    wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
+) -> BoxPlan:
+    """Looks at the machine and decides. `environment` is the user's own, `roots` are the directories that commands may
+    write, and `work` is the checkout, in which no program of ralph's own is looked up. Raises CannotConfineError.
+    """
+    net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
+    if wanted.max_memory_mb is not None:
+        raise CannotConfineError(f"sandbox.max_memory_mb = {wanted.max_memory_mb}: {_NOT_YET}; leave it out")
+    if net == "full" and wanted.allow_hosts:
+        raise CannotConfineError(
+            "sandbox.net = full (--net full) reaches every host, sandbox.allow_hosts (--allow-host) only the listed "
+            "ones: leave one of the two out"
+        )
+    if wanted.mode == "off":
+        _refuse_without_box(wanted, net)
+        return BoxPlan(box_level(_no_means("--sandbox off"), "full"))
+    home = environment.get("HOME", "")
+    real_roots = tuple(os.path.realpath(root) for root in roots)
+    write, read, sockets = (
+        tuple(_given(place, home, real_roots) for place in places)
+        for places in (wanted.write, wanted.read, wanted.sockets)
+    )
+    read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
+    means = find_means(environment.get("PATH", os.defpath), work, with_namespaces=False)
+    level = box_level(means, net, gives_sockets=bool(sockets))
+    _refuse_what_is_missing(wanted, means, level, net)
+    most_file_bytes = min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT)
+    # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
+    usable = None if means.why_no_privileges else means
+    plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, most_file_bytes)
+    _refuse_open_places(read_deny, (*map(str, roots), *write))
+    return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
+
+
+def _refuse_without_box(wanted: SandboxSettings, net: Net) -> None:
+    asked = {
+        "sandbox.net": net != "full",
+        "sandbox.read_deny": bool(wanted.read_deny),
+        "sandbox.max_file_mb": wanted.max_file_mb is not None,
+    }
+    names = ", ".join(name for name, is_asked in asked.items() if is_asked)
+    if names:
+        raise CannotConfineError(
+            f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
+        )
+
+
+def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> None:
+    if wanted.mode == "strict" and (missing := level.missing(STRICT)):
+        told = "; ".join(f"{one.name} ({one.why_not})" for one in missing)
+        raise CannotConfineError(f"--sandbox strict: this machine lacks {told}")
+    if net != "full" and means.why_no_filter:
+        raise CannotConfineError(
+            f"the network of commands cannot be restricted to {net!r}: {means.why_no_filter}"
+        )
+    if wanted.max_file_mb is not None and means.why_no_privileges:
+        raise CannotConfineError(f"sandbox.max_file_mb cannot be kept: {means.why_no_privileges}")
+    if wanted.read_deny and not means.landlock.abi:
+        why = means.landlock.why_not or "the kernel has no Landlock"
+        raise CannotConfineError(f"sandbox.read_deny cannot be kept: {why}")
+
+
+def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> None:
+    """Raises CannotConfineError if a place of `read_deny` lies in one that commands may write, because the kernel cannot
+    close a place inside an open one.
+    """
+    for place in read_deny:
+        for root in writable:
+            if is_within(place, os.path.realpath(root)):
+                raise CannotConfineError(
+                    f"sandbox.read_deny: {place} cannot be closed, because it lies in {root}, which commands may write"
+                )
+
+
+def _about_net(net: Net, means: Means) -> tuple[str, ...]:
+    if net == "full" or means.bwrap is not None:
+        return ()
+    return (
+        f"network of commands: without namespaces, {net!r} refuses all internet sockets, "
+        + ("the listed hosts" if net == "proxy" else "loopback")
+        + " included",
+    )
+
+
+def _about_home(
+    wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
+) -> tuple[str, ...]:
+    """A notice if commands may write the home directory, because the secrets there can be neither hidden nor kept from
+    changes. Raises CannotConfineError for that in strict mode.
+    """
+    real = os.path.realpath(home) if home else ""
+    places = (*map(str, roots), *write)
+    holding = [place for place in places if real and is_within(real, os.path.realpath(place))]
+    if not holding:
+        return ()
+    told = f"commands may read and write the home directory with its secrets, because it lies in {holding[0]}"
+    if wanted.mode == "strict":
+        raise CannotConfineError(f"--sandbox strict: {told}")
+    return (told,)
+
+
+def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
+    """The path without links of a place that the settings give to commands. Links in a root are not followed: a command
+    of an earlier run could have made them, to be given what they lead to.
+    """
+    path = _absolute(place, home)
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings
+    if any(is_within(one, root) for one in (path, real) for root in real_roots):
+        return path
+    return os.path.realpath(path)
+
+
+def _absolute(place: str, home: str) -> str:
+    """The path. `~` stands for the home directory."""
+    return os.path.normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)
+
+
+def _no_means(why: str) -> Means:
+    from ralph.sandbox.kernel.landlock import Support  # noqa: PLC0415 - see above
+
+    return Means(Support(0, why), why, why, why_no_namespaces=why)

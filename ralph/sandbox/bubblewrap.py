@@ -1,0 +1,71 @@
+"""Makes the command line of bubblewrap (`bwrap`), which runs a command in namespaces of its own. Pure.
+
+The command sees the whole file system, and everything in it is read-only except the writable places. `/proc` shows only
+the command's own processes, `/dev` contains only harmless devices, and `/tmp` is the session's temporary directory.
+Hidden directories and files appear empty. When bubblewrap ends, or the process that started it, the command ends with
+everything that it has started. Landlock forbids mounts, so it is applied after bubblewrap has made its mounts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.sandbox.protected_paths import is_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEMPORARY = "/tmp"  # noqa: S108 - the session's directory is mounted there
+_DEVICES = "/dev"
+
+
+class Enclosure(Struct, frozen=True):
+    """The paths for one command's namespaces. All are absolute, contain no symbolic links, and exist."""
+
+    working_directory: str
+    temporary: str
+    """The session's directory, which is mounted on /tmp."""
+    writable: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
+    """Places that the command must be able to read and that may lie in /tmp, such as its Python. In /tmp they are
+    mounted again, read-only. Landlock gives them the rights of the session's directory there.
+    """
+    pinned: tuple[str, ...] = ()
+    """Directories that the command cannot rename or replace, such as `.git`."""
+    read_only: tuple[str, ...] = ()
+    hidden_directories: tuple[str, ...] = ()
+    hidden_files: tuple[str, ...] = ()
+    has_network: bool = True
+    """Whether the command shares the machine's network. Otherwise its only network device is its own loopback."""
+
+
+def bwrap_command(bwrap: str, enclosure: Enclosure) -> list[str]:
+    """The words to put before the command. Later mounts cover earlier ones."""
+    return [bwrap, *_namespaces(enclosure), *_mounts(enclosure), "--chdir", enclosure.working_directory, "--"]
+
+
+def _namespaces(enclosure: Enclosure) -> Iterator[str]:
+    yield from ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
+    if not enclosure.has_network:
+        yield "--unshare-net"
+
+
+def _mounts(enclosure: Enclosure) -> Iterator[str]:
+    yield from ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", _DEVICES)
+    yield from ("--bind", enclosure.temporary, TEMPORARY)
+    for place in enclosure.visible:
+        if place != TEMPORARY and is_within(place, TEMPORARY):
+            yield from ("--ro-bind", place, place)
+    for place in (*enclosure.writable, enclosure.temporary):
+        if place != TEMPORARY and not is_within(place, _DEVICES):  # bubblewrap's `/dev` has its own `shm`
+            yield from ("--bind", place, place)
+    for directory in enclosure.hidden_directories:
+        yield from ("--tmpfs", directory)
+    for file in enclosure.hidden_files:
+        yield from ("--ro-bind", "/dev/null", file)
+    for directory in enclosure.pinned:
+        yield from ("--bind", directory, directory)
+    for place in enclosure.read_only:
+        yield from ("--ro-bind", place, place)

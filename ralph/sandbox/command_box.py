@@ -1,0 +1,175 @@
+"""Makes the sandbox of a run's commands from its plan, with the first command, and keeps it until the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.machine.command_supervisor import Confinement
+from ralph.machine.starting import start_confined
+from ralph.sandbox.box import Box
+from ralph.sandbox.box_places import box_facts
+from ralph.sandbox.policy import GivenPlaces, box_policy
+from ralph.sandbox.protected_changes import undone_note
+from ralph.sandbox.protected_places import home_directories, state_directories
+from ralph.sandbox.protected_snapshot import ProtectedSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from subprocess import Popen
+
+    from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.policy import BoxFacts, BoxPolicy
+    from ralph.sandbox.protected_paths import ProtectedPaths
+
+# Sockets of other programs that act for the user: agents with keys, the desktop, containers.
+_SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
+# Where programs keep what they have downloaded, beneath the cache of the checkout.
+_CACHES = {
+    "XDG_CACHE_HOME": "",
+    "PIP_CACHE_DIR": "/pip",
+    "npm_config_cache": "/npm",
+    "CARGO_HOME": "/cargo",
+    "GOCACHE": "/go-build",
+    "GOMODCACHE": "/go-mod",
+}
+# The directory in ralph's state for what commands wrote to protected files.
+_UNDONE = "undone"
+_PREFIX = "ralph-tmp-"
+
+
+class BoxPlaces(Struct, frozen=True):
+    """The places of a run that its sandbox needs to know."""
+
+    roots: tuple[str, ...]
+    """The working directory and the other directories that commands may write, without links."""
+    environment: Mapping[str, str]
+    """The user's own environment. It says where the user's secrets and caches are."""
+    protected: Callable[[], ProtectedPaths]
+    """Returns the table of protected paths of the file tools."""
+    own_files: Callable[[], str | None] = lambda: None
+    """Returns the directory with the long outputs of commands, or None if there is none yet."""
+
+
+class CommandBox:
+    """The sandbox of a run's commands and searches. Any thread may call `start`. The other methods must be called on one
+    thread, and not while another thread starts a search.
+    """
+
+    def __init__(self, plan: BoxPlan, places: BoxPlaces) -> None:
+        self._plan = plan
+        self._places = places
+        self._lock = Lock()
+
+    @cached_property
+    def temporary(self) -> str:
+        """The directory for temporary files of commands. It lives as long as the run. Raises OSError."""
+        return os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+
+    @cached_property
+    def _facts(self) -> BoxFacts:
+        places = self._places
+        own = places.own_files()
+        facts, _ = box_facts(
+            places.roots,
+            places.protected(),
+            environment=places.environment,
+            scratch=(self.temporary, self._cache),
+            own_files=() if own is None else (own,),
+        )
+        return facts
+
+    @cached_property
+    def policy(self) -> BoxPolicy:
+        """The rights of commands. Raises OSError."""
+        plan = self._plan
+        given = GivenPlaces(plan.write, plan.read, plan.sockets, plan.read_deny)
+        return box_policy(self._facts, given, plan.net)
+
+    @cached_property
+    def _snapshot(self) -> ProtectedSnapshot:
+        environment = self._places.environment
+        state = next(iter(state_directories(environment, home_directories(environment), None)))
+        return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{state}/{_UNDONE}")
+
+    def look(self) -> None:
+        """Remembers the protected files, before a command. Raises OSError."""
+        self._snapshot.look()
+
+    def undo_changes(self, working_directory: str) -> str:
+        """Undoes what the command since the last `look` did to protected files. Returns a note for the model, which is
+        empty if there was nothing.
+        """
+        return undone_note(self._snapshot.undo_changes(), working_directory)
+
+    @cached_property
+    def _cache(self) -> str:
+        """The directory for the package caches of this checkout. If it cannot be made, or if a link leads to it, this is
+        the directory for temporary files. Commands of an earlier run could have made that link, if the user's caches
+        are in the checkout, and would then get the right to write wherever it leads.
+        """
+        environment = self._places.environment
+        home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
+        if not base.startswith("/"):
+            if not home.startswith("/"):
+                return self.temporary
+            base = f"{home}/.cache"
+        name = hashlib.sha256(os.fsencode(self._places.roots[0])).hexdigest()[:16]
+        path = f"{os.path.realpath(base)}/ralph/packages/{name}"
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103 - strings throughout
+        except OSError:
+            return self.temporary
+        return path if os.path.realpath(path) == path else self.temporary
+
+    @cached_property
+    def _box(self) -> Box:
+        assert self._plan.means is not None  # noqa: S101 - there is no box without means
+        return Box(self._plan.means, self.policy, temporary=self.temporary)
+
+    def confinement(self) -> Confinement:
+        """The sandbox of the next command. Valid until the next call. Raises OSError."""
+        return Confinement(self._box.ruleset(), self._box.program, self._plan.most_file_bytes)
+
+    def start(self, arguments: Sequence[str], **options: Any) -> Popen[bytes]:
+        """Starts a process as `starting.start_process` does, in the sandbox."""
+        with self._lock:  # the ruleset is valid until somebody asks for the next one
+            confinement = self.confinement()
+            return start_confined(arguments, confinement.ruleset, confinement.program, **options)
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a command: `environment` without the addresses of the user's agents, and with the places
+        for temporary files and caches. Raises OSError.
+        """
+        gives_sockets = bool(self._plan.sockets)
+        kept = {
+            name: value
+            for name, value in environment.items()
+            if gives_sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
+        }
+        caches = {name: self._cache + below for name, below in _CACHES.items()}
+        return {**kept, **caches, "TMPDIR": self.temporary}
+
+    def denial_note(self, output: str, working_directory: str) -> str | None:
+        """A sentence for the model about what the sandbox denied to a failed command, or None if the output shows
+        nothing of the kind.
+        """
+        from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
+
+        others = (*self._places.roots[1:], *self._plan.write)
+        return denial_note(output, self.policy, working_directory, others)
+
+    def close(self) -> None:
+        """Closes the ruleset and removes the temporary files."""
+        if "_box" in vars(self):
+            self._box.close()
+        if "temporary" in vars(self):
+            import shutil  # noqa: PLC0415 - only a run with commands needs it
+
+            shutil.rmtree(self.temporary, ignore_errors=True)

@@ -1,0 +1,91 @@
+# os.path instead of pathlib: these are strings from a command's output.
+# ruff: noqa: PTH118, PTH120
+"""Recognises in the output of a failed command that the sandbox denied something, so that the model does not try again.
+
+A line counts only if it has one of the kernel's messages for a denied access and a path that the sandbox denies and that
+this process, which is outside of the sandbox, could have used. All else is an ordinary failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.sandbox.policy import BoxPolicy
+
+_MOST_LINES = 200
+_MOST_PATHS = 20
+_MOST_TOLD = 3
+_LONGEST_LINE = 2000
+_DENIED = re.compile(r"Permission denied|Operation not permitted|EACCES|EPERM", re.IGNORECASE)
+# A path in quotation marks anywhere in the line, or the word right before the message.
+_PATH = re.compile(
+    r"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|([^\s:\"'`]+): (?:Permission denied|Operation not permitted)"
+)
+_SIGNAL = re.compile(r"kill: .*?\(?(\d+)\)? ?[-:] Operation not permitted")
+
+
+def denial_note(
+    output: str, policy: BoxPolicy, working_directory: str, others: Sequence[str] = ()
+) -> str | None:
+    """A sentence for the model about what the sandbox denied, or None if no line of the output shows that. `others` are
+    directories that commands may write in addition to the working directory.
+    """
+    told: dict[str, None] = {}
+    for line in _telling_lines(output):
+        told |= dict.fromkeys(_denials(line, policy, working_directory))
+        if len(told) >= _MOST_TOLD:
+            break
+    if not told:
+        return None
+    allowed = ", ".join(("the working directory", *others, "$TMPDIR"))
+    return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
+
+
+def _denials(line: str, policy: BoxPolicy, working_directory: str) -> Iterator[str]:
+    if _is_foreign_process(line):
+        yield "signals to processes that the command did not start"
+    for path in _paths(line, working_directory):
+        denied = _denied(path, policy)
+        if denied is not None:
+            yield denied
+
+
+def _telling_lines(output: str) -> Iterator[str]:
+    lines = (line[:_LONGEST_LINE] for line in output.splitlines() if _DENIED.search(line[:_LONGEST_LINE]))
+    for _, line in zip(range(_MOST_LINES), lines, strict=False):
+        yield line
+
+
+def _paths(line: str, working_directory: str) -> Iterator[str]:
+    for _, found in zip(range(_MOST_PATHS), _PATH.finditer(line), strict=False):
+        path = found[1] or found[2]
+        if "\0" not in path:
+            expanded = os.path.expanduser(path)  # noqa: PTH111 - Path raises without a home
+            yield os.path.realpath(os.path.join(working_directory, expanded))
+
+
+def _denied(path: str, policy: BoxPolicy) -> str | None:
+    """The access that the sandbox denies, or None if it denies none that this process has."""
+    exists = os.path.lexists(path)
+    if exists and not policy.may_read(path) and os.access(path, os.R_OK):
+        return f"reading {path}"
+    if policy.may_write(path):
+        return None
+    could_write = os.access(path if exists else os.path.dirname(path), os.W_OK)
+    return f"writing {path}" if could_write else None
+
+
+def _is_foreign_process(line: str) -> bool:
+    """Whether the line says that a signal to a running process of this user was denied."""
+    found = _SIGNAL.search(line)
+    if found is None:
+        return False
+    try:
+        return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - see above
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Builds Landlock rulesets and seccomp filters, by which Linux confines processes. Does not decide what they allow."""

@@ -1,0 +1,177 @@
+"""Builds Landlock rulesets (man page landlock, section 7). A ruleset denies every access of the kinds that it handles,
+except what its rules allow. A rule grants rights on a path and on everything beneath it, and no other rule can take them
+away there. How to allow everything except some places is decided by `policy.landlock_rules`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.restriction import allow_beneath, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# linux/landlock.h
+_CREATE_RULESET = 444
+_CREATE_RULESET_VERSION = 1
+
+EXECUTE = 1 << 0
+WRITE_FILE = 1 << 1
+READ_FILE = 1 << 2
+READ_DIR = 1 << 3
+REMOVE_DIR = 1 << 4
+REMOVE_FILE = 1 << 5
+MAKE_CHAR = 1 << 6
+MAKE_DIR = 1 << 7
+MAKE_REG = 1 << 8
+MAKE_SOCK = 1 << 9
+MAKE_FIFO = 1 << 10
+MAKE_BLOCK = 1 << 11
+MAKE_SYM = 1 << 12
+REFER = 1 << 13
+TRUNCATE = 1 << 14
+IOCTL_DEV = 1 << 15
+RESOLVE_UNIX = 1 << 16
+
+# The ABI version that introduced a right. Rights that are not listed exist since version 1 (Linux 5.13).
+_FILE_RIGHTS_SINCE = {REFER: 2, TRUNCATE: 3, IOCTL_DEV: 5, RESOLVE_UNIX: 9}
+_BIND_TCP, _CONNECT_TCP, _BIND_UDP, _CONNECT_SEND_UDP = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_NET_RIGHTS_SINCE = {_BIND_TCP: 4, _CONNECT_TCP: 4, _BIND_UDP: 10, _CONNECT_SEND_UDP: 10}
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
+_SCOPES_SINCE = {_SCOPE_ABSTRACT_SOCKETS: 6, _SCOPE_SIGNALS: 6}
+
+_ALL_FILE_RIGHTS = (1 << 17) - 1
+# The rights that apply to files. The kernel refuses a rule that grants any other right on a file.
+_ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
+
+READ = READ_FILE | EXECUTE
+"""Reading and executing files. Listing directories is a right of its own, `READ_DIR`."""
+WRITE = (
+    WRITE_FILE
+    | TRUNCATE
+    | REMOVE_DIR
+    | REMOVE_FILE
+    | REFER
+    | MAKE_DIR
+    | MAKE_REG
+    | MAKE_SOCK
+    | MAKE_FIFO
+    | MAKE_SYM
+)
+"""Changing, creating and removing files of all kinds, except that device files cannot be created."""
+
+# The flags for opening a rule's path. A symbolic link is not followed.
+_PLACE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+_SCOPES_ABI = 6
+# Such a failure passes, and says nothing about the path.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NET_ABI = 4
+
+
+class Rule(Struct, frozen=True):
+    """Rights on a path and on everything beneath it. The path contains no symbolic links."""
+
+    path: str
+    rights: int
+
+
+class Support(Struct, frozen=True):
+    """The version of Landlock that this kernel supports."""
+
+    abi: int
+    """The ABI version, or 0 if Landlock cannot be used."""
+    why_not: str = ""
+
+    @property
+    def has_refer(self) -> bool:
+        """Whether a rule can allow moving files between directories. Before ABI 2, Landlock always denies that."""
+        return self.abi >= _FILE_RIGHTS_SINCE[REFER]
+
+    @property
+    def has_truncate(self) -> bool:
+        return self.abi >= _FILE_RIGHTS_SINCE[TRUNCATE]
+
+    @property
+    def has_net(self) -> bool:
+        return self.abi >= _NET_ABI
+
+    @property
+    def has_scopes(self) -> bool:
+        """Whether signals and abstract sockets can be confined."""
+        return self.abi >= _SCOPES_ABI
+
+    @property
+    def has_socket_paths(self) -> bool:
+        """Whether connecting to a Unix socket in the file system needs a right."""
+        return self.abi >= _FILE_RIGHTS_SINCE[RESOLVE_UNIX]
+
+
+def support() -> Support:
+    """Asks the kernel for its version of Landlock. An error becomes the reason in `why_not`."""
+    try:
+        return Support(prepare().syscall(_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION))
+    except ImportError:
+        return Support(0, "this Python has no libffi")
+    except OSError as error:
+        reasons = {
+            errno.ENOSYS: "the kernel has no Landlock",
+            errno.EOPNOTSUPP: "Landlock is switched off (it is not in the kernel's `lsm=` list)",
+            errno.EPERM: "a seccomp filter of the container forbids Landlock",
+        }
+        return Support(0, reasons.get(error.errno or 0, f"landlock_create_ruleset: {error.strerror}"))
+
+
+def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
+    """Builds a ruleset and returns its descriptor, which is close-on-exec. `abi` is the ABI version to use, from 1 to
+    that of the kernel. A path that does not exist, that this process may not look up, or that is a symbolic link gets
+    no rule. `denies_net` denies binding and connecting TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on.
+    Raises OSError.
+    """
+    calls = prepare()
+    files = file_rights(abi)
+    head = [files]
+    if abi >= _NET_ABI:
+        head.append(_since(_NET_RIGHTS_SINCE, abi) if denies_net else 0)
+    if abi >= _SCOPES_ABI:
+        head.append(_since(_SCOPES_SINCE, abi))
+    packed = b"".join(field.to_bytes(8, "little") for field in head)
+    # A new descriptor of a ruleset is close-on-exec.
+    ruleset = calls.syscall(_CREATE_RULESET, packed, len(packed), 0)
+    try:
+        for rule in rules:
+            _add(ruleset, rule, files)
+    except BaseException:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def _add(ruleset: int, rule: Rule, handled: int) -> None:
+    try:
+        place = os.open(rule.path, _PLACE)
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
+        return  # the path is gone, or this user may not look it up; without a rule, commands may not either
+    try:
+        mode = os.fstat(place).st_mode
+        rights = rule.rights & handled & (-1 if stat.S_ISDIR(mode) else _ON_FILES)
+        if rights and not stat.S_ISLNK(mode):
+            allow_beneath(ruleset, place, rights)
+    finally:
+        os.close(place)
+
+
+def file_rights(abi: int) -> int:
+    """All rights on files and directories that an ABI version knows."""
+    return _since(_FILE_RIGHTS_SINCE, abi) | _ALL_FILE_RIGHTS & ~sum(_FILE_RIGHTS_SINCE)
+
+
+def _since(table: dict[int, int], abi: int) -> int:
+    return sum(right for right, first in table.items() if first <= abi)

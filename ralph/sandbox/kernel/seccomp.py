@@ -1,0 +1,211 @@
+"""Makes the seccomp filter of a command: which system calls fail, and with which errno. Pure.
+
+A filter sees the arguments of a system call as numbers, but not the memory that a pointer leads to. So it can judge the
+family of a socket, but not the address to which the socket connects. System calls that the filter does not name are
+allowed. Access to files and signals is controlled by Landlock instead.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Literal
+
+from msgspec import Struct
+
+from ralph.sandbox.kernel.bpf import ALLOW, ARCHITECTURE, KILL_PROCESS, NUMBER, Assembler, argument, refuse
+
+Internet = Literal["all", "streams", "none"]
+"""The internet sockets that may be opened: all except raw ones, only TCP, or none."""
+
+
+class Machine(Struct, frozen=True):
+    """The system calls of an architecture: its AUDIT_ARCH value, the number of each call by name, and the first number
+    that belongs to another ABI (x32), or None if there is no other.
+    """
+
+    audit: int
+    numbers: dict[str, int]
+    first_foreign: int | None = None
+
+
+# System calls added since Linux 5.1 have the same number on every architecture.
+_EVERYWHERE = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "clone3": 435,
+    "pidfd_getfd": 438,
+}
+# arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h
+MACHINES = {
+    "x86_64": Machine(
+        0xC000_003E,
+        _EVERYWHERE
+        | {"socket": 41, "socketpair": 53, "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "ioctl": 16}
+        | {"clone": 56, "unshare": 272, "setns": 308, "ptrace": 101, "kcmp": 312}
+        | {"process_vm_readv": 310, "process_vm_writev": 311}
+        | {"add_key": 248, "request_key": 249, "keyctl": 250},
+        first_foreign=0x4000_0000,
+    ),
+    "aarch64": Machine(
+        0xC000_00B7,
+        _EVERYWHERE
+        | {"socket": 198, "socketpair": 199, "sendto": 206, "sendmsg": 211, "sendmmsg": 269, "ioctl": 29}
+        | {"clone": 220, "unshare": 97, "setns": 268, "ptrace": 117, "kcmp": 272}
+        | {"process_vm_readv": 270, "process_vm_writev": 271}
+        | {"add_key": 217, "request_key": 218, "keyctl": 219},
+    ),
+}
+
+# asm-generic/ioctls.h: both can put characters into a terminal's input.
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+# linux/sched.h
+_CLONE_NEWUSER = 0x1000_0000
+_MSG_FASTOPEN = 0x2000_0000
+# linux/net.h: these bits hold a socket's type; the others are the flags SOCK_CLOEXEC and SOCK_NONBLOCK.
+_TYPE_BITS = 0xF
+_STREAM, _DATAGRAM, _SEQUENCED = 1, 2, 5
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_NETLINK_ROUTE = 0
+_TCP = 6
+
+_NO_RIGHT = refuse(errno.EPERM)
+_NO_ACCESS = refuse(errno.EACCES)
+_UNKNOWN_CALL = refuse(errno.ENOSYS)
+_UNKNOWN_FAMILY = refuse(errno.EAFNOSUPPORT)
+_UNSUPPORTED = refuse(errno.EOPNOTSUPP)
+
+# These calls look into other processes. Landlock limits them to the command's own processes; where the kernel has no
+# Landlock, the filter refuses them.
+_LOOKS_INTO_PROCESSES = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
+# A key ring can hold keys of the user's session. It has no path, so Landlock does not protect it.
+_KEY_RINGS = ("add_key", "request_key", "keyctl")
+
+
+def make_filter(
+    machine: str, *, internet: Internet, unix_sockets: bool, without_landlock: bool = False
+) -> bytes | None:
+    """The packed filter for an architecture, or None if there is no table for it. `machine` is the architecture's name
+    from `platform.machine()`. `unix_sockets` allows Unix sockets that can connect by a path; connected pairs, except
+    datagram sockets, are always allowed. `without_landlock` also refuses calls that look into other processes.
+    """
+    table = MACHINES.get(machine)
+    if table is None:
+        return None
+    numbers = table.numbers
+    lines = Assembler()
+    _guard_architecture(lines, table)
+
+    refused = dict.fromkeys(("setns", *_KEY_RINGS), _NO_RIGHT)
+    # After ENOSYS, programs use older calls: `clone`, whose flags the filter can see, and plain reads and writes.
+    refused |= dict.fromkeys(
+        ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"), _UNKNOWN_CALL
+    )
+    if without_landlock:
+        refused |= dict.fromkeys(_LOOKS_INTO_PROCESSES, _NO_RIGHT)
+    for name in refused:
+        lines.go_if_equal(numbers[name], f"refused {refused[name]}")
+    judged = ("clone", "unshare", "ioctl", "sendto", "sendmsg", "sendmmsg", "socketpair", "socket")
+    for name in judged:
+        lines.go_if_equal(numbers[name], name)
+    lines.answer(ALLOW)
+    for answer in dict.fromkeys(refused.values()):
+        lines.label(f"refused {answer}")
+        lines.answer(answer)
+
+    for name in ("clone", "unshare"):
+        _judge_bits(lines, name, 0, _CLONE_NEWUSER, _NO_RIGHT)
+    _judge_values(lines, "ioctl", 1, (_TIOCSTI, _TIOCLINUX), _NO_RIGHT)
+    # After EOPNOTSUPP, a sender calls `connect` first, which Landlock can deny.
+    for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        _judge_bits(lines, name, flags, _MSG_FASTOPEN, _UNSUPPORTED)
+    _judge_pairs(lines)
+    _judge_sockets(lines, internet, unix_sockets=unix_sockets)
+    return lines.packed()
+
+
+def _guard_architecture(lines: Assembler, table: Machine) -> None:
+    lines.load(ARCHITECTURE)
+    lines.go_if_equal(table.audit, "own architecture")
+    # The process is killed, because on another architecture the same numbers mean other system calls.
+    lines.answer(KILL_PROCESS)
+    lines.label("own architecture")
+    lines.load(NUMBER)
+    if table.first_foreign is not None:
+        lines.go_if_at_least(table.first_foreign, "foreign number")
+        lines.go_if_at_least(0, "own number")
+        lines.label("foreign number")
+        lines.answer(_UNKNOWN_CALL)
+        lines.label("own number")
+
+
+def _judge_bits(lines: Assembler, call: str, index: int, bits: int, answer: int) -> None:
+    """Refuses a system call if the argument at `index` has any of the bits."""
+    lines.label(call)
+    lines.load(argument(index))
+    lines.go_if_any_bit(bits, f"{call} refused")
+    lines.answer(ALLOW)
+    lines.label(f"{call} refused")
+    lines.answer(answer)
+
+
+def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ...], answer: int) -> None:
+    """Refuses a system call if the argument at `index` is one of the values."""
+    lines.label(call)
+    lines.load(argument(index))
+    for value in values:
+        lines.go_if_equal(value, f"{call} refused")
+    lines.answer(ALLOW)
+    lines.label(f"{call} refused")
+    lines.answer(answer)
+
+
+def _judge_pairs(lines: Assembler) -> None:
+    """Allows pairs of connected sockets, except datagram sockets, which could still send to any socket by its path."""
+    lines.label("socketpair")
+    lines.load(argument(1))
+    lines.mask(_TYPE_BITS)
+    for kind in (_STREAM, _SEQUENCED):
+        lines.go_if_equal(kind, "pair allowed")
+    lines.answer(_NO_ACCESS)
+    lines.label("pair allowed")
+    lines.answer(ALLOW)
+
+
+def _judge_sockets(lines: Assembler, internet: Internet, *, unix_sockets: bool) -> None:
+    lines.label("socket")
+    lines.load(argument(0))
+    for family in (_INET, _INET6):
+        lines.go_if_equal(family, "internet socket")
+    lines.go_if_equal(_NETLINK, "netlink socket")
+    lines.go_if_equal(_UNIX, "unix socket")
+    lines.answer(_UNKNOWN_FAMILY)
+
+    lines.label("unix socket")
+    lines.answer(ALLOW if unix_sockets else _NO_ACCESS)
+
+    # The C library lists this machine's addresses by such a socket.
+    lines.label("netlink socket")
+    lines.load(argument(2))
+    lines.go_if_equal(_NETLINK_ROUTE, "socket allowed")
+    lines.answer(_UNKNOWN_FAMILY)
+
+    lines.label("internet socket")
+    if internet == "none":
+        lines.answer(_NO_ACCESS)
+    lines.load(argument(1))
+    lines.mask(_TYPE_BITS)
+    lines.go_if_equal(_STREAM, "stream")
+    if internet == "all":
+        lines.go_if_equal(_DATAGRAM, "socket allowed")
+    lines.answer(_NO_ACCESS)
+    lines.label("stream")
+    if internet == "all":
+        lines.answer(ALLOW)
+    # MPTCP, SMC and SCTP are refused, because Landlock does not control them.
+    lines.load(argument(2))
+    for protocol in (0, _TCP):
+        lines.go_if_equal(protocol, "socket allowed")
+    lines.answer(_NO_ACCESS)
+    lines.label("socket allowed")
+    lines.answer(ALLOW)

@@ -1,0 +1,116 @@
+"""Tells what a box protects on this machine: the level, and each protection with the reason if it is not reached. Pure:
+`detection.py` finds out what the machine has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.sandbox.kernel.landlock import Support
+    from ralph.sandbox.policy import Net
+
+LevelName = Literal["namespaces", "landlock", "none"]
+"""The strongest means that works: `namespaces` by bubblewrap (with Landlock inside if the kernel has it), `landlock`, or
+`none`. A seccomp filter and dropped capabilities are part of each level where they work.
+"""
+
+
+class Means(Struct, frozen=True):
+    """The means of confinement that were found on this machine."""
+
+    landlock: Support
+    why_no_privileges: str = ""
+    """Why a process cannot give up privileges. Empty if it can, as on Linux."""
+    why_no_filter: str = ""
+    """Why there is no seccomp filter. Empty if there is one."""
+    bwrap: str | None = None
+    """The path of a bubblewrap that works on this machine, or None."""
+    why_no_namespaces: str = ""
+    has_network_namespace: bool = False
+
+
+class Reach(Struct, frozen=True):
+    """A protection, and whether a box reaches it."""
+
+    name: str
+    why_not: str = ""
+    """Why the protection is not reached, or empty if it is reached."""
+
+    @property
+    def is_reached(self) -> bool:
+        return not self.why_not
+
+
+class BoxLevel(Struct, frozen=True):
+    name: LevelName
+    reaches: tuple[Reach, ...]
+
+    def missing(self, names: tuple[str, ...] = ()) -> tuple[Reach, ...]:
+        """The protections that are not reached. If names are given, only those among the names."""
+        return tuple(one for one in self.reaches if one.why_not and (not names or one.name in names))
+
+
+# The protections that `--sandbox strict` requires.
+STRICT = ("write", "read", "signals", "network")
+
+
+def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLevel:
+    """The level that these means reach. `gives_sockets` says that the settings allow a Unix socket in the file system;
+    before Landlock ABI 9, allowing one allows all of them.
+    """
+    name: LevelName = "none"
+    if means.landlock.abi:
+        name = "landlock"
+    if means.bwrap is not None:
+        name = "namespaces"
+    return BoxLevel(name, tuple(_reaches(means, net, gives_sockets=gives_sockets)))
+
+
+def _reaches(means: Means, net: Net, *, gives_sockets: bool) -> Iterator[Reach]:
+    landlock, no_filter = means.landlock, means.why_no_filter
+    no_landlock = landlock.why_not or ("" if landlock.abi else "the kernel has no Landlock")
+    no_namespaces = "" if means.bwrap else means.why_no_namespaces or "there is no bubblewrap"
+    is_older = f"the kernel's Landlock has version {landlock.abi}"
+
+    no_truncate = "" if landlock.has_truncate else f"{is_older}, and cannot deny truncating files before 3"
+    yield Reach("write", (no_landlock or no_truncate) if no_namespaces else "")
+    yield Reach("read", no_landlock)
+    no_scopes = "" if landlock.has_scopes else no_landlock or f"{is_older}, and confines signals from 6 on"
+    yield Reach("signals", no_scopes if no_namespaces else "")
+    yield Reach("other processes' memory and environment", no_landlock if no_namespaces else "")
+    yield Reach("tracing", no_landlock if no_namespaces and no_filter else "")
+    yield Reach("privileges", means.why_no_privileges)
+    yield Reach("attributes of files outside", no_namespaces)
+    yield Reach("processes hidden", no_namespaces)
+    yield Reach("the whole tree ends", no_namespaces)
+    yield Reach("protected paths", no_namespaces)
+    yield Reach("user's terminals", no_namespaces)
+
+    no_socket_paths = "" if landlock.has_socket_paths else no_filter
+    if gives_sockets and not landlock.has_socket_paths:
+        no_socket_paths = (
+            "one socket is given back, and the kernel cannot tell it from others before Landlock 9"
+        )
+    yield Reach("sockets in the file system", no_socket_paths)
+    no_abstract = "" if landlock.has_scopes else no_socket_paths
+    yield Reach("abstract sockets", no_abstract)
+    if net != "full":  # otherwise no protection was asked for, and none is in force
+        yield Reach("network", _why_no_network(means, net))
+    yield Reach("unusual sockets, terminal input, io_uring, key rings, user namespaces", no_filter)
+
+
+def _why_no_network(means: Means, net: Net) -> str:
+    """Why the network cannot be restricted as asked, or an empty string if it can. `net` is not `full`."""
+    if means.bwrap is not None and means.has_network_namespace:
+        return ""
+    without = means.why_no_namespaces or "there is no network namespace"
+    if means.why_no_filter:
+        return f"{without}, and {means.why_no_filter}"
+    if net == "proxy":
+        return f"{without}: internet sockets are refused altogether, the listed hosts included"
+    return f"{without}: internet sockets are refused altogether, loopback included"

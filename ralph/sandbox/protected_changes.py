@@ -1,0 +1,170 @@
+"""Decides which changes to protected files a command made and which of them are undone. Pure: `protected_snapshot.py`
+looks at the disk before and after each command and restores what was changed.
+
+The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`. They can
+make git, ralph or another agent run programs, outside of the box.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from ralph.values.screen_text import in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Kind = Literal["file", "link", "directory", "other"]
+How = Literal["made", "changed", "removed"]
+_DIRECTORY: Kind = "directory"
+_MOST_LISTED = 10
+
+# git-init(1) writes these settings. They make git run nothing and send nothing.
+_FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
+_FRESH_SETTING = re.compile(
+    rb"(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|protecthfs"
+    rb"|protectntfs|objectformat|refstorage|worktreeconfig) = [a-z0-9]+"
+)
+
+
+class Entry(Struct, frozen=True):
+    """A protected path as it was found on disk. Symbolic links were not followed."""
+
+    kind: Kind
+    mode: int = 0
+    """The permission bits of a file or a directory, and 0 for everything else."""
+    content: bytes | None = None
+    """The bytes of a file or the target of a link. None for other kinds, and for a file that is too large or cannot be
+    read.
+    """
+    stamp: tuple[int, ...] = ()
+    """Inode, size, times and the like. They differ if the path was changed, but may differ for other reasons too."""
+    is_settled: bool = False
+    """Whether the path cannot have changed later without another `stamp`."""
+
+    def is_same(self, other: Entry) -> bool:
+        if (self.kind, self.mode, self.content) != (other.kind, other.mode, other.content):
+            return False
+        return self.kind != "file" or self.content is not None or self.stamp == other.stamp
+
+
+class Change(Struct, frozen=True):
+    """A change that must be undone. At most one of the entries is None."""
+
+    path: str
+    before: Entry | None
+    """None if the command made the path."""
+    after: Entry | None
+    """None if the command removed the path."""
+
+    @property
+    def is_of_mode(self) -> bool:
+        """Whether only the permissions of a directory have changed."""
+        return (
+            self.before is not None
+            and self.after is not None
+            and self.before.kind == self.after.kind == _DIRECTORY
+        )
+
+    @property
+    def how(self) -> How:
+        if self.before is None:
+            return "made"
+        return "removed" if self.after is None else "changed"
+
+
+class Undone(Struct, frozen=True):
+    """A change that a command made to a protected path and that was undone."""
+
+    path: str
+    how: How
+    kept: str = ""
+    """Where the command's version is kept, or empty if there is none."""
+    why_not: str = ""
+    """Why the change could not be undone, or empty if it was undone."""
+
+
+def changes_of(
+    before: Mapping[str, Entry], after: Mapping[str, Entry], git_directories: Sequence[str]
+) -> Iterator[Change]:
+    """Yields the changes to undo, directories before what they contain.
+
+    If a git directory is gone, that is one change, because a repository that was removed cannot be made again. A new
+    directory where none may be made is one change with everything in it.
+    """
+    made: list[str] = []
+    gone = missing_directories(after, git_directories)
+    for path in sorted({*before, *after}):
+        old, new = before.get(path), after.get(path)
+        if _is_beneath(path, made) or (_is_beneath(path, gone) and path not in gone):
+            continue
+        if old is None and new is not None:
+            if _may_be_made(path, new, git_directories):
+                continue
+            made.append(path)
+            yield Change(path, None, new)
+        elif old is not None and (new is None or not old.is_same(new)):
+            if new is not None and new.kind == _DIRECTORY != old.kind:
+                made.append(path)
+            yield Change(path, old, new)
+
+
+def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[str]) -> list[str]:
+    """The git directories that are not there as directories."""
+    return [one for one in git_directories if one not in found or found[one].kind != _DIRECTORY]
+
+
+def _may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
+    """Whether a command may make a path: what `git init` makes, and directories whose content is judged by itself."""
+    directory, _, name = path.rpartition("/")
+    if entry.kind == _DIRECTORY:
+        return (
+            path in git_directories or name == ".claude" or (directory in git_directories and name == "hooks")
+        )
+    if entry.kind != "file":
+        return False
+    if name.endswith(".sample"):  # git runs no hook of that name
+        return directory.rpartition("/")[0] in git_directories
+    return name == "config" and directory in git_directories and is_fresh_configuration(entry.content)
+
+
+def is_fresh_configuration(content: bytes | None) -> bool:
+    """Whether a git configuration holds only what `git init` writes."""
+    if content is None:
+        return False
+    lines = [line.strip() for line in content.splitlines()]
+    return all(_FRESH_SECTION.fullmatch(line) or _FRESH_SETTING.fullmatch(line) for line in lines if line)
+
+
+def _is_beneath(path: str, directories: Sequence[str]) -> bool:
+    return any(path == one or path.startswith(f"{one}/") for one in directories)
+
+
+def undone_note(undone: Sequence[Undone], working_directory: str) -> str:
+    """Tells the model which changes were undone, in one line. Empty if there are none."""
+    done = [_shown(one, working_directory) for one in undone if not one.why_not]
+    failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]
+    sentences = []
+    if done:
+        sentences.append(
+            f"undone: changes to {_listed(done)}. Commands may not change these, so git config, git remote add, "
+            "git push -u and installers of hooks have no lasting effect"
+        )
+    if failed:
+        sentences.append(f"changed, and could not be undone: {_listed(failed)}")
+    kept = next((one.kept.rpartition("/")[0] for one in undone if one.kept), "")
+    if kept:
+        sentences.append(f"what the command wrote is kept for the user in {kept}")
+    return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
+
+
+def _shown(one: Undone, working_directory: str) -> str:
+    return one.path.removeprefix(f"{working_directory}/")
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_LISTED
+    return ", ".join(paths[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

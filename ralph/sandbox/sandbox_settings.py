@@ -1,0 +1,114 @@
+"""The settings of the sandbox in which commands run (`ralph/sandbox/`)."""
+# No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
+
+import re
+from typing import Annotated
+
+from msgspec import Struct
+
+from ralph.values.setting import Flag, Key, Kind, Takes, at_least, one_of, printable
+
+SANDBOX_MODES = ("auto", "strict", "off")
+NETS = ("full", "proxy", "off")
+
+
+def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
+    places = tuple(dict.fromkeys(map(printable, paths)))
+    for place in places:
+        # A relative path would mean another place in each working directory.
+        if not place.startswith(("/", "~/")):
+            raise ValueError(f"must hold absolute paths, or paths that begin with ~/, not {place!r}")
+    return places
+
+
+def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", name):
+            raise ValueError(f"must hold names of hosts, without schemes, ports and paths, not {name!r}")
+    return tuple(dict.fromkeys(name.lower() for name in names))
+
+
+_NAMES = tuple[str, ...]
+PLACES = Kind(_NAMES, "a list of paths", _places)
+HOSTS = Kind(_NAMES, "a list of names", _hosts)
+
+
+class SandboxSettings(Struct, frozen=True):
+    """The settings of the sandbox of commands, searches and a loop's check. Only trusted sources may set them."""
+
+    mode: Annotated[
+        str,
+        Key(
+            one_of(*SANDBOX_MODES),
+            "`auto` (the protections that this machine has), `strict` (exit 78 if one of them is missing) or `off`",
+            Flag(
+                "--sandbox",
+                "Sandbox of commands. auto (default): what this machine can do; strict: exit 78 if that is too little; "
+                "off.",
+                choices=SANDBOX_MODES,
+            ),
+        ),
+    ] = "auto"
+    """One of `SANDBOX_MODES`."""
+    write: Annotated[
+        tuple[str, ...],
+        Key(PLACES, "more files and directories that commands may write"),
+    ] = ()
+    """Paths that commands may write in addition to the working directory and each `--add-dir`. These paths, as those of
+    the next three settings, are absolute or begin with `~/`."""
+    read: Annotated[
+        tuple[str, ...],
+        Key(PLACES, "secret files and directories that commands may read all the same"),
+    ] = ()
+    """Paths that commands may read although they are on the list of secret places."""
+    sockets: Annotated[
+        tuple[str, ...],
+        Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),
+    ] = ()
+    """Paths of sockets that commands may connect to."""
+    read_deny: Annotated[
+        tuple[str, ...],
+        Key(PLACES, "more files and directories that commands and tools must not read"),
+    ] = ()
+    """Paths that commands and tools must not read."""
+    net: Annotated[
+        str | None,
+        Key(
+            one_of(*NETS),
+            "network of commands: `full`, `proxy` (only `allow_hosts`) or `off`; not set: `full`, or `proxy` if there "
+            "are `allow_hosts`",
+            Flag("--net", "Network of commands. Default: full, or proxy with --allow-host.", choices=NETS),
+        ),
+    ] = None
+    """One of `NETS`. None means "proxy" if there are `allow_hosts`, otherwise "full"."""
+    allow_hosts: Annotated[
+        tuple[str, ...],
+        Key(
+            HOSTS,
+            'hosts that commands may reach with `net = "proxy"`',
+            Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Takes.NAMES),
+        ),
+    ] = ()
+    """Names of the hosts that commands may reach with the network "proxy"."""
+    max_processes: Annotated[
+        int,
+        Key(
+            at_least(0),
+            "most processes of a run's commands at a time; 512: where a control group can be made, another number: exit 78 where "
+            "none can; 0: no limit",
+        ),
+    ] = 512
+    """The maximum number of processes that the commands of a run may have at a time. 0 means no limit."""
+    max_memory_mb: Annotated[
+        int | None, Key(at_least(1), "most megabytes of memory of a run's commands; none: no limit")
+    ] = None
+    """The maximum memory of a run's commands in megabytes, or None if there is no limit."""
+    max_file_mb: Annotated[
+        int | None, Key(at_least(1), "most megabytes of one file that a command writes; none: no limit")
+    ] = None
+    """The maximum size of a file that a command writes, in megabytes, or None if there is no limit."""
+
+    @property
+    def asked_net(self) -> str:
+        """The network that the user asks for: one of `NETS`."""
+        return self.net or ("proxy" if self.allow_hosts else "full")

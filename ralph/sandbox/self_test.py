@@ -1,0 +1,260 @@
+"""Runs the probe program (`probe.py`) inside a box, and compares each row's verdict with what the level promises.
+
+The probe's targets are made in a directory of their own under /var/tmp: a root, files outside it, secrets and Unix
+sockets. A TCP server, an abstract socket and another process are targets too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.machine import restriction
+from ralph.sandbox import probe
+from ralph.sandbox.box import Box
+from ralph.sandbox.levels import box_level
+from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+    from ralph.sandbox.levels import BoxLevel, Means
+    from ralph.sandbox.policy import BoxPolicy, Net
+
+_WITHIN_S = 120
+_ENDS_WITHIN_S = 10.0
+_LOOK_S = 0.1
+_PARENT = "/var/tmp"  # noqa: S108 - not in /tmp, which is another directory in a namespace
+# linux/ipc.h, linux/shm.h: the numbers of shmget and shmctl, and their flags.
+_SHARED_MEMORY_CALLS = {"x86_64": (29, 31), "aarch64": (194, 195)}
+_IPC_CREAT, _IPC_RMID = 0o1000, 0
+_IDLE = "import time; time.sleep(600)"
+
+
+class ProbeResult(Struct, frozen=True):
+    row: str
+    protection: str
+    """The name of the protection that denies the row, or empty if none does."""
+    verdict: str
+    """`allowed`, `denied` or `untried`."""
+    detail: str
+    is_promised: bool
+    """Whether the level promises that the row is denied."""
+
+    @property
+    def is_broken(self) -> bool:
+        return self.is_promised and self.verdict == probe.ALLOWED
+
+
+class ProbeError(Exception):
+    """The probe did not run to its end. The message says why."""
+
+
+def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
+    """Whether a box of these means promises that a row is denied."""
+    if row.protection == "network":
+        has_own_network = means.bwrap is not None and means.has_network_namespace
+        if net == "full" or (row.own_loopback and has_own_network):
+            return False
+        return has_own_network or not means.why_no_filter
+    reaches = box_level(means, net).reaches
+    return any(reach.name == row.protection and reach.is_reached for reach in reaches)
+
+
+class SelfTest:
+    """Runs the probe on targets that exist during the `with` statement."""
+
+    def __init__(self, means: Means, net: Net = "full", *, secrets: Sequence[str] = ()) -> None:
+        """`secrets` are unreadable files of the user, which the probe tries to read in addition to its own secret."""
+        self._means = means
+        self._net: Net = net
+        self._secrets = tuple(secrets)
+        self._stack = ExitStack()
+        self._targets: dict[str, Any] = {}
+        self.level: BoxLevel = box_level(means, net)
+        self.directory = Path()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.directory = Path(os.path.realpath(tempfile.mkdtemp(prefix="ralph-probe-", dir=_PARENT)))
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            self._make_files()
+            self._make_sockets(stack)
+            self._start_victim(stack)
+            self._make_shared_memory(stack)
+            self._open_terminal(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
+        """Runs the probe in the box: all rows, or those named. Raises ProbeError."""
+        box = Box(
+            self._means,
+            self._policy(),
+            temporary=str(self.directory / "temporary"),
+            git_directories=(f"{self.directory}/root/.git",),
+        )
+        try:
+            ruleset = box.ruleset()
+            # Made after the ruleset: such a secret must be unreadable too.
+            (self.directory / "secrets" / "late").write_text("secret")
+            words_before = box.words_before(ruleset, str(self.directory / "root"))
+            return [*self._results(rows, words_before, ruleset)]
+        finally:
+            box.close()
+            self._end_daemons()
+
+    def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
+        """Runs the probe without a box, to see what this machine denies by itself. Raises ProbeError."""
+        (self.directory / "secrets" / "late").write_text("secret")
+        try:
+            return [*self._results(rows, [], restriction.NO_RULESET)]
+        finally:
+            self._end_daemons()
+
+    def _policy(self) -> BoxPolicy:
+        facts = BoxFacts(
+            roots=(str(self.directory / "root"),),
+            unreadable=(str(self.directory / "secrets"), *self._secrets),
+            scratch=(str(self.directory / "temporary"),),
+        )
+        return box_policy(facts, GivenPlaces(), self._net)
+
+    def _probe(self, rows: Sequence[str] | None, leash: int) -> list[str]:
+        targets = self._targets | {"rows": rows, "leash": leash}
+        return [sys.executable, "-I", "-S", probe.__file__, json.dumps(targets)]
+
+    def _results(
+        self, rows: Sequence[str] | None, words_before: list[str], ruleset: int
+    ) -> Iterator[ProbeResult]:
+        watched, leash = os.pipe()
+        try:
+            said = self._said([*words_before, *self._probe(rows, leash)], ruleset, leash)
+            os.close(leash)
+            leash = -1
+            is_left = self._is_held(watched)
+        finally:
+            os.close(watched)
+            if leash >= 0:
+                os.close(leash)
+        known = {row.name: row for row in probe.ROWS}
+        for line in said.splitlines():
+            told = json.loads(line)
+            row = known[told["row"]]
+            verdict, detail = told["verdict"], told["detail"]
+            if detail == probe.SEEN_FROM_OUTSIDE:
+                verdict, detail = (probe.ALLOWED if is_left else probe.DENIED), ""
+            yield ProbeResult(
+                row.name, row.protection, verdict, detail, is_promised(row, self._means, self._net)
+            )
+
+    def _is_held(self, watched: int) -> bool:
+        """Whether a process of the probe still holds the other end of a pipe. A killed process needs a moment to end, so
+        with namespaces this waits up to 10 seconds.
+        """
+        waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
+        ended, _, _ = select.select([watched], [], [], waits_s)
+        return not ended
+
+    def _said(self, command: list[str], ruleset: int, leash: int) -> str:
+        try:
+            ran = subprocess.run(
+                command,
+                cwd=self.directory / "root",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_WITHIN_S,
+                env={"PATH": os.defpath},
+                pass_fds=(leash,) if ruleset == restriction.NO_RULESET else (leash, ruleset),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ProbeError(str(error)) from None
+        if ran.returncode:
+            raise ProbeError(ran.stderr.strip() or f"it ended with {ran.returncode}")
+        return ran.stdout
+
+    def _make_files(self) -> None:
+        for name in ("root/.git/hooks", "outside", "secrets", "temporary", "sockets"):
+            (self.directory / name).mkdir(parents=True)
+        for name in ("root/.git/config", "outside/file", "outside/taken", "outside/removed"):
+            (self.directory / name).write_text("some text\n")
+        secret = self.directory / "secrets" / "key"
+        secret.write_text("secret")
+        hard_link = self.directory / "root" / "known"
+        hard_link.hardlink_to(secret)
+        self._targets |= {
+            "root": str(self.directory / "root"),
+            "outside": str(self.directory / "outside"),
+            "secrets": [str(secret), *self._secrets],
+            "late_secret": str(self.directory / "secrets" / "late"),
+            "hard_link": str(hard_link),
+            "parent": os.getpid(),
+        }
+
+    def _make_sockets(self, stack: ExitStack) -> None:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        agent = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        places = {
+            "socket": str(self.directory / "sockets" / "agent"),
+            "datagram_socket": str(self.directory / "sockets" / "log"),
+        }
+        agent.bind(places["socket"])
+        agent.listen()
+        receiver.bind(places["datagram_socket"])
+        abstract.bind(f"\0{self.directory}")
+        abstract.listen()
+        self._targets |= places | {"abstract": str(self.directory), "port": server.getsockname()[1]}
+
+    def _start_victim(self, stack: ExitStack) -> None:
+        victim = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _IDLE], stdin=subprocess.DEVNULL, env={"SECRET": "x"}
+        )
+        stack.callback(victim.wait)
+        stack.callback(victim.kill)
+        self._targets["pid"] = victim.pid
+
+    def _make_shared_memory(self, stack: ExitStack) -> None:
+        with suppress(OSError, KeyError, ImportError):  # no shared memory here: the row stays untried
+            calls = restriction.prepare()
+            get, control = _SHARED_MEMORY_CALLS[platform.machine()]
+            segment = calls.syscall(get, 0, 1, _IPC_CREAT | 0o600)
+            stack.callback(calls.syscall, control, segment, _IPC_RMID, 0)
+            self._targets["shared_memory"] = segment
+
+    def _open_terminal(self, stack: ExitStack) -> None:
+        with suppress(OSError):  # no terminals here: the row stays untried
+            master, terminal = os.openpty()
+            stack.callback(os.close, master)
+            stack.callback(os.close, terminal)
+            self._targets["terminal"] = os.ttyname(terminal)
+
+    def _end_daemons(self) -> None:
+        """Kills processes that the probe left behind and that still run. The name of a file says each process id."""
+        for file in (self.directory / "root").glob("daemon-*"):
+            pid = int(file.name.partition("-")[2])
+            with suppress(OSError):
+                working = Path(f"/proc/{pid}/cwd").readlink()
+                if working == self.directory / "root":
+                    os.kill(pid, signal.SIGKILL)
+            file.unlink(missing_ok=True)

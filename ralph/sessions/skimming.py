@@ -1,0 +1,312 @@
+"""Reads the parts of a journal that a list of sessions shows. No I/O happens here: the caller passes in a function
+that reads bytes.
+
+If the record of a long run's end says where the run began, the lines between the run's first message and that record
+are skipped, because the record contains the run's turns and cost. All other lines are compared with their checksums
+and their numbers. Damage in skipped lines is not noticed; `show`, `export` and a resumed run read all lines and report
+it. The memory needed depends on the longest line and on the number of answers in runs without a recorded end, not on
+the size of the journal.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of
+from ralph.conversation.records import AssistantRecord, EndedRecord, EventRecord, Record, UserRecord
+from ralph.sessions.history import SessionHistory, history_of_numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Read = Callable[[int, int], bytes]
+
+_FIRST_BYTES = 16 * 1024
+"""The size of the first read at an offset. In most journals, such a read is enough for the first lines, and also for
+the last ones."""
+_CHUNK_BYTES = 256 * 1024
+"""The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
+
+_CALLS = ("tool_intent", "tool_result")
+_OFTEN = (*_CALLS, "event")
+"""The most frequent kinds of lines. For a run with a recorded end, a list needs none of these lines."""
+_NOT_SHOWN = frozenset({"target", "queued", "compacted"})
+_ANSWER = "assistant"
+# How JSON spells the kind of the events that have a cost.
+_ATTEMPT = b'"attempt"'
+
+# How a line of these kinds begins. Quotes within JSON text are escaped, but nested objects may have a kind too.
+_RUN, _ENDED = _KINDS = (b',"kind":"run",', b',"kind":"ended",')
+_SEQ = re.compile(rb'\n\{"seq":(\d{1,19})\Z')
+_SEQ_BYTES = len(b'\n{"seq":') + 19
+_MARK_BYTES = _SEQ_BYTES + len(_ENDED)
+
+
+class Skimmed(Struct, frozen=True):
+    has_lines: bool
+    history: SessionHistory
+    """The history of the session. Its runs lack the records that a list does not show."""
+    damage: JournalDamage | None
+    """The first damage in the lines that were read, or None."""
+
+
+class _Mark(Struct, frozen=True):
+    """The position of a `run` or `ended` record, which begins or ends a run."""
+
+    number: int
+    """The index of the line in the journal."""
+    offset: int
+    is_end: bool
+
+
+class _FoundRun(Struct, frozen=True):
+    offset: int
+    end: _Mark | None = None
+    """The position of the record of the run's end. None if there is no such record."""
+    is_passed_over: bool = False
+    """True if the lines between the run's first message and the record of its end are skipped."""
+
+
+class _AttemptCost(Struct, tag_field="subtype", tag="attempt"):
+    cost_usd: int | float | None
+
+
+class _AttemptLine(Struct):
+    event: _AttemptCost
+
+
+class _AnswerUsage(Struct):
+    usage: dict[str, Any]
+
+
+class _AnswerLine(Struct):
+    message: _AnswerUsage
+
+
+LONG_BYTES = 64 * 1024
+"""The size in bytes from which a run is skipped. Reading and checking a run of this size takes 0.1 ms."""
+
+
+def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES) -> Skimmed:
+    """Reads a journal of `size` bytes. `read(most, offset)` returns at most `most` bytes of the journal from `offset`
+    on, and fewer only at its end. Skips lines of runs with at least `long_bytes` bytes. Raises NewerFormatError.
+    """
+    return _Skim(read).done(_runs(read, size, long_bytes), size)
+
+
+class _Skim:
+    """Reads the lines of a journal in order, except the skipped ones."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._found: dict[int, Record] = {}
+        """Decoded records by the index of their line."""
+        self._number = self._offset = 0
+        """The index and the offset of the next line."""
+        self._has_prompt = False
+
+    def done(self, runs: list[_FoundRun], size: int) -> Skimmed:
+        damage = None
+        try:
+            for run, following in pairwise([*runs, _FoundRun(size)]):
+                self._read_shown(run.offset)
+                if run.end is None:
+                    self._read_open(following.offset)
+                else:
+                    self._read_ended(run, run.end)
+            self._read_shown(size)
+        except JournalDamage as found:
+            damage = found
+            self._found = {at: record for at, record in self._found.items() if at < found.line - 1}
+        return Skimmed(self._offset > 0, history_of_numbered(sorted(self._found.items())), damage)
+
+    def _read_shown(self, end: int) -> None:
+        """Reads lines up to the offset `end` that belong to no run or follow the record of a run's end."""
+        for number, _, kind, line in self._lines(end, _OFTEN):
+            if kind not in _NOT_SHOWN:
+                self._note(record_of(line, number), number)
+
+    def _read_ended(self, run: _FoundRun, end: _Mark) -> None:
+        """Reads a run with a recorded end, up to that record. If the run is skipped, reads only up to its first
+        message, and further if the session's first prompt comes later.
+        """
+        first = self._number, self._offset
+        try:
+            is_whole = self._read_up_to(end, is_passed_over=run.is_passed_over)
+        except JournalDamage:
+            is_whole = False
+        if not is_whole:  # behind damage no record counts, so this run has no end
+            self._number, self._offset = first
+            self._read_open(end.offset)
+        elif run.is_passed_over:
+            self._number, self._offset = end.number, end.offset
+
+    def _read_up_to(self, end: _Mark, *, is_passed_over: bool) -> bool:
+        """Reads lines up to the record `end`, or fewer if the run is skipped. Returns whether all lines before that
+        record exist, as far as they were read. Raises JournalDamage.
+        """
+        has_message = False
+        for number, _, kind, line in self._lines(end.offset, _OFTEN):
+            if kind in _NOT_SHOWN or (has_message and kind == _ANSWER):
+                continue
+            record = record_of(line, number)
+            self._note(record, number)
+            has_message = has_message or isinstance(record, UserRecord | AssistantRecord)
+            if is_passed_over and has_message and self._has_prompt:
+                return True
+        return self._number == end.number
+
+    def _read_open(self, end: int) -> None:
+        """Reads a run without a recorded end. Its turns and its cost are counted from its answers and attempts."""
+        last_answer = self._number, self._offset
+        try:
+            for number, offset, kind, line in self._lines(end, _CALLS):
+                if kind == _ANSWER:
+                    last_answer = number, offset
+                    self._note(_answer_of(line, number), number)
+                elif kind == "event":
+                    if _ATTEMPT in line:
+                        self._note(_attempt_of(line, number), number)
+                elif kind not in _NOT_SHOWN:
+                    self._note(record_of(line, number), number)
+        finally:  # behind the last answer every record counts, also before damage
+            end = self._offset
+            self._number, self._offset = last_answer
+            for number, _, _, line in self._lines(end):
+                self._note(record_of(line, number), number)
+
+    def _note(self, record: Record, number: int) -> None:
+        self._found[number] = record
+        self._has_prompt = self._has_prompt or isinstance(record, UserRecord)
+
+    def _lines(self, end: int, skipped: tuple[str, ...] = ()) -> Iterator[tuple[int, int, str, bytes]]:
+        """Yields the index, offset, kind and bytes of each line up to the offset `end`, except lines of the kinds in
+        `skipped`. Raises JournalDamage.
+        """
+        lines = CheckedLines(
+            _chunks(self._read, self._offset, end), skipped=skipped, number=self._number, offset=self._offset
+        )
+        try:
+            yield from lines
+        finally:
+            self._number, self._offset = lines.number, lines.end
+
+
+def _chunks(read: Read, begin: int, end: int, most: int = _FIRST_BYTES) -> Iterator[bytes]:
+    """Yields the bytes from `begin` to `end`, or to the end of the file. The first chunk has `most` bytes, and later
+    ones have more.
+    """
+    while begin < end and (chunk := read(min(most, end - begin), begin)):
+        yield chunk
+        begin += len(chunk)
+        most = min(2 * most, _CHUNK_BYTES)
+
+
+def _answer_of(line: bytes, number: int) -> Record:
+    """The record of an answer, reduced to its token counts."""
+    try:
+        usage = msgspec.json.decode(line, type=_AnswerLine).message.usage
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return record_of(line, number)
+    return AssistantRecord(
+        message={"content": [], "stop_reason": None, "usage": usage}, request_id=None, calls=(), malformed={}
+    )
+
+
+def _attempt_of(line: bytes, number: int) -> Record:
+    """The record of an attempt, reduced to its cost. If the line holds another event, returns its complete record."""
+    try:
+        cost_usd = msgspec.json.decode(line, type=_AttemptLine).event.cost_usd
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return record_of(line, number)
+    return EventRecord(event={"subtype": "attempt", "cost_usd": cost_usd})
+
+
+def _runs(read: Read, size: int, long_bytes: int) -> list[_FoundRun]:
+    """The runs of the journal in order. They are searched from the last to the first."""
+    runs: list[_FoundRun] = []
+    end: _Mark | None = None
+    offset = size
+    while mark := _last_mark(read, offset):
+        offset = mark.offset
+        if not mark.is_end:
+            runs.append(_FoundRun(offset, end))
+            end = None
+        elif (ended := _end_at(read, mark, size)) is not None:
+            end = mark  # the first end of a run counts
+            begin = _beginning_by(read, mark, ended)
+            if begin is not None:
+                runs.append(_FoundRun(begin, end, is_passed_over=mark.offset - begin >= long_bytes))
+                end, offset = None, begin
+    return runs[::-1]
+
+
+def _end_at(read: Read, mark: _Mark, size: int) -> EndedRecord | None:
+    """The record of a run's end. None if its line is incomplete or damaged; the run then counts as one without a
+    recorded end.
+    """
+    line = _line_at(read, mark.offset, size)
+    if line is None:
+        return None
+    with suppress(JournalDamage):
+        record = record_of(line, mark.number)
+        return record if isinstance(record, EndedRecord) else None
+    return None
+
+
+def _line_at(read: Read, offset: int, size: int) -> bytes | None:
+    """The line that begins at this offset, without its line break. None if the line break is missing."""
+    pieces: list[bytes] = []
+    for chunk in _chunks(read, offset, size):
+        piece, found, _ = chunk.partition(b"\n")
+        pieces.append(piece)
+        if found:
+            return b"".join(pieces)
+    return None
+
+
+def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
+    """The offset at which the run begins according to the record of its end. None if the record does not say so, as in
+    older journals, or if no run begins at that offset.
+    """
+    if end.run_bytes is None or not 0 < end.run_bytes < mark.offset:
+        return None
+    begin = mark.offset - end.run_bytes
+    found = _mark_in(b"".join(_chunks(read, begin - 1, begin + _MARK_BYTES)), begin - 1)
+    return begin if found is not None and found.offset == begin and not found.is_end else None
+
+
+def _last_mark(read: Read, limit: int) -> _Mark | None:
+    """The last `run` or `ended` record that begins before the offset `limit`. None if there is none."""
+    end, most = limit, _FIRST_BYTES
+    while end > 0:
+        begin = max(0, end - most)
+        # A mark may begin before `end` and end behind it.
+        data = b"".join(_chunks(read, begin, min(end + _MARK_BYTES, limit), most=_CHUNK_BYTES))
+        mark = _mark_in(b"\n" + data, -1) if begin == 0 else _mark_in(data, begin)
+        if mark is not None:
+            return mark
+        end, most = begin, min(2 * most, _CHUNK_BYTES)
+    return None
+
+
+def _mark_in(data: bytes, offset: int) -> _Mark | None:
+    """The last `run` or `ended` record in `data`, which begins at `offset` in the journal. Searches for the text of
+    these two kinds, which is fast because they are rare.
+    """
+    mark: _Mark | None = None
+    for kind in _KINDS:
+        at = data.rfind(kind)
+        while at >= 0:
+            if head := _SEQ.search(data, max(0, at - _SEQ_BYTES), at):
+                found = _Mark(int(head[1]), offset + head.start() + 1, kind is _ENDED)
+                mark = found if mark is None or found.offset > mark.offset else mark
+                break
+            at = data.rfind(kind, 0, at)
+    return mark

@@ -1,0 +1,80 @@
+"""The process of a command restricts itself before its program runs, and a program whose sandbox fails does not run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.machine import restriction
+from ralph.machine.command_supervisor import CommandSupervisor, Confinement
+from ralph.machine.starting import start_confined
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
+NOTHING = Confinement(restriction.NO_RULESET, restriction.NO_FILTER)
+
+
+def ran(tmp_path, confinement: Confinement, command: str) -> tuple[int, str]:
+    supervisor = CommandSupervisor(
+        {"PATH": os.environ["PATH"]}, most_processes=0, confinement=lambda: confinement
+    )
+    try:
+        started = supervisor.start(
+            ["/bin/sh", "-c", command], cwd=tmp_path, environment={"PATH": os.environ["PATH"]}, grace_s=1
+        )
+        status = started.wait_for_end()
+        said = os.read(started.output_descriptor, 4096).decode()
+        started.close()
+    finally:
+        supervisor.close()
+    return status, said
+
+
+@pytest.mark.parametrize(
+    ("confinement", "step"),
+    [
+        (Confinement(restriction.NO_RULESET, bytes(8)), "seccomp"),
+        (Confinement(0, restriction.NO_FILTER), "landlock"),
+    ],
+)
+def test_a_program_whose_sandbox_fails_does_not_run(tmp_path, confinement, step) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        if confinement.ruleset == 0:
+            confinement = Confinement(nothing, restriction.NO_FILTER)
+        status, said = ran(tmp_path, confinement, "touch ran")
+    finally:
+        os.close(nothing)
+    assert status == restriction.NOT_RESTRICTED
+    assert said.startswith(f"the command was not started: its sandbox could not be set up ({step}: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_in_a_sandbox_has_no_capabilities_and_no_new_privileges(tmp_path) -> None:
+    status, said = ran(
+        tmp_path, NOTHING, "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status; ulimit -c"
+    )
+    assert status == 0
+    assert f"CapEff:\t{0:016x}" in said
+    assert "NoNewPrivs:\t1" in said
+    assert said.splitlines()[-1] == "0"
+
+
+def test_a_thread_that_starts_a_confined_process_leaves_the_others_as_they_are(tmp_path) -> None:
+    process = start_confined(
+        ["/bin/sh", "-c", "grep NoNewPrivs /proc/self/status"],
+        restriction.NO_RULESET,
+        restriction.NO_FILTER,
+        stdout=-1,
+    )
+    said, _ = process.communicate()
+    assert said == b"NoNewPrivs:\t1\n"
+    assert "NoNewPrivs:\t0" in Path("/proc/self/status").read_text()
+
+
+def test_a_confined_start_that_fails_starts_nothing(tmp_path) -> None:
+    with pytest.raises(OSError, match="seccomp"):
+        start_confined(["/bin/touch", str(tmp_path / "ran")], restriction.NO_RULESET, bytes(8))
+    assert list(tmp_path.iterdir()) == []

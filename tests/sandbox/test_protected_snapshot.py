@@ -1,0 +1,296 @@
+"""Tests that changes to protected files are found and undone, on real files and by real git."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
+from ralph.sandbox.protected_snapshot import ProtectedSnapshot
+from tests.patience import wait_until
+from tests.rows import every_row
+
+CONFIGURATION = '[core]\n\tbare = false\n[remote "origin"]\n\turl = ../x\n'
+
+
+class Work:
+    """A checkout with protected files. A command is a shell script that runs in it."""
+
+    def __init__(self, place: Path) -> None:
+        self.root = place / "root"
+        self.kept_in = place / "state" / "undone"
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
+        self.write(".git/config", CONFIGURATION)
+        self.write(".git/hooks/pre-push", "#!/bin/sh\nexit 0\n").chmod(0o755)
+        self.write("ralph.toml", "[model]\n")
+        self.write(".claude/settings.json", "{}\n")
+        self.write(".claude/notes", "not protected\n")
+        self.snapshot = ProtectedSnapshot([str(self.root)], [f"{self.root}/.git"], str(self.kept_in))
+        self.before = self.state()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def state(self) -> dict[str, tuple[int, bytes | str | None]]:
+        return {str(path.relative_to(self.root)): state_of(path) for path in sorted(self.root.rglob("*"))}
+
+    def run(self, script: str) -> dict[str, Undone]:
+        """Runs a command. Returns what was undone, by the path in the checkout."""
+        self.snapshot.look()
+        subprocess.run(["sh", "-c", script], cwd=self.root, check=False, capture_output=True)
+        return {str(Path(one.path).relative_to(self.root)): one for one in self.snapshot.undo_changes()}
+
+
+def state_of(path: Path) -> tuple[int, bytes | str | None]:
+    status = path.lstat()
+    if path.is_symlink():
+        return 0, str(path.readlink())
+    return status.st_mode, path.read_bytes() if path.is_file() else None
+
+
+@pytest.fixture
+def work(tmp_path):
+    return Work(tmp_path)
+
+
+@every_row(
+    "script, paths",
+    [
+        ("echo x >> .git/config", {".git/config": "changed"}),
+        ("git config core.fsmonitor ./x", {".git/config": "changed"}),
+        ("git remote add other ../other", {".git/config": "changed"}),
+        ("rm .git/config", {".git/config": "removed"}),
+        ("chmod 600 .git/config", {".git/config": "changed"}),
+        ("mv .git/config x && ln -s ../x .git/config && rm x", {".git/config": "changed"}),
+        ("rm .git/config && mkdir .git/config && touch .git/config/x", {".git/config": "changed"}),
+        ("echo x > .git/config.worktree", {".git/config.worktree": "made"}),
+        ("cp -r .git other && echo ../other > .git/commondir; rm -r other", {".git/commondir": "made"}),
+        ("echo x > .git/hooks/post-commit", {".git/hooks/post-commit": "made"}),
+        ("echo x > .git/hooks/pre-push", {".git/hooks/pre-push": "changed"}),
+        ("mkdir -p .git/hooks/a/b && touch .git/hooks/a/b/c", {".git/hooks/a": "made"}),
+        ("mkfifo .git/hooks/post-merge", {".git/hooks/post-merge": "made"}),
+        ("rm .git/hooks/pre-push", {".git/hooks/pre-push": "removed"}),
+        ("chmod -x .git/hooks/pre-push", {".git/hooks/pre-push": "changed"}),
+        ("chmod 700 .git/hooks", {".git/hooks": "changed"}),
+        ("git config a.b c; chmod 000 .git", {".git": "changed", ".git/config": "changed"}),
+        ("echo x > ralph.toml", {"ralph.toml": "changed"}),
+        ("touch .mcp.json", {".mcp.json": "made"}),
+        ("echo x > .claude/settings.json", {".claude/settings.json": "changed"}),
+        ("echo x > .claude/settings.local.json", {".claude/settings.local.json": "made"}),
+    ],
+)
+def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, script, paths) -> None:
+    work = Work(tmp_path_factory.mktemp("work"))
+    undone = work.run(script)
+    assert {path: one.how for path, one in undone.items()} == paths
+    assert [one for one in undone.values() if one.why_not] == []
+    left = work.state()
+    left.pop("x", None)
+    assert left == work.before
+    assert work.run("true") == {}
+
+
+@every_row(
+    "script",
+    [
+        "git add . && git -c user.name=x -c user.email=x@y commit -q -m x",
+        "touch ralph.toml.new .git/hooks/new.sample; echo x > .claude/notes; mkdir -p below/.git",
+        "cp .git/config x && cat x > .git/config && rm x",
+        "true",
+    ],
+)
+def test_ordinary_changes_stay(tmp_path_factory, script) -> None:
+    assert Work(tmp_path_factory.mktemp("work")).run(script) == {}
+
+
+def test_a_whole_directory_of_hooks_comes_back(work) -> None:
+    undone = work.run("mv .git/hooks old && mkdir evil && touch evil/post-commit && ln -s ../evil .git/hooks")
+    assert undone[".git/hooks"].how == "changed"
+    assert state_of(work.root / ".git/hooks/pre-push") == work.before[".git/hooks/pre-push"]
+    assert not (work.root / ".git/hooks/post-commit").exists()
+    work.run("for i in $(seq 600); do : > .git/hooks/x$i; done; echo x > .git/hooks/post-commit")
+    assert {path: state for path, state in work.state().items() if path.startswith(".git/hooks")} == {
+        path: state for path, state in work.before.items() if path.startswith(".git/hooks")
+    }
+
+
+def test_what_the_command_wrote_is_kept(work) -> None:
+    undone = work.run(
+        "echo mine > .git/config; mkdir .git/hooks/a; echo mine > .git/hooks/a/b; rm ralph.toml"
+    )
+    assert Path(undone[".git/config"].kept).read_text() == "mine\n"
+    assert Path(undone[".git/hooks/a"].kept, "b").read_text() == "mine\n"
+    assert undone["ralph.toml"].kept == ""
+    assert Path(undone[".git/config"].kept).is_relative_to(work.kept_in)
+    assert Path(undone[".git/config"].kept).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_cannot_be_kept_is_undone_all_the_same(work) -> None:
+    work.kept_in.parent.mkdir()
+    work.kept_in.write_text("no directory")
+    undone = work.run("echo mine > .git/config; mkdir .git/hooks/a; touch .git/hooks/a/b")
+    assert {one.kept for one in undone.values()} == {""}
+    assert work.state() == work.before
+
+
+def test_links_on_the_way_are_not_followed(work, tmp_path) -> None:
+    """A restored file must not land outside of the checkout."""
+    (tmp_path / "outside").mkdir()
+    undone = work.run(f"rm -r .claude && ln -s {tmp_path}/outside .claude")
+    assert undone[".claude"].how == "changed"
+    assert (work.root / ".claude/settings.json").read_text() == "{}\n"
+    assert [*(tmp_path / "outside").iterdir()] == []
+    work.run(f"mv .git ../moved && ln -s {tmp_path}/outside .git")
+    assert [*(tmp_path / "outside").iterdir()] == []
+
+
+def test_a_repository_that_was_away_is_compared_when_it_is_back(work) -> None:
+    undone = work.run("mv .git old")
+    assert undone[".git"].why_not == "a git directory that was removed is not made again"
+    assert {*undone} == {".git"}
+    assert work.run("true") == {}
+    undone = work.run("git config -f old/config core.fsmonitor ./x && mv old .git")
+    assert {*undone} == {".git/config"}
+    assert work.state() == work.before
+
+
+def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    snapshot = ProtectedSnapshot([str(root)], [], str(tmp_path / "state"))
+    for words, undone in (
+        (("init", "-q"), []),
+        (("remote", "add", "origin", "../x"), [f"{root}/.git/config"]),
+    ):
+        snapshot.look()
+        subprocess.run(["git", *words], cwd=root, check=True)
+        assert [one.path for one in snapshot.undo_changes()] == undone
+    assert is_fresh_configuration((root / ".git/config").read_bytes())
+    snapshot.look()
+    (root / ".git/config").write_text("[core]\n\tfsmonitor = ./x\n")
+    assert [one.how for one in snapshot.undo_changes()] == ["changed"]
+
+
+@every_row(
+    "text, is_fresh",
+    [
+        ("[core]\n\tbare = false\n\n[extensions]\n\tobjectformat = sha256\n", True),
+        ("", True),
+        ("[core]\n\tbare = false\n\tfsmonitor = true\n", False),
+        ('[remote "origin"]\n', False),
+        ("[include]\n\tpath = x\n", False),
+        ("[core] fsmonitor = x\n", False),
+        ("[core]\n\tbare = false \\\n", False),
+    ],
+)
+def test_a_fresh_configuration_is_known_by_its_lines(text, is_fresh) -> None:
+    assert is_fresh_configuration(text.encode()) is is_fresh
+
+
+def test_the_file_of_a_linked_worktree_is_protected(work, tmp_path) -> None:
+    linked = tmp_path / "linked"
+    identity = ("-c", "user.name=x", "-c", "user.email=x@y")
+    for words in (("commit", "-q", "--allow-empty", "-m", "x"), ("worktree", "add", "-q", str(linked))):
+        subprocess.run(["git", *identity, *words], cwd=work.root, check=True)
+    named = (linked / ".git").read_text()
+    own = f"{work.root}/.git/worktrees/linked"
+    snapshot = ProtectedSnapshot([str(linked)], [own, f"{work.root}/.git"], str(work.kept_in))
+    for script, path in (
+        ("echo gitdir: /x > .git", f"{linked}/.git"),
+        ("rm .git && git init -q && git config core.fsmonitor x", f"{linked}/.git"),
+        (f"echo x >> {work.root}/.git/config", f"{work.root}/.git/config"),
+        (f"echo x >> {own}/config.worktree", f"{own}/config.worktree"),
+    ):
+        snapshot.look()
+        subprocess.run(["sh", "-c", script], cwd=linked, check=True)
+        assert [one.path for one in snapshot.undo_changes()] == [path]
+        assert (linked / ".git").read_text() == named
+
+
+def test_a_link_above_a_git_directory_is_not_followed(work, tmp_path) -> None:
+    own = work.root / ".git" / "worktrees" / "x"
+    own.mkdir(parents=True)
+    (own / "config.worktree").write_text("[core]\n")
+    snapshot = ProtectedSnapshot([str(work.root)], [str(own)], str(work.kept_in))
+    snapshot.look()
+    (tmp_path / "outside" / "x").mkdir(parents=True)
+    (tmp_path / "outside" / "x" / "config.worktree").write_text("outside\n")
+    own.parent.rename(tmp_path / "old")
+    own.parent.symlink_to(tmp_path / "outside")
+    (undone,) = snapshot.undo_changes()
+    assert undone.why_not
+    assert (tmp_path / "outside" / "x" / "config.worktree").read_text() == "outside\n"
+
+
+def test_a_file_that_changed_just_now_is_read_again(work, monkeypatch) -> None:
+    """It could change once more within one tick of the clock that stamps it."""
+    config = work.root / ".git" / "config"
+    changed_ns = config.stat().st_ctime_ns
+    for later_ns, is_settled in ((1_000_000, False), (1_000_000_000, True)):
+        monkeypatch.setattr("time.time_ns", lambda now_ns=changed_ns + later_ns: now_ns)
+        work.snapshot.look()
+        assert work.snapshot._known[str(config)].is_settled is is_settled
+
+
+def test_a_change_of_equal_size_and_time_is_found(work) -> None:
+    """The command writes as many bytes in place and sets the modification time back."""
+    config = work.root / ".git" / "config"
+    text = CONFIGURATION.replace("../x", "../y")
+    undone = work.run(
+        f"touch -r .git/config stamp; printf '%s' '{text}' > .git/config; touch -r stamp .git/config; rm stamp"
+    )
+    assert {*undone} == {".git/config"}
+    assert config.read_text() == CONFIGURATION
+
+
+def test_a_large_file_is_told_although_it_cannot_be_restored(work) -> None:
+    work.write(".git/hooks/large", "x" * 1_100_000)
+    undone = work.run("echo x >> .git/hooks/large")
+    assert undone[".git/hooks/large"].why_not == "its content was not known"
+
+
+def test_a_file_that_was_there_for_the_user_meanwhile_is_the_new_state(work) -> None:
+    """What changes between two commands was not changed by a command."""
+    assert work.run("true") == {}
+    work.write(".git/config", "[core]\n")
+    assert work.run("true") == {}
+    work.run("echo x > .git/config")
+    assert (work.root / ".git/config").read_text() == "[core]\n"
+
+
+def test_the_note_is_one_line_with_what_was_undone() -> None:
+    undone = [
+        Undone("/w/.git/config", "changed", "/s/1/1-config"),
+        Undone("/w/.git/hooks/x\n[forged]", "made"),
+        Undone("/w/.git", "removed", why_not="it is gone"),
+    ]
+    note = undone_note(undone, "/w")
+    assert "\n" not in note
+    assert "undone: changes to .git/config, .git/hooks/x" in note
+    assert ".git (it is gone)" in note
+    assert "/s/1" in note
+    assert undone_note([], "/w") == ""
+    many = undone_note([Undone(f"/w/{n}", "made") for n in range(30)], "/w")
+    assert "and 20 more" in many
+
+
+def test_a_file_that_has_not_changed_for_a_while_is_read_once(work, monkeypatch) -> None:
+    """A run of a thousand commands must not read it two thousand times."""
+
+    def look_and_ask() -> bool:
+        work.snapshot.look()
+        return all(entry.is_settled for entry in work.snapshot._known.values() if entry.kind == "file")
+
+    wait_until(look_and_ask)
+    monkeypatch.setattr("ralph.sandbox.protected_snapshot._content", forbidden)
+    work.snapshot.look()
+    assert work.snapshot.undo_changes() == ()
+
+
+def forbidden(path: str) -> bytes:
+    raise AssertionError(f"{path} was read")

@@ -1,0 +1,201 @@
+"""Tests the filter with a BPF interpreter for both architectures, and with this kernel for its own."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+import pytest
+
+from ralph.sandbox.kernel.bpf import ALLOW, KILL_PROCESS, Assembler, refuse
+from ralph.sandbox.kernel.seccomp import MACHINES, Internet, make_filter
+from tests.rows import every_row
+from tests.sandbox.restricted import run_restricted, verdicts
+
+UNIX, INET, INET6, NETLINK, PACKET, VSOCK, ALG = 1, 2, 10, 16, 17, 40, 38
+STREAM, DATAGRAM, RAW, SEQUENCED = 1, 2, 3, 5
+CLOSE_ON_EXEC = 0o2000000
+TCP, UDP, MPTCP = 6, 17, 262
+NEW_USER = 0x10000000
+FAST_OPEN = 0x20000000
+
+
+def answered(program: bytes, audit: int, number: int, *arguments: int) -> int:
+    """Runs a filter as the kernel does, and returns its answer."""
+    padded = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
+    data = struct.pack("<IIQ6Q", number & 0xFFFFFFFF, audit, 0, *padded)
+    instructions = list(struct.iter_unpack("<HBBI", program))
+    at, held = 0, 0
+    while True:
+        code, yes, no, value = instructions[at]
+        at += 1
+        match code:
+            case 0x20:
+                (held,) = struct.unpack_from("<I", data, value)
+            case 0x54:
+                held &= value
+            case 0x06:
+                return int(value)
+            case 0x15 | 0x45 | 0x35:
+                holds = {0x15: held == value, 0x45: bool(held & value), 0x35: held >= value}[code]
+                at += yes if holds else no
+
+
+def made(machine: str, internet: Internet = "all", *, unix: bool = False, bare: bool = False) -> bytes:
+    program = make_filter(machine, internet=internet, unix_sockets=unix, without_landlock=bare)
+    assert program is not None
+    return program
+
+
+NAMES = {
+    ALLOW: "allowed",
+    KILL_PROCESS: "killed",
+    **{refuse(n): errno.errorcode[n] for n in (errno.EPERM, errno.EACCES, errno.ENOSYS)},
+    refuse(errno.EAFNOSUPPORT): "EAFNOSUPPORT",
+    refuse(errno.EOPNOTSUPP): "EOPNOTSUPP",
+}
+
+
+def verdict(machine: str, program: bytes, call: str, *arguments: int) -> str:
+    table = MACHINES[machine]
+    return NAMES[answered(program, table.audit, table.numbers[call], *arguments)]
+
+
+ROWS: list[tuple[str, tuple[int, ...], str, str, str]] = [
+    # call, arguments, with internet "all", "streams", "none"
+    ("socket", (INET, STREAM, 0), "allowed", "allowed", "EACCES"),
+    ("socket", (INET6, STREAM | CLOSE_ON_EXEC, TCP), "allowed", "allowed", "EACCES"),
+    ("socket", (INET, STREAM, MPTCP), "allowed", "EACCES", "EACCES"),
+    ("socket", (INET, DATAGRAM, 0), "allowed", "EACCES", "EACCES"),
+    ("socket", (INET6, DATAGRAM | CLOSE_ON_EXEC, UDP), "allowed", "EACCES", "EACCES"),
+    ("socket", (INET, RAW, 1), "EACCES", "EACCES", "EACCES"),
+    ("socket", (INET, 10, 0), "EACCES", "EACCES", "EACCES"),
+    ("socket", (PACKET, RAW, 0), *("EAFNOSUPPORT",) * 3),
+    ("socket", (VSOCK, STREAM, 0), *("EAFNOSUPPORT",) * 3),
+    ("socket", (ALG, SEQUENCED, 0), *("EAFNOSUPPORT",) * 3),
+    ("socket", (NETLINK, RAW, 0), *("allowed",) * 3),
+    ("socket", (NETLINK, RAW, 9), *("EAFNOSUPPORT",) * 3),
+    ("socket", (UNIX, STREAM, 0), *("EACCES",) * 3),
+    ("socketpair", (UNIX, STREAM | CLOSE_ON_EXEC, 0), *("allowed",) * 3),
+    ("socketpair", (UNIX, SEQUENCED, 0), *("allowed",) * 3),
+    ("socketpair", (UNIX, DATAGRAM, 0), *("EACCES",) * 3),
+    ("socketpair", (UNIX, RAW, 0), *("EACCES",) * 3),
+    ("sendto", (3, 0, 0, FAST_OPEN | 0x40), *("EOPNOTSUPP",) * 3),
+    ("sendto", (3, 0, 0, 0x4000), *("allowed",) * 3),
+    ("sendmsg", (3, 0, FAST_OPEN), *("EOPNOTSUPP",) * 3),
+    ("sendmmsg", (3, 0, 0, FAST_OPEN), *("EOPNOTSUPP",) * 3),
+    ("ioctl", (0, 0x5412), *("EPERM",) * 3),
+    # The kernel reads only the lower 32 bits of the command.
+    ("ioctl", (0, 0x7_0000_5412), *("EPERM",) * 3),
+    ("ioctl", (0, 0x541C), *("EPERM",) * 3),
+    ("ioctl", (0, 0x5413), *("allowed",) * 3),
+    ("clone", (NEW_USER | 17,), *("EPERM",) * 3),
+    ("clone", (0x01200011,), *("allowed",) * 3),
+    ("unshare", (NEW_USER | 0x20000,), *("EPERM",) * 3),
+    ("unshare", (0x400,), *("allowed",) * 3),
+    ("setns", (3, 0), *("EPERM",) * 3),
+    ("clone3", (0, 88), *("ENOSYS",) * 3),
+    *[(f"io_uring_{rest}", (0,), *("ENOSYS",) * 3) for rest in ("setup", "enter", "register")],
+    *[(name, (0,), *("EPERM",) * 3) for name in ("keyctl", "add_key", "request_key")],
+    ("ptrace", (0,), *("allowed",) * 3),
+]
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+@every_row("call, arguments, all_, streams, none", ROWS)
+def test_each_call_is_answered_by_the_table(machine, call, arguments, all_, streams, none) -> None:
+    wanted: dict[Internet, str] = {"all": all_, "streams": streams, "none": none}
+    for internet, expected in wanted.items():
+        assert verdict(machine, made(machine, internet), call, *arguments) == expected, internet
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_the_rest_of_the_arguments_rules(machine) -> None:
+    assert verdict(machine, made(machine, unix=True), "socket", UNIX, STREAM, 0) == "allowed"
+    for name in ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"):
+        assert verdict(machine, made(machine, bare=True), name) == "EPERM"
+        assert verdict(machine, made(machine), name) == "allowed"
+    own = MACHINES[machine]
+    read = {"x86_64": 0, "aarch64": 63}[machine]
+    assert NAMES[answered(made(machine), own.audit, read)] == "allowed"
+    for other in MACHINES.values():
+        if other is not own:
+            assert NAMES[answered(made(machine), other.audit, read)] == "killed"
+
+
+def test_numbers_of_x32_are_unknown_and_those_of_i386_kill() -> None:
+    program = made("x86_64")
+    own = MACHINES["x86_64"].audit
+    assert NAMES[answered(program, own, 0x4000_0000 | 41, UNIX)] == "ENOSYS"
+    assert NAMES[answered(program, own, 0xFFFF_FFFF)] == "ENOSYS"
+    assert NAMES[answered(program, 0x4000_0003, 102)] == "killed"
+
+
+def test_an_architecture_without_a_table_has_no_filter() -> None:
+    assert make_filter("riscv64", internet="all", unix_sockets=False) is None
+
+
+def test_a_jump_that_cannot_be_made_is_an_error() -> None:
+    lines = Assembler()
+    lines.go_if_equal(1, "nowhere")
+    with pytest.raises(ValueError, match="nowhere"):
+        lines.packed()
+    lines.label("twice")
+    with pytest.raises(ValueError, match="twice"):
+        lines.label("twice")
+
+
+needs_own_table = pytest.mark.skipif(
+    platform.machine() not in MACHINES, reason="no filter for this architecture"
+)
+
+
+@needs_own_table
+def test_this_kernel_takes_the_filter_and_answers_by_it() -> None:
+    numbers = MACHINES[platform.machine()].numbers
+    attempts = {
+        "tcp": "socket.socket(2, 1, 6).close()",
+        "mptcp": "socket.socket(2, 1, 262).close()",
+        "udp": "socket.socket(2, 2).close()",
+        "raw": "socket.socket(2, 3, 1).close()",
+        "packet": "socket.socket(17, 3, 0).close()",
+        "vsock": "socket.socket(40, 1).close()",
+        "unix": "socket.socket(1, 1).close()",
+        "pair": "socket.socketpair()",
+        "datagram pair": "socket.socketpair(1, 2)",
+        "netlink": "socket.socket(16, 3, 0).close()",
+        "fast open": "socket.socket(2, 1).sendto(b'x', 0x20000000, ('127.0.0.1', 9))",
+        "unshare": f"call({numbers['unshare']}, 0x10000000)",
+        "clone": f"call({numbers['clone']}, 0x10000000 | 17, 0, 0, 0, 0)",
+        "clone3": f"call({numbers['clone3']}, 0, 0)",
+        "io_uring": f"call({numbers['io_uring_setup']}, 8, 0)",
+        "keyctl": f"call({numbers['keyctl']}, 0, -3, 0)",
+        "typing ahead": "fcntl.ioctl(os.openpty()[1], 0x5412, b'x')",
+        "fork": "os.waitpid(os.fork() or os._exit(0), 0)",
+    }
+    assert verdicts(attempts, program=made(platform.machine(), "streams")) == {
+        **dict.fromkeys(("tcp", "pair", "netlink", "fork"), "done"),
+        **dict.fromkeys(("mptcp", "udp", "raw", "unix", "datagram pair"), "EACCES"),
+        **dict.fromkeys(("packet", "vsock"), "EAFNOSUPPORT"),
+        **dict.fromkeys(("unshare", "clone", "keyctl", "typing ahead"), "EPERM"),
+        **dict.fromkeys(("clone3", "io_uring"), "ENOSYS"),
+        "fast open": errno.errorcode[errno.EOPNOTSUPP],
+    }
+
+
+@needs_own_table
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="no filter for this architecture")
+def test_a_call_of_a_foreign_architecture_kills_its_process() -> None:
+    # mov eax, 20 (getpid of i386); int 0x80; ret
+    code = (
+        "import ctypes, mmap\n"
+        "page = mmap.mmap(-1, 4096, prot=7)\n"
+        "page.write(bytes.fromhex('b814000000cd80c3'))\n"
+        "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()\n"
+        "print('lives')"
+    )
+    assert "lives" in run_restricted(code).stdout
+    ran = run_restricted(code, program=made("x86_64"))
+    assert "lives" not in ran.stdout
+    assert ran.returncode == -31 % 256  # SIGSYS

@@ -1,0 +1,383 @@
+"""A list must show what reading every journal completely would show, although it reads little of each."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.conversation.journal_lines import line_of, read_lines, readable_part, sealed
+from ralph.conversation.records import (
+    AssistantRecord,
+    EndedRecord,
+    NewerFormatError,
+    RunRecord,
+    SessionRecord,
+    UserRecord,
+    forked_record,
+    moved_record,
+    session_record,
+)
+from ralph.sessions.history import DAMAGED, history_of
+from ralph.sessions.journal import FileJournal
+from ralph.sessions.list_text import session_object
+from ralph.sessions.looking import SessionLook, look_at, look_to_list
+from ralph.sessions.skimming import LONG_BYTES, Skimmed, skim
+from ralph.values.outcome import Delivery, Outcome
+from tests.fakes import call, text
+from tests.recorded.raw_journals import recorded_journals
+from tests.rows import every_row
+from tests.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def resumed() -> Told:
+    """A journal of four runs. The first was killed. The second resumed it without a prompt and ended. The third only
+    delivered the result again. The fourth is at work in another directory.
+    """
+    told = killed().event(ANSWERED).event(FAILED)
+    told.run("2026-11-21T13:00:00+00:00").answers(text("All done.")).event(ANSWERED)
+    told.ends(Outcome.COMPLETED, turns=1, delivery=Delivery.FAILED)
+    told.run("2026-11-21T14:00:00+00:00").ends(turns=1)
+    told.append(moved_record("/elsewhere"))
+    told.run("2026-11-21T15:00:00+00:00", model="claude-opus-5").prompt("go on").event(FAILED)
+    return told.answers(text("I look."), call("c9", "Bash", command="true")).event(ANSWERED).starts("c9")
+
+
+def forked() -> Told:
+    """A fork of the first two runs of `resumed`, with a run of its own."""
+    old, told = resumed(), Told()
+    opening = told.records.pop()
+    assert isinstance(opening, SessionRecord)
+    copied = old.records[1:-6]
+    told.append(forked_record(opening, SESSION_ID, len(copied)), *copied)
+    return told.run("2026-11-21T16:00:00+00:00").prompt("another way").answers(text("Done.")).ends(turns=1)
+
+
+def answered_last() -> Told:
+    """A journal of a run without a recorded end. Its last answer has no calls, and only an event follows."""
+    return Told().run().prompt("say it").answers(text("So.")).event(ANSWERED)
+
+
+def in_parts() -> Told:
+    """A journal that ends before the last answer's calls have all their results: one of its two calls has none."""
+    two = [call(name, "Bash", command=name) for name in ("c1", "c2")]
+    told = Told().run().prompt("both").event(FAILED).answers(text("First."), call("c0")).starts("c0")
+    return (
+        told.result("c0", "ok").answers(*two).starts("c1").result("c1", "x" * 3000).event(FAILED).starts("c2")
+    )
+
+
+def newer() -> Told:
+    told = Told()
+    told.records[0] = replace(told.records[0], format=99)
+    return told.run().prompt("go")
+
+
+MADE: dict[str, Callable[[], Told]] = {
+    made.__name__: made for made in (completed, killed, resumed, forked, answered_last, in_parts, newer, Told)
+}
+
+
+def with_run_bytes(data: bytes, path: Path) -> bytes:
+    """The same records, written by this version of ralph, so that the records of ends have the field `run_bytes`."""
+    path.unlink(missing_ok=True)
+    journal = FileJournal.create(path)
+    for record in read_lines(data).records:
+        journal.append(record, sync=False)
+    journal.close()
+    return path.read_bytes()
+
+
+def both(data: bytes, path: Path) -> list[bytes]:
+    """The journal as an older version of ralph wrote it, without `run_bytes`, and as this version writes it."""
+    try:
+        return [data, with_run_bytes(data, path)]
+    except NewerFormatError:
+        return [data]
+
+
+class Reader:
+    """Reads a journal from memory. Counts what it reads."""
+
+    def __init__(self, data: bytes, most: int = 2**62) -> None:
+        self._data, self._most = data, most
+        self.read_bytes = self.largest = 0
+
+    def __call__(self, most: int, offset: int) -> bytes:
+        chunk = self._data[offset : offset + min(most, self._most)]
+        self.read_bytes, self.largest = self.read_bytes + len(chunk), max(self.largest, most)
+        return chunk
+
+
+Row = tuple[dict[str, Any], bool, str | None]
+
+
+def row(seen: Skimmed) -> Row:
+    shown = session_object("", SESSION_ID, 0.0, str(seen.history.end), seen.history)
+    return shown, seen.has_lines, None if seen.damage is None else str(seen.damage)
+
+
+def whole(data: bytes) -> Row:
+    records, damage = readable_part(data)
+    return row(Skimmed(bool(records), history_of(records), damage))
+
+
+def part(data: bytes, size: int | None = None) -> Row:
+    """The journal's row in a list of sessions, if even the shortest runs are skipped."""
+    return row(skim(Reader(data), len(data) if size is None else size, long_bytes=0))
+
+
+def assert_listed_alike(data: bytes, size: int) -> None:
+    """Checks the row of a journal that has `size` bytes and to which a run adds more meanwhile."""
+    assert part(data, size) == part(data[:size]) == whole(data[:size])
+
+
+def ends_of_lines(data: bytes) -> list[int]:
+    return [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
+
+
+def shown(look: SessionLook) -> tuple[dict[str, Any], str | None]:
+    return session_object("", look.id, 0.0, look.outcome, look.history), look.problem
+
+
+def assert_shown_alike(path: Path, data: bytes) -> SessionLook:
+    path.write_bytes(data)
+    look = look_to_list(path)
+    assert shown(look) == shown(look_at(path))
+    return look
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{SESSION_ID}.jsonl"
+    for data in both(MADE[name]().data, path):
+        for end in (0, *ends_of_lines(data)):
+            for cut in {end, end - 1, end - 2, end + 40} & set(range(len(data) + 1)):
+                assert_shown_alike(path, data[:cut])
+                if name != "newer":
+                    assert_listed_alike(data, cut)
+
+
+RECORDED = recorded_journals()
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_journal_is_listed_as_it_reads_whole_behind_each_record(tmp_path: Path, name: str) -> None:
+    for data in both(RECORDED[name], tmp_path / "written"):
+        for end in ends_of_lines(data):
+            assert_listed_alike(data, end)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_journal_that_is_cut_in_its_last_record_is_listed_as_it_reads_whole(
+    tmp_path: Path, name: str
+) -> None:
+    for data in both(RECORDED[name], tmp_path / "written"):
+        for cut in range(data.rindex(b"\n", 0, -1) + 1, len(data)):
+            assert_listed_alike(data, cut)
+
+
+@every_row("name", ["completed", "resumed", "forked"])
+def test_a_journal_that_is_cut_in_its_last_end_is_listed_as_it_reads_whole(tmp_path: Path, name: str) -> None:
+    for data in both(MADE[name]().data, tmp_path / "written"):
+        begin = data.rindex(b'\n{"seq":', 0, data.rindex(b',"kind":"ended",'))
+        for cut in range(begin, data.index(b"\n", begin + 1) + 1):
+            assert_listed_alike(data, cut)
+
+
+def passed_over(data: bytes) -> set[int]:
+    """The indexes of the lines that a list skips. They follow the first message of a run and the first prompt of the
+    session, and come before a record of the run's end that has `run_bytes`. If bytes are added or removed there,
+    `run_bytes` is wrong, and a list must read all lines.
+    """
+    lines: set[int] = set()
+    inside: set[int] | None = None
+    has_prompt = False
+    for number, record in enumerate(readable_part(data)[0]):
+        match record:
+            case RunRecord():
+                inside = set()
+                has_message = False
+            case EndedRecord() if inside is not None:
+                lines |= inside if record.run_bytes is not None else set()
+                inside = None
+            case UserRecord() | AssistantRecord() if inside is not None and not (has_message and has_prompt):
+                has_message = True
+                has_prompt = has_prompt or isinstance(record, UserRecord)
+            case _ if inside is not None and has_message and has_prompt:
+                inside.add(number)
+    return lines
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_damage_is_told_in_every_line_that_a_list_does_not_pass_over(tmp_path: Path, name: str) -> None:
+    for data in both(MADE[name]().data, tmp_path / "written"):
+        if name == "newer":
+            continue
+        lines = data.splitlines(keepends=True)
+        inside = passed_over(data)
+        for number, line in enumerate(lines):
+            for other in damaged(line, number):
+                altered = b"".join([*lines[:number], other, *lines[number + 1 :]])
+                is_passed_over = number in inside and len(other) == len(line)
+                assert part(altered) == whole(data if is_passed_over else altered), (number, other)
+
+
+def damaged(line: bytes, number: int) -> list[bytes]:
+    return [
+        line.replace(b'"', b"'", 1),
+        line[:-30] + b"\0" * 10 + line[-20:],
+        b"",  # the lines behind it are out of order
+        line + line,
+        b"\n" + line,
+        line[:-1],
+        sealed({"kind": "event", "seq": number, "event": {"subtype": "attempt"}}),
+        sealed({"seq": number, "kind": "user"}),
+        sealed({"seq": number, "kind": "of a newer ralph", "what": 1}),
+        b"[]\n",
+        with_checksum(b'{"seq":%d,"kind":"\xff"' % number),
+        with_checksum(b'{"seq":%d,"kind":"no end of it' % number),
+    ]
+
+
+def test_damage_that_a_list_passes_over_is_told_by_whoever_reads_all(tmp_path: Path) -> None:
+    path = tmp_path / f"{SESSION_ID}.jsonl"
+    for turns, outcome in ((5, DAMAGED), (30, Outcome.COMPLETED.value)):
+        data = with_run_bytes(night(1, turns).data, path)
+        path.write_bytes(data.replace(b"Again.", b"again.", 5))
+        assert (len(data) > LONG_BYTES, look_to_list(path).outcome) == (turns == 30, outcome)
+        assert look_at(path).outcome == DAMAGED
+
+
+def with_checksum(fields: bytes) -> bytes:
+    return fields + b',"crc":"%08x"}\n' % zlib.crc32(fields)
+
+
+def test_damage_in_an_answer_of_a_run_without_an_end_is_told(tmp_path: Path) -> None:
+    data = killed().data
+    number = len(data.splitlines())
+    look = assert_shown_alike(
+        tmp_path / "a.jsonl", data + sealed({"seq": number, "kind": "assistant", "message": 1}) + b"x"
+    )
+    assert look.outcome == DAMAGED
+
+
+@every_row("size", [1, 2, 17, 100, 4096])
+def test_a_read_may_return_fewer_bytes(tmp_path: Path, size: int) -> None:
+    for data in both(resumed().data, tmp_path / "written"):
+        assert row(skim(Reader(data, size), len(data), long_bytes=0)) == whole(data)
+
+
+@every_row("run_bytes", [0, 1, 40, 10**9, -1, 2**70, "x", None])
+def test_an_end_that_is_wrong_about_its_run_makes_a_list_search_for_it(run_bytes: object) -> None:
+    lines = resumed().data.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        fields = json.loads(line)
+        if fields["kind"] == "ended":
+            del fields["crc"]
+            lines[number] = sealed({**fields, "run_bytes": run_bytes})
+    data = b"".join(lines)
+    assert part(data) == whole(data)
+
+
+def many_turns(told: Told, turns: int) -> Told:
+    for number in range(turns):
+        name = f"c{number}"
+        told.answers(text("Again."), call(name, "Bash", command="make")).starts(name)
+        told.event(ANSWERED).result(name, "x" * 5000)
+    return told
+
+
+FEW_BYTES = 100_000
+
+
+def night(runs: int, turns: int) -> Told:
+    told = Told()
+    for _ in range(runs):
+        many_turns(told.run().prompt("build it"), turns).ends(turns=turns)
+    return told
+
+
+@every_row("runs", [1, 3])
+def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path: Path, runs: int) -> None:
+    data = with_run_bytes(night(runs, 400).data, tmp_path / "written")
+    reader = Reader(data)
+    seen = skim(reader, len(data))
+    assert seen.history.turns == runs * 400
+    assert reader.read_bytes < FEW_BYTES * runs < len(data) / 20
+    assert [len(run.lines) for run in seen.history.runs] == [3] * runs, "prompt, end and delivery"
+
+
+def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
+    """The first line of a fork is longer than that of the old session, so all other lines have other offsets."""
+    with_run_bytes(night(2, 300).data, tmp_path / "old")
+    old = FileJournal.open(tmp_path / "old")
+    copied = len(old.records) - 1
+    fork = FileJournal.create(tmp_path / "new")
+    fork.begin_as_fork(
+        forked_record(session_record("s2", "/work", "now", "0"), "s1", copied),
+        old.lines_behind_first(),
+        copied,
+    )
+    for record in Told().run("later").prompt("another way").answers(text("Done.")).ends(turns=1).records[1:]:
+        fork.append(record)
+    data = (tmp_path / "new").read_bytes()
+    reader = Reader(data)
+    seen = skim(reader, len(data))
+    assert (seen.history.turns, len(seen.history.runs), seen.damage) == (1, 3, None)
+    assert reader.read_bytes < 3 * FEW_BYTES < len(data) / 9
+
+
+@every_row("has_ended", [True, False])
+def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool) -> None:
+    turns = 300
+    told = many_turns(Told().run().prompt("build it"), turns)
+    data = (told.ends(turns=turns) if has_ended else told).data
+    reader = Reader(data)
+    seen = skim(reader, len(data))
+    assert seen.history.turns == turns
+    assert reader.read_bytes <= 2 * len(data) + FEW_BYTES
+    assert reader.largest <= 257 * 1024
+    kept = len(seen.history.runs[0].lines)
+    assert kept == 3 if has_ended else kept <= 2 * turns + 4, "prompt and end, or answers and attempts"
+
+
+def test_a_result_that_makes_no_sense_is_for_those_who_read_it(tmp_path: Path) -> None:
+    """A line with a correct checksum but wrong fields was written by a faulty program. A list of sessions need not find
+    such damage.
+    """
+    told = completed()
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(told.data + sealed({"seq": len(told.records), "kind": "tool_result"}))
+    assert look_to_list(path).outcome == "completed"
+    assert look_at(path).outcome == DAMAGED
+
+
+def test_a_line_as_long_as_many_chunks_is_one_line(tmp_path: Path) -> None:
+    told = Told().run().prompt("x" * 3_000_000).answers(text("Done.")).ends(turns=1)
+    look = assert_shown_alike(tmp_path / "a.jsonl", told.data + line_of(len(told.records), told.records[-1]))
+    assert len(look.history.task) == 3_000_000
+
+
+@every_row(
+    "torn", [b"x" * 3_000_000, b'{"seq":6,"kind":"ended","result":"' + b"x" * 3_000_000, b"\0" * 3_000_000]
+)
+def test_a_torn_line_as_long_as_many_chunks_is_listed_as_it_reads_whole(tmp_path: Path, torn: bytes) -> None:
+    for data in both(completed().data, tmp_path / "written"):
+        assert part(data + torn) == whole(data + torn)
+
+
+def test_what_a_model_wrote_is_neither_a_beginning_nor_an_end_of_a_run(tmp_path: Path) -> None:
+    forged = {"a": 1, "kind": "run", "b": {"seq": 1, "kind": "ended", "c": '\n{"seq":3,"kind":"run",'}}
+    told = Told().run().prompt("go").answers(text("So."), call("c1", "Bash", **forged)).event(ANSWERED)
+    for data in both(told.data, tmp_path / "written"):
+        assert part(data) == whole(data)
+    for data in both(told.ends(turns=1).data, tmp_path / "written"):
+        assert part(data) == whole(data)

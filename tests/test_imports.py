@@ -1,0 +1,120 @@
+"""Four commands import only the rooms, packages and modules of the standard library that are listed here.
+
+Every start pays for a new import, so a review should see it in this list. `docs/inside/performance.md` says what the
+packages cost. Nothing here measures time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import MockApi, Scenario, Turn
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+
+# ralph ends with `os._exit`. The script writes the names of all modules that are loaded by then to a pipe.
+TELL = """
+import os, sys
+loaded, leave = set(sys.modules), os._exit
+
+def tell(code):
+    os.write(int(os.environ["TELL"]), " ".join(set(sys.modules) - loaded).encode())
+    leave(code)
+
+os._exit = tell
+from ralph.__main__ import main
+main()
+"""
+
+# typer imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`), `subprocess`, `platform`, `uuid`, `difflib`,
+# `gettext`, `shutil` and `traceback`, and `pathlib` with `urllib.parse`.
+TYPER = """
+    ast bz2 collections contextlib copy copyreg datetime difflib dis enum errno fcntl fnmatch functools gettext heapq
+    importlib inspect ipaddress itertools keyword linecache locale lzma math ntpath opcode operator pathlib platform re
+    reprlib select selectors shutil signal subprocess textwrap threading token tokenize traceback types typing urllib uuid
+    warnings weakref zlib
+"""
+START = "gc resource"
+MSGSPEC = "decimal numbers"
+# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`, certifi `importlib.resources` with
+# `tempfile`, h11 `dataclasses`.
+HTTPX = """
+    array atexit base64 binascii bisect calendar dataclasses email hashlib http json logging mimetypes quopri random socket
+    ssl string struct tempfile unicodedata
+"""
+LOOP = "array base64 pwd binascii bisect hashlib hmac json queue random secrets shlex socket struct tempfile"
+ROOMS_OF_RUN = (
+    "agent api cli conversation machine output prompt retry run sandbox sessions settings tools values"
+)
+ROOMS_OF_LOOP = "api cli conversation loop machine output prompt retry run sandbox sessions settings values"
+TYPER_PACKAGES = "annotated_doc shellingham typer"
+
+# The command line, ralph's rooms, packages, modules of the standard library.
+COMMANDS = [
+    ("--version", "", "", ""),
+    ("--help", "cli machine values", TYPER_PACKAGES, f"{TYPER} {START}"),
+    (
+        "hi",
+        ROOMS_OF_RUN,
+        f"{TYPER_PACKAGES} anyio certifi h11 httpcore httpx httpx_sse idna msgspec typing_extensions",
+        f"{TYPER} {START} {MSGSPEC} {HTTPX} encodings queue stringprep",
+    ),
+    (
+        "loop hi --until true",
+        ROOMS_OF_LOOP,
+        f"{TYPER_PACKAGES} msgspec typing_extensions",
+        f"{TYPER} {START} {MSGSPEC} {LOOP}",
+    ),
+]
+
+
+@pytest.fixture
+def base_url() -> Iterator[str]:
+    with MockApi(Scenario([Turn("Hello.")])) as server:
+        yield server.base_url
+
+
+@every_row(("command", "rooms", "packages", "modules"), COMMANDS)
+def test_a_command_imports_what_is_listed_here_and_no_more(
+    command: str, rooms: str, packages: str, modules: str, base_url: str, tmp_path: Path
+) -> None:
+    loaded = loaded_by(command, base_url, tmp_path)
+    of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
+    assert of_ralph - {"__main__"} == set(rooms.split())
+    others = {name.partition(".")[0] for name in loaded} - {"ralph"}
+    standard = {name for name in others if name in sys.stdlib_module_names}
+    # msgspec imports typing_extensions only where it is installed, which it need not be from Python 3.13 on.
+    assert (others - standard) | {"typing_extensions"} == set(packages.split()) | {"typing_extensions"}
+    # The standard library imports other modules of its own in each version of Python. The list is for the oldest one.
+    if sys.version_info < (3, 12):
+        assert {name for name in standard if not name.startswith("_")} - set(modules.split()) == set()
+
+
+def loaded_by(command: str, base_url: str, directory: Path) -> set[str]:
+    """The names of the modules that are loaded when the command ends, without those of a bare interpreter."""
+    reading, writing = os.pipe()
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    own = {"HOME": str(directory), "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}
+    ran = subprocess.run(
+        [sys.executable, "-c", TELL, *command.split()],
+        cwd=directory,
+        env=kept | own | {"ANTHROPIC_BASE_URL": base_url, "PYTHONPATH": str(ROOT), "TELL": str(writing)},
+        capture_output=True,
+        pass_fds=[writing],
+        check=False,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        loaded = set(told.read().split())
+    assert ran.returncode == 0, ran.stderr
+    return loaded
