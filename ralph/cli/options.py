@@ -143,6 +143,14 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
     ] = False
+    setting_sources: Annotated[
+        str | None,
+        typer.Option(
+            "--setting-sources",
+            metavar="NAMES",
+            help="Read files made for Claude Code from these places: user, project, local. Empty: from none.",
+        ),
+    ] = None
     permission_mode: Annotated[
         str | None,
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
+from ralph.prompt.memory import ALL_SOURCES
 from ralph.run.session import SessionOptions
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class RunOptions(Struct, frozen=True):
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    setting_sources: frozenset[str] = ALL_SOURCES
+    """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     permission_mode: PermissionMode | None = None
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
