@@ -152,6 +152,18 @@ class RunLine(Struct, frozen=True, kw_only=True):
             "of the run work without asking.",
         ),
     ] = None
+    permission_prompt_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--permission-prompt-tool",
+            metavar="stdio",
+            help="With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
+        ),
+    ] = None
+    permission_prompts: Annotated[
+        Literal["host", "none"],
+        typer.Option("--permission-prompts", help="none: nobody is asked; what would ask is denied at once."),
+    ] = "host"
     verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False
 
     @property

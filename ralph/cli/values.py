@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -182,6 +182,23 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     if problem is not None:
         raise typer.BadParameter(problem, param_hint=option)
     return where
+
+
+def who_permits(
+    tool: str | None, prompts: str, *, takes_messages: bool
+) -> Literal["driver", "nobody"] | None:
+    """Who is asked about tool calls, as in `RunOptions.permissions`.
+
+    `tool` is the value of --permission-prompt-tool. Raises BadParameter for a way to ask that ralph does not have.
+    """
+    option = "--permission-prompt-tool"
+    if tool is not None and tool != "stdio":
+        raise typer.BadParameter(f"ralph asks only the driver: use stdio, not {tool}", param_hint=option)
+    if tool is not None and not takes_messages:
+        raise typer.BadParameter("nobody can be asked without --input-format stream-json", param_hint=option)
+    if prompts == "none":
+        return "nobody"
+    return None if tool is None else "driver"
 
 
 def requested_report(

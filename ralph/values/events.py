@@ -323,6 +323,13 @@ class PermissionModeChanged(Struct, frozen=True):
     mode: str
 
 
+class SessionStateChanged(Struct, frozen=True):
+    """What the run does now, for a driver that asked to be told. It keeps its end of the pipe open until `idle`."""
+
+    state: str
+    """"running", "requires_action" while the driver is asked about a call, or "idle"."""
+
+
 class Notice(Struct, frozen=True):
     """A message for the people who read the output of a run or a loop."""
 
@@ -427,6 +434,7 @@ Event = (
     | ReportAccepted
     | ContextCompacted
     | PermissionModeChanged
+    | SessionStateChanged
     | Notice
     | LoopEvent
     | SessionOpened
