@@ -324,7 +324,7 @@ class PermissionModeChanged(Struct, frozen=True):
 
 
 class SessionStateChanged(Struct, frozen=True):
-    """What the run does now, for a driver that asked to be told. It keeps its end of the pipe open until `idle`."""
+    """The run changed between working, waiting for the driver and waiting for a message. It is for a driver that asked to be told. It keeps its end of the pipe open until `idle`."""
 
     state: str
     """"running", "requires_action" while the driver is asked about a call, or "idle"."""
