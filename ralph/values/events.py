@@ -324,7 +324,9 @@ class PermissionModeChanged(Struct, frozen=True):
 
 
 class SessionStateChanged(Struct, frozen=True):
-    """The run changed between working, waiting for the driver and waiting for a message. It is for a driver that asked to be told. It keeps its end of the pipe open until `idle`."""
+    """The run began to work, to wait for the driver, or to wait for a message. Only a driver that asked for it is
+    told: it keeps its end of the pipe open until `idle`.
+    """
 
     state: str
     """"running", "requires_action" while the driver is asked about a call, or "idle"."""
