@@ -126,10 +126,10 @@ class RunLine(Struct, frozen=True, kw_only=True):
     ] = False
     setting_sources: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--setting-sources",
+            "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
             metavar="NAMES",
-            help="Read files made for Claude Code from these places: user, project, local. Empty: from none.",
         ),
     ] = None
     permission_mode: Annotated[
@@ -141,6 +141,18 @@ class RunLine(Struct, frozen=True, kw_only=True):
             metavar="MODE",
         ),
     ] = None
+    permission_prompt_tool: Annotated[
+        str | None,
+        Option(
+            "--permission-prompt-tool",
+            "With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
+            metavar="stdio",
+        ),
+    ] = None
+    permission_prompts: Annotated[
+        Literal["host", "none"],
+        Option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
+    ] = "host"
     verbose: Annotated[bool, Option("--verbose", "Accepted without effect.")] = False
 
     @property

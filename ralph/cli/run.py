@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ralph.cli.errors import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
@@ -22,6 +22,7 @@ from ralph.cli.values import (
     setting_sources,
     text_or_file,
     uuid_text,
+    who_permits,
     writable_file,
 )
 from ralph.values.outcome import Outcome
@@ -50,15 +51,20 @@ def run(line: RunLine, typed: Typed) -> int:
     takes_messages = line.input_format == "stream-json"
     if takes_messages and line.output_format != "stream-json":
         raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
+    permissions = who_permits(
+        line.permission_prompt_tool, line.permission_prompts, takes_messages=takes_messages
+    )
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
     has_prompt = names_prompt or line.continue_ or takes_messages
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable))
+    return run_command(_run_options(line, writable, permissions=permissions))
 
 
-def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+def _run_options(
+    line: RunLine, writable: tuple[str, ...], *, permissions: Literal["driver", "nobody"] | None
+) -> RunOptions:
     from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
 
     return RunOptions(
@@ -71,6 +77,7 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         settings_descriptor=line.settings_fd,
         setting_sources=setting_sources(line.setting_sources),
         permission_mode=permission_mode(line.permission_mode),
+        permissions=permissions,
         session=session_options(
             continues=line.continue_,
             resume=line.resume,
