@@ -325,10 +325,11 @@ def test_the_first_line_shapes_the_session(drive, serve) -> None:
 
 
 @pytest.mark.parametrize("prompt", [[""], "", None])
-def test_an_empty_system_prompt_keeps_the_one_of_ralph(drive, serve, prompt) -> None:
+def test_an_empty_system_prompt_removes_that_of_ralph_and_none_keeps_it(drive, serve, prompt) -> None:
     server = serve(DONE)
     driver = drive()
     driver.ask("initialize", systemPrompt=prompt)
     driver.say("go")
     assert driver.finish().code == 0
-    assert "ralph" in json.dumps(server.requests[0].json()["system"])
+    system = json.dumps(server.requests[0].json().get("system", ""))
+    assert ("You are" in system) == (prompt is None)

@@ -29,7 +29,7 @@ class _Asked(Struct, frozen=True, rename="camel"):
 
 class DriverSetup(Struct, frozen=True):
     system_prompt: str | None = None
-    """The text that replaces ralph's system prompt. None keeps it."""
+    """The text that replaces ralph's system prompt. None keeps it, "" removes it."""
     append_system_prompt: str | None = None
     json_schema: dict[str, Any] | None = None
     """The JSON Schema of the final report that the driver requires, or None."""
@@ -45,7 +45,7 @@ class DriverSetup(Struct, frozen=True):
         report = None if self.json_schema is None else RequestedReport(self.json_schema)
         return replace(
             options,
-            system_prompt=self.system_prompt or options.system_prompt,
+            system_prompt=options.system_prompt if self.system_prompt is None else self.system_prompt,
             append_system_prompt=self.append_system_prompt or options.append_system_prompt,
             report=report or options.report,
         )
@@ -54,7 +54,8 @@ class DriverSetup(Struct, frozen=True):
 def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
     """Decodes the fields of `initialize`. Raises ValueError for what ralph cannot do.
 
-    TypeScript's SDK sends `systemPrompt` as a list, also `[""]` if there is none.
+    TypeScript's SDK sends `systemPrompt` as a list. It sends `[""]` if the program sets none, as Python's SDK gives
+    `--system-prompt ""`.
     """
     refused = [name for name in _NOT_OFFERED if fields.get(name)]
     if refused:
@@ -66,7 +67,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
     system = asked.system_prompt
     text = "\n\n".join(part for part in system if part) if isinstance(system, tuple) else system
     return DriverSetup(
-        text or None,
+        text,
         asked.append_system_prompt or None,
         None if asked.json_schema is None else _checked_schema(asked.json_schema),
         hook_table(fields.get("hooks")),
