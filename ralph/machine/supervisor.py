@@ -22,15 +22,16 @@ The rules:
    the command's other streams and the ruleset of its sandbox, if it has any, are descriptors; the grace period, umask,
    limits, arguments, environment and the filter of the sandbox are bytes. Descriptors are close-on-exec from the start,
    and the launcher closes them.
-5. The supervisor has one thread, imports nothing of ralph but the launcher and `restriction.py`, and has no credentials
-   in its environment.
+5. The supervisor has one thread, imports nothing of ralph but its neighbours `launcher.py`, `restriction.py` and
+   `tree_usage.py`, and has no credentials in its environment. It imports them at its start, because a command that
+   works on ralph itself may change their files.
 6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there
    is still none, only that call fails, and its output says so.
 7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
    memory and descriptors. A loop's supervisor runs while the agent works, and runs git for the loop afterwards.
    The commands themselves are dumpable.
 8. The supervisor enters the control group before it reads the first request, so every command is in the
-   group.
+   group. Then the kernel limits their processes, and the launcher need not count them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from _socket import AF_UNIX, CMSG_SPACE, MSG_PEEK, SOCK_STREAM, SOL_SOCKET, socket
 
 TYPE_CHECKING = False
@@ -47,11 +49,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ralph.machine import launcher, restriction
+    from ralph.machine import launcher, restriction, tree_usage
 else:  # imported from the script's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
     import launcher
     import restriction
+    import tree_usage
 
     sys.path.pop()
 
@@ -74,7 +77,7 @@ WITHOUT_GROUP = b"-"
 class _Request:
     def __init__(self, payload: bytes, descriptors: list[int]) -> None:
         self.output, self.directory, channel, *others = descriptors
-        grace_s, umask, core_limit, limits, box, streams, words, *rest = payload.split(b"\0")
+        grace_s, umask, core_limit, limits, of_tree, box, streams, words, *rest = payload.split(b"\0")
         self._box = box
         """Empty for a command without a sandbox. Otherwise the most bytes of a file that it may write (0 means no limit),
         whether a ruleset was sent, and the filter in hexadecimal digits, with spaces between them.
@@ -88,6 +91,9 @@ class _Request:
         self.umask = int(umask)
         self.core_limit = int(core_limit)
         self.limits = limits
+        most_tasks, most_memory_bytes = map(int, of_tree.split())
+        self.most_tasks = most_tasks
+        self.most_memory_bytes = most_memory_bytes
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
 
@@ -141,11 +147,12 @@ def main(arguments: list[str]) -> int:
     launcher.expect_the_defaults()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     control = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
-    control.send(IN_GROUP if _joins(group) else WITHOUT_GROUP)
+    is_in_group = _joins(group)
+    control.send(IN_GROUP if is_in_group else WITHOUT_GROUP)
     own_pid = os.getpid()
     pid = _forked(control)
     if pid == 0:
-        _launch(control, own_pid)
+        _launch(control, own_pid, is_in_group=is_in_group)
     if pid is not None:
         _await_end(pid)
     return 0
@@ -255,12 +262,17 @@ def _received(control: socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _launch(control: socket, parent_pid: int) -> NoReturn:
+def _launch(control: socket, parent_pid: int, *, is_in_group: bool) -> NoReturn:
     """Turns this forked child into the launcher. Never returns."""
+    # The kernel may give a new file a time of some milliseconds ago.
+    since_s = time.time() - 0.1
     try:
         os.setsid()
-        while (request := _next_request(control, parent_pid)) is not None and _serve(request, parent_pid):
-            pass
+        while (request := _next_request(control, parent_pid)) is not None:
+            most_tasks = 0 if is_in_group else request.most_tasks
+            limits = tree_usage.Limits(most_tasks, request.most_memory_bytes, since_s)
+            if not _serve(request, parent_pid, limits):
+                break
     finally:
         os._exit(0)
 
@@ -276,18 +288,20 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
     return _receive(control) if os.getppid() == parent_pid else None
 
 
-def _serve(request: _Request, parent_pid: int) -> bool:
+def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> bool:
     """Runs the command. Returns False if this process must not serve another one, because a process of the command is
     left or nobody needs commands any more.
     """
     request.take_streams()
-    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel)
+    counted = limits if limits.most_tasks or limits.most_memory_bytes else None
+    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
     status = _prepared(request) or one.run(request.command, request.environment, request.restrict())
     launcher.let_go_of_streams()
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()
     if not one.is_orphaned():
-        one.say((launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED) + bytes([status]))
+        word = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
+        one.say(one.exceeded + word + bytes([status]))
     request.release()
     return may_serve
 
