@@ -14,6 +14,7 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.hints import come_back_hint, hints_for
 from ralph.agent.mode_gate import ModeGate
+from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
 from ralph.agent.run_end import Ending, Tally
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import ToolTurn
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.agent.ports import Gate, Journal, Toolbox
+    from ralph.agent.prompt_calls import PromptMaker
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
@@ -164,11 +166,11 @@ class Run:
             self._record_target()  # recorded now, because the process may be killed during the wait that follows
         self._sink.emit(event)
 
-    def run(self, prompt: Prompt | None, *opening: Record) -> RunEnded:
+    def run(self, prompt: Prompt | PromptMaker | None, *opening: Record) -> RunEnded:
         """Works until the task ends, and returns the end.
 
-        `prompt` is the new task. If it is None, unfinished work is resumed. `opening` holds the records that begin
-        the run. Raises no exception: errors of the API and of tools, signals and bugs become outcomes.
+        `prompt` is the new task, or makes it. If it is None, unfinished work is resumed. `opening` holds the records
+        that begin the run. Raises no exception: errors of the API and of tools, signals and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -178,6 +180,8 @@ class Run:
             ending = ended_by_error(error)
         except (JournalError, WorkingDirectoryGoneError) as error:
             ending = Ending(Outcome.IO_ERROR, error=str(error))
+        except PromptRefusedError as error:
+            ending = Ending(Outcome.CONFIG, error=str(error))
         except Interrupted as stop:
             ending = ended_by_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be reported
@@ -210,7 +214,11 @@ class Run:
 
     # --- Turns
 
-    def _turns(self, prompt: Prompt | None, opening: Sequence[Record]) -> Ending:
+    def _turns(self, prompt: Prompt | PromptMaker | None, opening: Sequence[Record]) -> Ending:
+        if callable(prompt):
+            # Recorded now, because making the prompt may have effects.
+            self._transcript.write(*opening)
+            prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self)), ()
         self._begin(prompt, (*opening, *self._target_records()))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)

@@ -126,7 +126,7 @@ def permission_mode(text: str | None) -> PermissionMode | None:
 
 def setting_sources(text: str | None) -> frozenset[str]:
     """The places that `--setting-sources` names, separated by commas. All of them if `text` is None."""
-    from ralph.prompt.memory import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
+    from ralph.prompt.judged_file import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
 
     names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
     unknown = sorted(names - ALL_SOURCES)

@@ -118,11 +118,7 @@ class Narration:
     def _one_liners(self, event: ev.Event) -> Iterator[str]:
         match event:
             case ev.RunStarted():
-                yield self.color("dim", f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox})")
-                if event.memory:
-                    yield self.color("dim", f"[ralph] read {', '.join(event.memory.values())}")
-                if event.targets:
-                    yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
+                yield from self._started(event)
             case ev.ToolStarted():
                 yield self.color("blue", f"[tool] {_announced(event.call)}")
             case ev.ToolFinished():
@@ -132,11 +128,30 @@ class Narration:
                 yield self.color("yellow", fired)
             case ev.Heartbeat():
                 yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
+            case ev.PromptCalled() | ev.PromptCallEnded():
+                yield from self._for_prompt(event)
             case ev.Notice():
                 yield self.color("yellow", f"[notice] {one_line(event.text)}")
             case _:
                 yield from self._of_a_turn(event)
                 yield from self._of_a_chain(event)
+
+    def _started(self, event: ev.RunStarted) -> Iterator[str]:
+        lines = [f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox})"]
+        if event.memory:
+            lines.append(f"[ralph] read {', '.join(event.memory.values())}")
+        if event.skills:
+            lines.append(f"[ralph] skills: {', '.join(event.skills)}")
+        if event.targets:
+            lines.append(f"[target] in this order: {', '.join(event.targets)}")
+        yield from (self.color("dim", line) for line in lines)
+
+    def _for_prompt(self, event: ev.PromptCalled | ev.PromptCallEnded) -> Iterator[str]:
+        called = f"[command] {event.command}: {event.tool} {one_line(event.argument)}"
+        if isinstance(event, ev.PromptCalled):
+            yield self.color("blue", called)
+        elif event.is_error:
+            yield self.color("yellow", f"{called} failed")
 
     def _finished(self, event: ev.ToolFinished) -> Iterator[str]:
         was_told, self._was_refusal_told = self._was_refusal_told, False

@@ -72,6 +72,17 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
             "forced_final_reason": "forced_reason",
         },
     ),
+    ev.PromptCalled: ("prompt_call", {"command": "command", "tool": "tool", "argument": "argument"}),
+    ev.PromptCallEnded: (
+        "prompt_result",
+        {
+            "command": "command",
+            "tool": "tool",
+            "argument": "argument",
+            "is_error": "is_error",
+            "took_s": "took_s",
+        },
+    ),
     ev.Notice: ("notice", {"text": "text"}),
 }
 """Events whose objects contain the events' fields unchanged. Each type of event has the subtype of its object, and

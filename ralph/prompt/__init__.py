@@ -1,1 +1,1 @@
-"""The sources of a task's first message: the prompt, piped data, and instruction files."""
+"""The sources of a task's first message: the prompt, piped data, memory files, commands and skills."""

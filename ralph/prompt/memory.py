@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.repository import up_to_repository_root
+from ralph.prompt.judged_file import ALL_SOURCES, Place, open_for_model, why_not_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 MOST_MEMORY_BYTES = 32 * 1024
 MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"
-ALL_SOURCES = frozenset({"user", "project", "local"})
-"""The places that files for models come from: the user's own folder, the repository, and the user's notes in it."""
 # The names in one directory, with the source that each belongs to. The last one counts most.
 _NAMES = (
     ("AGENTS.md", "project"),
@@ -30,7 +29,6 @@ _NAMES = (
     (".claude/CLAUDE.md", "project"),
     ("CLAUDE.local.md", "local"),
 )
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # As deep as Claude Code follows imports.
 _MOST_DEPTH = 5
 # Nobody writes more imports. Each costs the opening of a file.
@@ -61,31 +59,6 @@ class Memory(Struct, frozen=True):
     """Notices about files that were left out or cut."""
 
 
-class _Place(Struct, frozen=True):
-    """The folder inside which a file must lie, with links resolved, and what messages call it."""
-
-    top: str
-    is_users: bool = False
-
-    @property
-    def name(self) -> str:
-        return "the user's own folder" if self.is_users else "the repository"
-
-
-def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
-    """The folder `~/.claude`, which holds the user's own files for models.
-
-    None if there is no home directory. A folder in the working directory may have come with it, and is not the
-    user's.
-    """
-    home = environment.get("HOME", "")
-    if not home.startswith("/"):
-        return None
-    folder = f"{home.rstrip('/')}/.claude"
-    real = os.path.realpath(folder)
-    return None if f"{real}/".startswith(f"{str(cwd).rstrip('/')}/") else folder
-
-
 def read_memory(
     cwd: Path,
     user: str | None,
@@ -98,15 +71,15 @@ def read_memory(
     much, the nearest files are kept, and the others are cut or left out with a notice.
     """
     directories = up_to_repository_root(cwd)
-    reader = _Reader(denied)
-    place = _Place(str(directories[-1]))
+    reader = _Reader()
+    place = Place(str(directories[-1]), denied=denied)
     groups = []
     for directory in directories:
         for name, source in reversed(_NAMES):
             if source in sources:
                 groups.append(reader.read(f"{directory}/{name}", place))
     if user is not None and "user" in sources:
-        groups.append(reader.read(f"{user}/CLAUDE.md", _Place(user, is_users=True)))
+        groups.append(reader.read(f"{user}/CLAUDE.md", Place(user, is_users=True, denied=denied)))
     files = [file for group in reversed(groups) for file in group]
     return Memory(tuple(files), (*reader.notices, *_cut(files)))
 
@@ -139,16 +112,15 @@ def _cut(files: list[MemoryFile]) -> Iterator[str]:
 class _Reader:
     """Reads files until they have 32 KB together. A file is read once, whatever names lead to it."""
 
-    def __init__(self, denied: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self.notices: list[str] = []
-        self._denied = denied
         self._left = MOST_MEMORY_BYTES
         self._imports = 0
         self._known: set[tuple[int, int] | str] = set()
 
-    def read(self, path: str, place: _Place) -> list[MemoryFile]:
+    def read(self, path: str, place: Place) -> list[MemoryFile]:
         """The file and those that it imports. An empty list if there is no such file, or if it is left out."""
-        descriptor = _opened(path)
+        descriptor = open_for_model(path)
         if descriptor is None:
             return []
         try:
@@ -156,11 +128,11 @@ class _Reader:
         finally:
             os.close(descriptor)
 
-    def _read(self, descriptor: int, file: MemoryFile, place: _Place, depth: int) -> list[MemoryFile]:
+    def _read(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
             return []
-        why = _why_not(descriptor, file, place, self._denied)
+        why = why_not_for_model(descriptor, file.path, place, is_named_by_ralph=file.imported_by is None)
         if why is not None:
             self.notices.append(f"{file.path} is left out: {why}")
             return []
@@ -170,7 +142,7 @@ class _Reader:
         self._known.add(identity)
         return self._taken(descriptor, file, place, depth)
 
-    def _taken(self, descriptor: int, file: MemoryFile, place: _Place, depth: int) -> list[MemoryFile]:
+    def _taken(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         try:
             data = os.read(descriptor, self._left + 1)
         except OSError:
@@ -187,14 +159,14 @@ class _Reader:
         taken = MemoryFile(file.path, text, file.imported_by, file.is_users, was_cut)
         return [taken, *self._imported(taken, place, depth)]
 
-    def _imported(self, file: MemoryFile, place: _Place, depth: int) -> Iterator[MemoryFile]:
+    def _imported(self, file: MemoryFile, place: Place, depth: int) -> Iterator[MemoryFile]:
         if "@" not in file.text:
             return
         from ralph.prompt.imports import imported_paths, is_meant_as_path  # noqa: PLC0415 - few files import others
 
         for name in imported_paths(file.text):
             path = _resolved(name, file.path)
-            descriptor = _opened(path)
+            descriptor = open_for_model(path)
             if descriptor is None:
                 if is_meant_as_path(name):
                     self.notices.append(f"{file.path} imports {name}, which cannot be opened")
@@ -216,32 +188,7 @@ class _Reader:
         return False
 
 
-def _opened(path: str) -> int | None:
-    """A descriptor of the file, or None if it cannot be opened. A FIFO of that name does not block."""
-    try:
-        return os.open(path, _FLAGS)
-    except (OSError, ValueError):  # ValueError: a NUL in the name
-        return None
-
-
 def _resolved(name: str, importer: str) -> str:
     if name.startswith("~/"):
         return os.path.expanduser(name)  # noqa: PTH111 - strings throughout
     return os.path.normpath(os.path.join(os.path.dirname(importer), name))  # noqa: PTH118, PTH120 - strings throughout
-
-
-def _why_not(descriptor: int, file: MemoryFile, place: _Place, denied: Sequence[str]) -> str | None:
-    """The reason why a file that was opened must not be read, or None.
-
-    A file that ralph names itself, and that was reached without a link, needs no further look.
-    """
-    from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
-
-    real = opened_path(descriptor, file.path)
-    if file.imported_by is None and real == file.path:
-        return None
-    from ralph.prompt.named_file import why_not_inside  # noqa: PLC0415 - links and imports are rare
-
-    # The user may link the file that ralph names to a place of their own.
-    top = None if place.is_users and file.imported_by is None else place.top
-    return why_not_inside(descriptor, file.path, top, place.name, denied)

@@ -50,6 +50,8 @@ class PromptFound(Struct, frozen=True):
     """Notices for the user about the sources of the prompt."""
     silent: SilentPipe | None = None
     """Standard input, if it sent no byte in time. Otherwise None."""
+    typed: str | None = None
+    """The part of `text` that is an argument of the command line. None if no part is."""
 
 
 class _Piped(Struct, frozen=True):
@@ -81,17 +83,16 @@ def read_prompt(
         return PromptFound(piped.text if piped.text.strip() else None, piped.notices, piped.silent)
     if "-" in (argument, file):
         argument, file = None, None
+    typed = argument = None if argument is None else _decoded(argument, "the prompt")
     if file is not None:
         argument = _read_file(file, directories, wait)
-    elif argument is not None:
-        argument = _decoded(argument, "the prompt")
     if argument is None:
         return PromptFound(_required_stdin(wait, stdin_fd))
     if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
     piped = _piped_data(wait, stdin_fd)
     text = f"{argument.rstrip()}\n\n{piped.text}" if piped.text.strip() else argument
-    return PromptFound(text, piped.notices, piped.silent)
+    return PromptFound(text, piped.notices, piped.silent, typed)
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:

@@ -35,6 +35,8 @@ class PromptParts(Struct, frozen=True):
     sandbox: str = ""
     """The sentence about the sandbox of commands. Empty if there is nothing to say."""
     memory: tuple[MemoryFile, ...] = ()
+    skills: str = ""
+    """The section about skills. Empty if there are none."""
 
 
 def system_prompt(parts: PromptParts) -> str:
@@ -44,6 +46,7 @@ def system_prompt(parts: PromptParts) -> str:
     for file in parts.memory:
         note = f"\n[cut after {MOST_SHOWN}]" if file.was_cut else ""
         sections.append(f"{file.heading}\n\n{file.text.strip()}{note}")
+    sections.append(parts.skills)
     if parts.appendix is not None:
         sections.append(parts.appendix)
     return "\n\n".join(section for section in sections if section.strip())

@@ -17,6 +17,7 @@ from ralph.output.standard_streams import complain
 from ralph.prompt.prompt_input import InputWait, PromptFound, read_prompt
 from ralph.run.context import make_context
 from ralph.run.process import RunProcess
+from ralph.run.wiring import refuse_unknown_command
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug
 from ralph.values.events import Notice, RunEnded
@@ -125,6 +126,8 @@ def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
 
 
 def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunEnded:
+    if found.typed is not None and found.typed.startswith("/"):
+        refuse_unknown_command(around, process.context.options, found.typed)
     prepared = process.open(around, has_prompt=bool(found.text))
     first_prompt = prepared.first_prompt(found.text)
     prepared.announce((*around.settings.warnings, *found.notices))
@@ -133,7 +136,7 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
         if found.silent.unread_bytes():
             prepared.session.forget()
             return process.ended_early(Outcome.USAGE, found.silent.refusal)
-    return prepared.work(first_prompt)
+    return prepared.work(first_prompt, typed=found.typed)
 
 
 def _late_notices(found: PromptFound) -> tuple[str, ...]:

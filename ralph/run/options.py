@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
-from ralph.prompt.memory import ALL_SOURCES
+from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.run.session import SessionOptions
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class RunOptions(Struct, frozen=True):
     append_system_prompt: str | None = None
     setting_sources: frozenset[str] = ALL_SOURCES
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
+    takes_commands: bool = True
+    """False if a prompt that begins with `/name` is text, and no skills are listed."""
     permission_mode: PermissionMode | None = None
     permissions: Literal["driver", "nobody"] | None = None
     """Who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are

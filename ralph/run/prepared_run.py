@@ -17,7 +17,8 @@ from ralph.agent.task import Run
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
-from ralph.prompt.memory import read_memory, shown_paths, user_folder
+from ralph.prompt.judged_file import user_folder
+from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
@@ -25,10 +26,12 @@ from ralph.run.wiring import (
     build_report_form,
     build_roster,
     build_toolbox,
+    find_library,
     plan_sandbox,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
+    text_of_prompt,
 )
 from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.settings.claude_files import rules_not_honoured
@@ -36,11 +39,13 @@ from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ralph.agent.ports import Gate
+    from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
+    from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
+    from ralph.values.tool_calls import ToolDefinition
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
@@ -97,6 +103,9 @@ class PreparedRun:
         self._memory: dict[str, str] = {}
         """The files whose instructions are in the system prompt, as in RunStarted. A resumed session keeps its system
         prompt, and reads none."""
+        self._skills: tuple[str, ...] = ()
+        """The names of the skills in the system prompt."""
+        self._library = find_library(around, options, self._plan)
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -143,14 +152,28 @@ class PreparedRun:
         around, options, old = self._around, self._options, self.session.old
         user = user_folder(around.environment, around.cwd)
         memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        skills = self._list_skills(tools)
         if old is None or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
+            self._skills = () if skills is None else skills.names
         roster, notices = build_roster(
-            around, tools, options, old, about_sandbox=self._about_sandbox, memory=memory
+            *(around, tools, options, old),
+            about_sandbox=self._about_sandbox,
+            memory=memory,
+            skills="" if skills is None else skills.text,
         )
         # The settings may name another model than the old session.
         refuse_uncountable_budget(roster.targets, around.settings)
-        return roster, notices
+        return roster, (*notices, *(() if skills is None else skills.notices))
+
+    def _list_skills(self, tools: Sequence[ToolDefinition]) -> SkillList | None:
+        """The skills that the system prompt lists. None if there are none, or if the model cannot read their files."""
+        files = self._library.skills
+        if not files or not any(tool.name == "Read" for tool in tools):
+            return None
+        from ralph.prompt.skills import list_skills  # noqa: PLC0415 - few projects have skills
+
+        return list_skills(files)
 
     def _make_run(self) -> Run:
         around = self._around
@@ -186,6 +209,8 @@ class PreparedRun:
                 sandbox=self._plan.level.name,
                 protections=self._plan.protections,
                 memory=self._memory,
+                commands=self._library.names,
+                skills=self._skills,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -245,8 +270,12 @@ class PreparedRun:
             },
         )
 
-    def work(self, prompt: Prompt | None) -> RunEnded:
-        """Works on one task until it ends, and returns the event that says how it ended."""
+    def work(self, prompt: Prompt | None, typed: str | None = None) -> RunEnded:
+        """Works on one task until it ends, and returns the event that says how it ended.
+
+        The prompt may call a command. Only its part `typed` can be the call then; the rest stands below. None means
+        that all of it can.
+        """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
         shape, name = self.roster.first_shape, self.roster.first.name
@@ -258,10 +287,13 @@ class PreparedRun:
             writable=self._writable,
             again=self._options.needed_again,
         )
-        task = self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
+        self._controls.narrowed = None
+        task = self._of_command(prompt, typed) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
+        if ended.outcome is Outcome.CONFIG and not self._run.has_messages:
+            self.session.forget()  # a command was refused, and nothing was done
         is_retelling = prompt is None and self.session.old is not None and self.session.old.awaits_delivery
         self._total = self._total.plus(replace(ended, num_turns=0) if is_retelling else ended)
         ended = replace(
@@ -271,6 +303,31 @@ class PreparedRun:
             protections=self._plan.protections,
         )
         return self.with_resume_command(ended)
+
+    def _task(self, prompt: Prompt | None) -> Prompt | None:
+        return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
+
+    def _of_command(self, prompt: Prompt | None, typed: str | None) -> PromptMaker | None:
+        """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
+
+        An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
+        """
+        whole = text_of_prompt(prompt)
+        own = whole if typed is None else typed.rstrip()
+        call = self._library.called(own)
+        if call is None:
+            return None
+        from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
+
+        command = CommandPrompt(
+            call,
+            whole.removeprefix(own),
+            cwd=self._around.cwd,
+            session_id=self.session.id,
+            controls=self._controls,
+            events=self._around.events,
+        )
+        return lambda calls: self._task(command.make(calls)) or ""
 
     def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
         """The prompt, with a note at its end if the system prompt, which a resumed session keeps, says something else

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import repository_top
 from ralph.output.shown_object import redacted
+from ralph.prompt.commands import Library, find_commands
+from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory
 from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
@@ -25,6 +27,7 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.outcome import UsageError
 from ralph.values.permission_mode import is_permitted
 from ralph.values.tool_calls import FINAL_REPORT
 
@@ -148,6 +151,22 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         raise SettingsError(str(error)) from error
 
 
+def find_library(around: Surroundings, options: RunOptions, plan: BoxPlan | None = None) -> Library:
+    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files."""
+    if not options.takes_commands:
+        return Library()
+    user = user_folder(around.environment, around.cwd)
+    denied = () if plan is None else plan.read_deny
+    return find_commands(around.cwd, user, options.setting_sources, denied)
+
+
+def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: str) -> None:
+    """Raises UsageError if the prompt, an argument of the command line, calls a command that does not exist."""
+    why = find_library(around, options).why_unknown(prompt) if options.takes_commands else None
+    if why is not None:
+        raise UsageError(why)
+
+
 def build_clients(around: Surroundings) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
     # Imported late, because they take most of the start-up time and are needed only now.
@@ -181,6 +200,14 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
     return [redacted(block, redactor.redact) for block in prompt]
+
+
+def text_of_prompt(prompt: Prompt | None) -> str:
+    """The text of a prompt that is a text, or a single block of text as a driver sends it. Otherwise empty."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt or ""
+    is_text = len(prompt) == 1 and prompt[0].get("type") == "text"
+    return str(prompt[0].get("text", "")) if is_text else ""
 
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
@@ -220,16 +247,17 @@ def build_roster(
     *,
     about_sandbox: str = "",
     memory: Memory | None = None,
+    skills: str = "",
 ) -> tuple[Roster, tuple[str, ...]]:
     """The targets of the run, and notices about its memory and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
     `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
-    prompt of a new session; None means that there are none.
+    prompt of a new session; None means that there are none. `skills` is its section about skills.
     """
     settings, keeps = around.settings, old is not None and not options.shapes_requests
     memory = memory or Memory()
-    prompt = _system_prompt(around, options, about_sandbox, memory)
+    prompt = _system_prompt(around, options, about_sandbox, memory, skills=skills)
     targets = settings.targets
     is_implicit = settings.origins.get("targets", "default") == "default"
     if old is not None and keeps and is_implicit:
@@ -247,13 +275,16 @@ def build_roster(
     return roster, (*memory.notices, *roster_notices(roster, targets, old))
 
 
-def _system_prompt(around: Surroundings, options: RunOptions, about_sandbox: str, memory: Memory) -> str:
+def _system_prompt(
+    around: Surroundings, options: RunOptions, about_sandbox: str, memory: Memory, *, skills: str
+) -> str:
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
         memory=memory.files,
+        skills=skills,
         sandbox=about_sandbox,
     )
     return system_prompt(parts)

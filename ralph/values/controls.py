@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.values.permission_mode import PermissionMode, mode_notice, must_ask, permission_mode, why_refused
 
 if TYPE_CHECKING:
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
 class ModeFixedError(ValueError):
     """A driver asked for another mode than `plan`, in which the run was started."""
+
+
+class NarrowedTools(Struct, frozen=True):
+    """The tools that a command's file leaves for its task. It takes tools away, and gives none."""
+
+    command: str
+    names: frozenset[str]
 
 
 class RunControls:
@@ -42,6 +51,8 @@ class RunControls:
         denied. None means that they are permitted."""
         self._allowed = allowed
         """The tools that the user allowed by name."""
+        self.narrowed: NarrowedTools | None = None
+        """The tools that the command of the current task leaves. None if it leaves all."""
 
     @property
     def mode_notice(self) -> str | None:
@@ -62,15 +73,18 @@ class RunControls:
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool, written for the model. None if the call may run."""
-        refused = why_refused(self.permission_mode, tool)
-        if refused is not None or self._permissions != "nobody":
-            return refused
-        if not must_ask(self.permission_mode, tool, self._allowed):
-            return None
-        return (
-            f"This call was not run: in permission mode {self.permission_mode} it needs a permission, and nobody is "
-            "asked here (--permission-prompts none)."
-        )
+        why = why_refused(self.permission_mode, tool)
+        if why is not None:
+            return why
+        if self.narrowed is not None and tool not in self.narrowed.names:
+            names = ", ".join(sorted(self.narrowed.names)) or "no tool"
+            return f"This call was not run: the command {self.narrowed.command} allows {names} alone."
+        if self._permissions == "nobody" and must_ask(self.permission_mode, tool, self._allowed):
+            return (
+                f"This call was not run: in permission mode {self.permission_mode} it needs a permission, and nobody "
+                "is asked here (--permission-prompts none)."
+            )
+        return None
 
     def take_requested_model(self) -> str | None:
         """Returns the model that the driver requested, and clears the request."""

@@ -48,6 +48,10 @@ class RunStarted(Struct, frozen=True):
     """For each protection of the sandbox, by name, whether it is in force."""
     memory: Mapping[str, str] = field(default_factory=dict)
     """The files whose instructions are in the system prompt. It maps each absolute path to a short form for people."""
+    commands: tuple[str, ...] = ()
+    """The names of the commands that a prompt can call. Skills are among them."""
+    skills: tuple[str, ...] = ()
+    """The names of the skills that the system prompt lists."""
 
 
 class StreamReceived(Struct, frozen=True):
@@ -347,6 +351,26 @@ class LoopEvent(Struct, frozen=True):
     """An event of a loop itself, and not of one of its runs. `loop/events.py` has the kinds."""
 
 
+class PromptCalled(Struct, frozen=True):
+    """A tool call for which the prompt's command asks, and not the model, is about to run."""
+
+    command: str
+    """The command as it is called, such as `/fix`."""
+    tool: str
+    argument: str
+    """The call's telling argument: the command line of Bash, or the path of a file."""
+
+
+class PromptCallEnded(Struct, frozen=True):
+    """A tool call for which the prompt's command asked has ended. Its output is part of the prompt."""
+
+    command: str
+    tool: str
+    argument: str
+    is_error: bool
+    took_s: float
+
+
 class SessionOpened(Struct, frozen=True):
     """The session is open. All later events belong to it."""
 
@@ -439,6 +463,8 @@ Event = (
     | ContextCompacted
     | PermissionModeChanged
     | SessionStateChanged
+    | PromptCalled
+    | PromptCallEnded
     | Notice
     | LoopEvent
     | SessionOpened

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths, user_folder
+from ralph.prompt.judged_file import user_folder
+from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_where_nothing_can_come_nobody_waits_and_nothing_is_said(opened) -> None
     opened(ours, its, nothing, ended)
     os.write(ours, b"typed\n")
     for fd in (CLOSED, its, nothing, ended):
-        assert found(fd, first_byte_s=0) == PromptFound("review")
+        assert found(fd, first_byte_s=0) == PromptFound("review", typed="review")
 
 
 @pytest.mark.parametrize("kind", ["closed", "terminal"])

@@ -1,0 +1,148 @@
+"""Finds commands and skills: Markdown files in `.claude/commands` and `.claude/skills` that hold a prompt or a method.
+
+Those of the user count before those of the repository, and skills before commands. A file is read when it is called,
+or, for a skill, when its description is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.repository import up_to_repository_root
+from ralph.prompt.judged_file import ALL_SOURCES, Place, read_for_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ralph.prompt.frontmatter import Field
+
+MOST_COMMAND_BYTES = 256 * 1024
+# Bounds for a folder that somebody filled on purpose.
+_MOST_DEPTH = 5
+_MOST_FILES = 1000
+_NAME = re.compile(r"\w[\w.-]*$")
+_CALLED = re.compile(r"/(\S+)(?:\s+|$)")
+_NAMES_COMMAND = re.compile(r"[a-z][\w:-]*$")
+
+
+class CommandFile(Struct, frozen=True):
+    """A file that can be called as `/name`."""
+
+    name: str
+    path: str
+    place: Place
+    is_skill: bool = False
+
+
+class Command(Struct, frozen=True):
+    """The content of a command's file."""
+
+    file: CommandFile
+    fields: dict[str, Field]
+    body: str
+
+
+class CommandCall(Struct, frozen=True):
+    """A prompt that calls a command."""
+
+    file: CommandFile
+    arguments: str
+
+
+class Library(Struct, frozen=True):
+    """All commands and skills of a run, by name."""
+
+    files: dict[str, CommandFile] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.files))
+
+    @property
+    def skills(self) -> tuple[CommandFile, ...]:
+        return tuple(self.files[name] for name in self.names if self.files[name].is_skill)
+
+    def called(self, prompt: str) -> CommandCall | None:
+        """The call with which the prompt begins, or None."""
+        begins = _CALLED.match(prompt)
+        file = None if begins is None else self.files.get(begins[1])
+        return None if file is None or begins is None else CommandCall(file, prompt[begins.end() :].strip())
+
+    def why_unknown(self, prompt: str) -> str | None:
+        """The reason for refusing a prompt that begins like a call of a command that does not exist, or None."""
+        begins = _CALLED.match(prompt)
+        if begins is None or not _NAMES_COMMAND.match(begins[1]) or begins[1] in self.files:
+            return None
+        known = ", ".join(f"/{name}" for name in self.names)
+        there = f"commands: {known}" if known else "there is none in .claude/commands or ~/.claude/commands"
+        return (
+            f"no command is called /{begins[1]} ({there}); text that begins so can come from a pipe or a file, "
+            "or with --disable-slash-commands"
+        )
+
+
+def find_commands(
+    cwd: Path, user: str | None, sources: frozenset[str] = ALL_SOURCES, denied: Sequence[str] = ()
+) -> Library:
+    """The commands and skills for the working directory `cwd`, and those in the user's folder `user`."""
+    places: list[tuple[str, Place]] = []
+    if user is not None and "user" in sources:
+        places.append((user, Place(user, is_users=True, denied=denied)))
+    if "project" in sources:
+        directories = up_to_repository_root(cwd)
+        place = Place(str(directories[-1]), denied=denied)
+        places += [(f"{directory}/.claude", place) for directory in directories]
+    files: dict[str, CommandFile] = {}
+    for folder, place in places:
+        for file in (*_skills_in(folder, place), *_commands_in(folder, place)):
+            files.setdefault(file.name, file)
+    return Library(files)
+
+
+def read_command(file: CommandFile) -> Command:
+    """The content of the file. Raises ValueError, which says why it cannot be used."""
+    from ralph.prompt.frontmatter import split_frontmatter  # noqa: PLC0415 - most runs call no command
+
+    fields, body = split_frontmatter(read_for_model(file.path, file.place, MOST_COMMAND_BYTES))
+    return Command(file, fields, body.strip())
+
+
+def _skills_in(folder: str, place: Place) -> Iterator[CommandFile]:
+    for name in _entries(f"{folder}/skills", place):
+        path = f"{folder}/skills/{name}/SKILL.md"
+        if os.path.isfile(path):  # noqa: PTH113 - strings throughout
+            yield CommandFile(name, path, place, is_skill=True)
+
+
+def _commands_in(folder: str, place: Place) -> Iterator[CommandFile]:
+    pending = [(f"{folder}/commands", "", 0)]
+    count = 0
+    while pending and count < _MOST_FILES:
+        directory, prefix, depth = pending.pop()
+        for name in _entries(directory, place):
+            count += 1
+            path = f"{directory}/{name}"
+            if name.endswith(".md"):
+                yield CommandFile(prefix + name.removesuffix(".md"), path, place)
+            elif depth < _MOST_DEPTH and os.path.isdir(path):  # noqa: PTH112 - strings throughout
+                pending.append((path, f"{prefix}{name}:", depth + 1))
+
+
+def _entries(directory: str, place: Place) -> list[str]:
+    """The names in a directory that may be parts of a command's name.
+
+    A directory of a repository that a link leads to from elsewhere has none.
+    """
+    try:
+        names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout
+    except OSError:
+        return []
+    real, top = os.path.realpath(directory), os.path.realpath(place.top)
+    if not place.is_users and not f"{real}/".startswith(f"{top.rstrip('/')}/"):
+        return []
+    return [name for name in names if _NAME.match(name)]

@@ -1,0 +1,109 @@
+"""Fills the places in a command's text: its arguments, the output of shell lines, and the files that it names.
+
+A place is looked for in the text of the file alone, so that an argument cannot add a shell line. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.prompt.frontmatter import as_names
+from ralph.prompt.imports import imported_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.prompt.commands import Command
+
+# A block of shell lines, and one line: !`...` at the beginning of a word.
+_SHELL = re.compile(
+    r"^```!\s*\n(?P<block>.*?)\n?```|(?:^|(?<=\s))!`(?P<line>[^`\n]+)`", re.MULTILINE | re.DOTALL
+)
+_PLACE = re.compile(
+    r"\$ARGUMENTS\[(?P<index>\d+)\]|\$\{?(?P<all>ARGUMENTS)\b\}?|\$(?P<number>\d+)"
+    r"|\$\{(?P<fact>CLAUDE_\w+)\}|\$(?P<name>[A-Za-z][\w-]*)"
+)
+_COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
+
+
+class ShellLine(Struct, frozen=True):
+    """A shell command whose output takes its place in the prompt."""
+
+    command: str
+
+
+class Expansion(Struct, frozen=True):
+    """A command's text with its arguments, in parts."""
+
+    parts: tuple[str | ShellLine, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the files that the text names. What a shell line prints is not searched for them."""
+        text = "".join(part if isinstance(part, str) else " " for part in self.parts)
+        return tuple(imported_paths(text))
+
+
+def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:
+    """The command's text for these arguments. `facts` are values such as `CLAUDE_SESSION_ID`, by name.
+
+    A numbered place without an argument stays as it is, as in Claude Code. If the text has no place for arguments,
+    they follow at its end.
+    """
+    filling = _Filling(command, arguments, facts)
+    parts: list[str | ShellLine] = []
+    end = 0
+    for found in _SHELL.finditer(command.body):
+        parts.append(filling.filled(command.body[end : found.start()]))
+        shell = found["block"] if found["block"] is not None else found["line"]
+        parts.append(ShellLine(filling.filled(shell).strip()))
+        end = found.end()
+    parts.append(filling.filled(command.body[end:]))
+    if arguments and not filling.has_place:
+        parts.append(f"\n\nARGUMENTS: {arguments}")
+    return Expansion(tuple(part for part in parts if part))
+
+
+class _Filling:
+    def __init__(self, command: Command, arguments: str, facts: Mapping[str, str]) -> None:
+        self._arguments = arguments
+        self._words = _words(arguments)
+        self._facts = facts
+        self._names = as_names(command.fields.get("arguments", ()))
+        # Claude Code counted the places $1, $2 from 1 and now counts them from 0. A text that has $0 means the latter.
+        self._first = 0 if _COUNTS_FROM_0.search(command.body) else 1
+        self.has_place = False
+
+    def filled(self, text: str) -> str:
+        return _PLACE.sub(self._value, text)
+
+    def _value(self, found: re.Match[str]) -> str:
+        if found["fact"] is not None:
+            return self._facts.get(found["fact"], found[0])
+        if found["all"] is not None:
+            value: str | None = self._arguments
+        elif found["name"] is not None:
+            if found["name"] not in self._names:
+                return found[0]
+            value = self._word(self._names.index(found["name"])) or ""
+        elif found["index"] is not None:
+            value = self._word(int(found["index"]))
+        else:
+            value = self._word(int(found["number"]) - self._first)
+        self.has_place = True
+        return found[0] if value is None else value
+
+    def _word(self, index: int) -> str | None:
+        return self._words[index] if 0 <= index < len(self._words) else None
+
+
+def _words(arguments: str) -> Sequence[str]:
+    """The arguments as a shell splits them. A text with an open quote, such as `don't`, is split at white space."""
+    try:
+        return shlex.split(arguments)
+    except ValueError:
+        return arguments.split()

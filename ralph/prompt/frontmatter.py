@@ -1,0 +1,93 @@
+"""Reads the fields at the head of a Markdown file, between two lines of `---`, as people write them for Claude Code.
+
+It understands the part of YAML that such heads use: scalars, lists, block scalars and nested blocks. A line that it
+does not understand is an error, because a guard could be hidden in it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Field = str | tuple[str, ...]
+
+_FENCE = "---"
+_KEY = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?$")
+_ITEM = re.compile(r"[ \t]*-[ \t]+(.*)$")
+# The parts of a list in brackets: quoted texts, and words that may have a pattern in parentheses.
+_PART = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+")
+
+
+def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
+    """The fields at the head of the text, and the text below. A text without a head has no fields.
+
+    The value of a key with a nested block is the block's text. Raises ValueError, which names the line that is not
+    understood.
+    """
+    lines = text.split("\n")
+    ends = [index for index, line in enumerate(lines) if index and line.rstrip() == _FENCE]
+    if lines[0].rstrip() != _FENCE or not ends:
+        return {}, text
+    return _fields(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :])
+
+
+def _fields(lines: Sequence[str]) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        index += 1
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key = _KEY.match(line)
+        if key is None or key[1] in fields:
+            raise ValueError(f"line {index + 1} of its head is not understood")
+        start = index
+        while index < len(lines) and not _begins_field(lines[index]):
+            index += 1
+        fields[key[1]] = _value((key[2] or "").strip(), lines[start:index])
+    return fields
+
+
+def _begins_field(line: str) -> bool:
+    return bool(line.strip()) and not line[0].isspace() and _ITEM.match(line) is None
+
+
+def _value(written: str, below: Sequence[str]) -> Field:
+    """The value of a field: what is written behind its key, and the lines below that belong to it."""
+    if written[:1] in {"|", ">"}:
+        return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
+    items = [_ITEM.match(line) for line in below if line.strip()]
+    if not written and items and all(items):
+        return tuple(_scalar(item[1].strip()) for item in items if item is not None)
+    if written.startswith("[") and written.endswith("]"):
+        return tuple(_scalar(part.strip()) for part in _PART.findall(written[1:-1]) if part.strip())
+    if not written:
+        return "\n".join(below).strip()
+    return " ".join([_scalar(written), *(line.strip() for line in below)]).strip()
+
+
+def _scalar(written: str) -> str:
+    if written[:1] == written[-1:] == "'" and len(written) > 1:
+        return written[1:-1].replace("''", "'")
+    if written[:1] == written[-1:] == '"' and len(written) > 1:
+        try:
+            return str(json.loads(written))
+        except ValueError:
+            return written[1:-1]
+    return written.partition(" #")[0].rstrip()
+
+
+def as_names(field: Field) -> tuple[str, ...]:
+    """The names in a field: a list, or a text in which commas or white space separate them."""
+    words = (field,) if isinstance(field, str) else field
+    return tuple(name for word in words for name in re.findall(r"[^\s,(]+(?:\([^)]*\))?", word))
+
+
+def as_text(field: Field) -> str:
+    """The field in one line."""
+    return " ".join((field if isinstance(field, str) else ", ".join(field)).split())

@@ -1,0 +1,67 @@
+"""Lists the skills of a run for the model: their names, what they are for, and the files to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.prompt.commands import read_command
+from ralph.prompt.frontmatter import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.prompt.commands import Command, CommandFile
+
+MOST_LIST_BYTES = 8 * 1024
+"""Each request carries the list."""
+_LONGEST_DESCRIPTION = 500
+_INTRODUCTION = """\
+# Skills
+
+Each of these files says how to do a kind of task. If one fits your task, Read it first and do as it says. Paths in it \
+begin at its own directory.
+"""
+
+
+class SkillList(Struct, frozen=True):
+    text: str = ""
+    """The section of the system prompt. Empty if there is nothing to list."""
+    names: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    """Notices about skills that were left out."""
+
+
+def list_skills(files: Sequence[CommandFile]) -> SkillList:
+    """The list of these skills, in their order, of 8 KB at most. A skill that ralph cannot honour is left out."""
+    lines, names, notices = [_INTRODUCTION], [], []
+    left = MOST_LIST_BYTES - len(_INTRODUCTION)
+    for file in files:
+        try:
+            line = _line(file, read_command(file))
+        except ValueError as error:
+            notices.append(f"{file.path} is left out: {error}")
+            continue
+        if line is None:
+            continue
+        left -= len(line.encode("utf-8", "replace")) + 1
+        if left < 0:
+            notices.append(f"{file.path} is left out: the list of skills would exceed 8 KB")
+            continue
+        lines.append(line)
+        names.append(file.name)
+    return SkillList("\n".join(lines) if names else "", tuple(names), tuple(notices))
+
+
+def _line(file: CommandFile, skill: Command) -> str | None:
+    """The line about a skill, or None if its author keeps it from models. Raises ValueError if it has hooks."""
+    if as_text(skill.fields.get("disable-model-invocation", "")).lower() == "true":
+        return None
+    if skill.fields.get("hooks"):
+        raise ValueError("it has hooks, which ralph cannot honour")
+    said = [as_text(skill.fields.get(key, "")) for key in ("description", "when_to_use")]
+    about = " ".join(filter(None, said)) or skill.body.partition("\n")[0].lstrip("# ")
+    if len(about) > _LONGEST_DESCRIPTION:
+        about = f"{about[:_LONGEST_DESCRIPTION]}..."
+    return f"- {file.name} ({file.path}): {about}"

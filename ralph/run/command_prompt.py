@@ -1,0 +1,167 @@
+"""Makes a task's prompt from the file of the command that the user's prompt calls.
+
+Shell lines and files of the command are tool calls, to which all rules of the run apply. If the file has a guard that
+ralph cannot honour, nothing runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ralph.agent.prompt_calls import PromptRefusedError
+from ralph.prompt.commands import read_command
+from ralph.prompt.expansion import ShellLine, expand
+from ralph.prompt.frontmatter import as_names, as_text
+from ralph.prompt.imports import is_meant_as_path
+from ralph.prompt.judged_file import path_of_file
+from ralph.values.controls import NarrowedTools
+from ralph.values.events import Notice
+from ralph.values.tool_calls import ToolCall
+from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.agent.prompt_calls import PromptCalls
+    from ralph.prompt.commands import Command, CommandCall
+    from ralph.prompt.expansion import Expansion
+    from ralph.values.controls import RunControls
+    from ralph.values.ports import Events
+    from ralph.values.tool_calls import Block, ToolOutput
+
+# Each costs a call and a part of the prompt. Nobody names more.
+_MOST_FILES = 20
+# Fields that change how a command runs, and that ralph does not honour. None of them is a guard.
+_NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
+
+
+class CommandPrompt:
+    """Makes the prompt of one task. It is called when the task has begun."""
+
+    def __init__(
+        self,
+        call: CommandCall,
+        below: str,
+        *,
+        cwd: Path,
+        session_id: str,
+        controls: RunControls,
+        events: Events,
+    ) -> None:
+        """`below` is the text below the call, such as piped data. It is no argument of the command."""
+        self._call = call
+        self._below = below
+        self._cwd = cwd
+        self._session_id = session_id
+        self._controls = controls
+        self._events = events
+        self._name = f"/{call.file.name}"
+
+    def make(self, calls: PromptCalls) -> str | list[Block]:
+        """The prompt. Raises PromptRefusedError if the command cannot be carried out as its file asks."""
+        command = self._read()
+        self._controls.narrowed = self._narrowed(command)
+        self._announce(command)
+        facts = {
+            "CLAUDE_SKILL_DIR": str(Path(command.file.path).parent),
+            "CLAUDE_SESSION_ID": self._session_id,
+        }
+        expansion = expand(command, self._call.arguments, facts)
+        parts = [
+            self._judged(part, calls) for part in expansion.parts
+        ]  # all of them, before the first one runs
+        shown = [part if isinstance(part, str) else self._output(part, calls) for part in parts]
+        if command.file.is_skill:
+            shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
+        texts, images = self._read_files(expansion, calls)
+        text = "\n\n".join(filter(None, ("".join(shown).strip(), self._below.strip(), *texts)))
+        if not text:
+            raise PromptRefusedError(f"{self._name} has no text: {command.file.path}")
+        return [{"type": "text", "text": text}, *images] if images else text
+
+    def _read(self) -> Command:
+        try:
+            command = read_command(self._call.file)
+        except ValueError as error:
+            raise PromptRefusedError(f"{self._name} is not run: {self._call.file.path}: {error}") from None
+        if command.fields.get("hooks"):
+            why = "it has hooks, which ralph cannot honour; nothing was run"
+            raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
+        return command
+
+    def _narrowed(self, command: Command) -> NarrowedTools | None:
+        """The tools that the file leaves: those that it allows and the read-only ones, without those that it forbids."""
+        allowed = command.fields.get("allowed-tools")
+        forbidden = self._names(command, "disallowed-tools")
+        if allowed is None and not forbidden:
+            return None
+        names = TOOL_NAMES if allowed is None else (*self._names(command, "allowed-tools"), *READ_ONLY)
+        return NarrowedTools(self._name, frozenset(names) - frozenset(forbidden))
+
+    def _names(self, command: Command, key: str) -> tuple[str, ...]:
+        """The names of ralph's tools in a field. Raises PromptRefusedError for what ralph cannot keep."""
+        names = as_names(command.fields.get(key, ()))
+        for name in names:
+            if name not in TOOL_NAMES and not is_elsewhere(name):
+                what = "patterns are not supported yet" if "(" in name else "no tool is called so"
+                why = f"{key} has {name}: {what}; nothing was run"
+                raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
+        return tuple(name for name in names if name in TOOL_NAMES)
+
+    def _announce(self, command: Command) -> None:
+        self._tell(f"{self._name} is {command.file.path}")
+        narrowed = self._controls.narrowed
+        if narrowed is not None:
+            self._tell(
+                f"{self._name} allows these tools alone: {', '.join(sorted(narrowed.names)) or 'none'}"
+            )
+        ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
+        if ignored:
+            self._tell(f"{self._name} asks for {', '.join(ignored)}: this has no effect")
+
+    def _tell(self, text: str) -> None:
+        self._events.emit(Notice(text))
+
+    def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | ToolCall:
+        if isinstance(part, str):
+            return part
+        judged = calls.judge("Bash", {"command": part.command})
+        if isinstance(judged, ToolCall):
+            return judged
+        raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
+
+    def _output(self, call: ToolCall, calls: PromptCalls) -> str:
+        return _text_of(calls.run(self._name, call))
+
+    def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
+        """The contents of the files that the command's text names, as texts and as images."""
+        texts: list[str] = []
+        images: list[Block] = []
+        for name, path in self._files(expansion):
+            judged = calls.judge("Read", {"file_path": path})
+            output = calls.run(self._name, judged) if isinstance(judged, ToolCall) else judged
+            if output.is_error:
+                self._tell(f"{self._name} names @{name}, which is not in the prompt: {_text_of(output)}")
+                continue
+            if isinstance(output.content, str):
+                texts.append(f"Contents of {name}:\n\n{output.content}")
+            else:
+                images += output.content
+        return texts, images
+
+    def _files(self, expansion: Expansion) -> Iterator[tuple[str, str]]:
+        """Yields the names and the paths of the files to read. A name that is no file stays text."""
+        named: Sequence[str] = expansion.files
+        for name in named[:_MOST_FILES]:
+            path = path_of_file(name, self._cwd)
+            if path is not None:
+                yield name, path
+            elif is_meant_as_path(name):
+                self._tell(f"{self._name} names @{name}, which is no file")
+        if len(named) > _MOST_FILES:
+            self._tell(f"{self._name} names {len(named)} files: the first {_MOST_FILES} are in the prompt")
+
+
+def _text_of(output: ToolOutput) -> str:
+    return output.content if isinstance(output.content, str) else ""

@@ -1,0 +1,91 @@
+"""The prompt that a command's file makes, with scripted rules and tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
+from ralph.prompt.commands import find_commands
+from ralph.run.command_prompt import CommandPrompt
+from ralph.values.controls import RunControls
+from ralph.values.events import Notice, PromptCalled
+from ralph.values.tool_calls import ToolCall, ToolOutput
+from tests.fakes import RecordingEvents
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+
+
+class Rules:
+    """Refuses each call whose first argument contains `bad`."""
+
+    def ruling(self, call: ToolCall) -> ToolOutput | tuple[str, ...]:
+        is_bad = "bad" in str(next(iter(call.arguments.values())))
+        return ToolOutput("a rule says no", is_error=True) if is_bad else ()
+
+
+class Tools:
+    """Answers each call with its argument, and a call for a `.png` with an image."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, calls: Any) -> list[tuple[ToolOutput, float]]:
+        (call,) = calls
+        argument = str(next(iter(call.arguments.values())))
+        self.ran.append(argument)
+        return [(ToolOutput((IMAGE,) if argument.endswith(".png") else f"<{argument}>"), 0.1)]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes the prompt from a command's text. Returns it with the tools and the events."""
+
+    def made(text: str, prompt: str = "/fix", below: str = "") -> tuple[Any, Tools, list[Any]]:
+        folder = tmp_path / ".claude/commands"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fix.md").write_text(text)
+        call = find_commands(tmp_path, None).called(prompt)
+        assert call is not None
+        tools, events = Tools(), RecordingEvents()
+        controls = RunControls()
+        command = CommandPrompt(call, below, cwd=tmp_path, session_id="s1", controls=controls, events=events)
+        try:
+            return command.make(PromptCalls(tools, Rules, events)), tools, events.events  # type: ignore[arg-type]
+        except PromptRefusedError as error:
+            return error, tools, events.events
+
+    return made
+
+
+def test_no_shell_line_runs_if_a_later_one_is_refused(make) -> None:
+    error, tools, events = make("!`good` and !`bad one`")
+    assert str(error) == "/fix needs Bash bad one: a rule says no"
+    assert tools.ran == []
+    assert not [event for event in events if isinstance(event, PromptCalled)]
+
+
+def test_a_file_that_a_rule_refuses_stays_out_and_is_named(make, tmp_path) -> None:
+    for name in ("bad.txt", "good.txt"):
+        (tmp_path / name).write_text("x")
+    prompt, tools, events = make("See @bad.txt and @good.txt")
+    good = str(tmp_path / "good.txt")
+    assert tools.ran == [good]
+    assert prompt == f"See @bad.txt and @good.txt\n\nContents of good.txt:\n\n<{good}>"
+    assert Notice("/fix names @bad.txt, which is not in the prompt: a rule says no") in events
+
+
+def test_an_image_becomes_a_block(make, tmp_path) -> None:
+    (tmp_path / "a.png").write_text("x")
+    prompt, _, _ = make("See @a.png", below="\n\npiped")
+    assert prompt == [{"type": "text", "text": "See @a.png\n\npiped"}, IMAGE]
+
+
+def test_twenty_files_at_most(make, tmp_path) -> None:
+    names = [f"f{number}.txt" for number in range(22)]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    _, tools, events = make(" ".join(f"@{name}" for name in names))
+    assert len(tools.ran) == 20
+    assert Notice("/fix names 22 files: the first 20 are in the prompt") in events
