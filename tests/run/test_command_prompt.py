@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ralph.agent.call_rules import Runnable
 from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
@@ -20,9 +21,9 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 class Rules:
     """Refuses each call whose first argument contains `bad`."""
 
-    def ruling(self, call: ToolCall) -> ToolOutput | tuple[str, ...]:
+    def ruling(self, call: ToolCall) -> ToolOutput | Runnable:
         is_bad = "bad" in str(next(iter(call.arguments.values())))
-        return ToolOutput("a rule says no", is_error=True) if is_bad else ()
+        return ToolOutput("a rule says no", is_error=True) if is_bad else Runnable(call)
 
 
 class Tools:
