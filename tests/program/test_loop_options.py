@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 from typer.exceptions import TyperException
@@ -261,7 +261,6 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
     parser = LOOP.make_parser(context(LOOP))
