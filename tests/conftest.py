@@ -33,8 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = TEST_S
     from hypothesis import HealthCheck, settings
 
-    # The speed at which examples are made depends on the machine and not on ralph.
-    settings.register_profile("ralph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    # The speed at which examples are made depends on the machine and not on ralph. Other examples are drawn each time,
+    # so many small runs find as much as one large one.
+    settings.register_profile(
+        "ralph", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("thorough", settings.get_profile("ralph"), max_examples=1000)
     settings.load_profile("ralph")
     # A shell that starts the tests in the background makes them ignore SIGINT, and ralph would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,6 +56,20 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Ends what ralph does to a process that starts commands. Otherwise this process would adopt the orphans of all
+    later tests, and nobody would reap them.
+    """
+    try:
+        return (yield)
+    finally:
+        processes: Any = sys.modules.get("ralph.machine.processes")
+        if processes is not None and processes._protected:
+            processes.launcher.prctl(processes.launcher.PR_SET_CHILD_SUBREAPER, 0)
+            processes._protected = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,14 +80,13 @@ packets = st.lists(st.integers(0, 1 << 20), max_size=30)
 line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 
-@settings(max_examples=100)
 @given(streams(), line_ends, st.sampled_from([b"", b"\xef\xbb\xbf"]), packets)
 def test_the_answer_agrees_with_the_official_accumulator(client, events, line_end, mark, cuts) -> None:
     data = mark + encode_events(events, line_end)
     assert_agreement(client.receive(split(data, cuts)), accumulated(events))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(streams(with_betas=True), packets)
 def test_the_answer_agrees_with_the_official_accumulator_of_betas(client, events, cuts) -> None:
     data = encode_events(events)

@@ -41,7 +41,6 @@ def client() -> Iterator[PieceClient]:
     made.rig.close()
 
 
-@settings(max_examples=75)
 @given(
     turns,
     st.sampled_from(["\n", "\r\n", "\r"]),
@@ -66,7 +65,7 @@ def test_a_stream_in_single_bytes_gives_the_same_answer(client, turn, line_end) 
 STRANGE = [None, True, 0, 1, -1, 1.5, "", "text", "tool_use", [], [1], {}, {"type": "text"}]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.data())
 def test_a21_no_damage_to_an_event_raises_anything_but_an_agent_error(client, data) -> None:
     turn = Turn([Thinking("hm"), Text("ab"), ToolUse("Read", {"a": 1}, id="t1")], chunk_chars=0)

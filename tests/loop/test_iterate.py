@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -385,7 +385,6 @@ def test_the_loop_ends_when_its_budget_or_its_time_is_over(
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1), st.sampled_from([Outcome.COMPLETED, Outcome.API_UNAVAILABLE])), max_size=12
@@ -629,7 +628,6 @@ FATES = st.sampled_from(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(FATES, max_size=8), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 200))
 def test_killed_after_any_record_it_goes_on_to_the_same_end(
     script: list[ScriptedIteration], verdicts: list[int], kill_at: int

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
@@ -253,7 +253,6 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
     try:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine import launcher
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
+from tests.children import children
 from tests.patience import within_s
 
 if TYPE_CHECKING:
@@ -318,9 +318,9 @@ def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     tools.ok("Bash", command="true")
     descriptors = len(list(Path("/dev/fd").iterdir()))
     threads = threading.active_count()
-    children = launcher.children_of(os.getpid())
+    before = children()
     for _ in range(20):
         tools.ok("Bash", command="true & true")
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
     assert threading.active_count() <= threads, "one of another test may have ended meanwhile"
-    assert launcher.children_of(os.getpid()) == children
+    assert not children() - before
