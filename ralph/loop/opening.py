@@ -233,4 +233,5 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         waiter=context.waiter,
         clock=context.clock,
         box=context.box,
+        tell=context.tell,
     )

@@ -137,16 +137,18 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
         box: CommandBox | None = None,
+        tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
-        `supervisor` runs the check, or None if there is none.
+        `supervisor` runs the check, or None if there is none. `tell` gets notices for people.
         """
         self._command = command
         self._directory = directory
         self._folder = folder
         self._environment = environment
         self._box = box
+        self._tell = tell
         self._redact = redact
         self._longest_bytes = longest_bytes
         self._supervisor = supervisor
@@ -169,6 +171,10 @@ class UntilCheck:
             finally:
                 if self._box is not None:
                     undone = self._box.undo_changes(str(self._directory))
+                    refusals = self._box.refusals()
+                    for refusal in refusals:
+                        self._tell(f"check: {refusal}")
+                    undone = "\n".join((*filter(None, [undone]), *refusals))
         except OSError as error:
             log.close()
             if shortage_of(error) is not None:
