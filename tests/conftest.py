@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # 70 of these files belong to hypothesis, so hypothesis is imported only after this line.
 sys.dont_write_bytecode = False
 
+# Commands in namespaces have a /tmp of their own, so a test's home and checkout lie where those of users do: elsewhere.
+if os.access("/var/tmp", os.W_OK):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
+
 _CAP_DAC_OVERRIDE = 1
 """The number of the Linux capability to ignore the permissions of files (capabilities(7))."""
 

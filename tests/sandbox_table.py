@@ -78,8 +78,7 @@ NOT_PROTECTED = {
 BEGIN = """# Sandbox
 
 Commands of the model may touch less than you may. How much less depends on the machine: ralph uses what the Linux kernel
-gives to ordinary users. The first line of a run names the level that its commands have. So far, runs use the level
-`landlock` where they can; the level `namespaces` and the network `proxy` are built and tested, and not used by runs yet.
+gives to ordinary users. The first line of a run names the level that its commands have.
 
 `ralph doctor --sandbox` tries the rows of this page on your machine, in the strongest sandbox that the machine can do.
 
@@ -131,6 +130,12 @@ At the level `none`, also:
 * 32-bit programs do not run.
 * Without namespaces, a server on the loopback and its client, if the network is `off` or `proxy`.
 * Behind a proxy of your own (`HTTPS_PROXY`), `--net proxy` reaches no host.
+* With namespaces, your own files in `/tmp`: commands and file tools find the session's directory there. A place in `/tmp`
+  that `sandbox.read` or `sandbox.write` names can be seen, and so can the working directory and each `--add-dir`.
+* With namespaces, programs that look for processes outside (a debugger of a running server, `kill` of a process that the
+  command did not start), and memory in `/dev/shm` that one command leaves to the next.
+* With namespaces and the network `off` or `proxy`, servers on the loopback of your machine: a command has a loopback of
+  its own.
 """
 
 

@@ -281,6 +281,7 @@ def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
 # What runs with `python -I -S` finds no library.
 STARTED_BARE = (
     "ralph.machine.launcher",
+    "ralph.machine.namespaces",
     "ralph.machine.restriction",
     "ralph.machine.supervisor",
     "ralph.sandbox.probe",

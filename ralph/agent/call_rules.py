@@ -17,7 +17,7 @@ from ralph.agent.guards import Guards
 from ralph.agent.tool_arguments import check_arguments
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
-from ralph.values.events import DeadEnd, GuardTripped, MalformedCallRefused
+from ralph.values.events import DeadEnd, GuardTripped, MalformedCallRefused, Notice
 from ralph.values.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
@@ -207,6 +207,8 @@ class CallRules:
         """
         if output.is_denied:
             self.denied.append(call)
+        for notice in output.notices:
+            self._events.emit(Notice(notice))
         if change is None and call.name in FILE_TOOLS:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)

@@ -235,4 +235,5 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         clock=context.clock,
         box=context.box,
         limits=tree_limits(context.settings.sandbox),
+        tell=context.tell,
     )

@@ -139,11 +139,12 @@ class UntilCheck:
         grace_s: float = _GRACE_S,
         box: CommandBox | None = None,
         limits: TreeLimits | None = None,
+        tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
         `supervisor` runs the check, or None if there is none. `limits` are those that `supervisor` keeps, or None for
-        the default.
+        the default. `tell` gets notices for people.
         """
         self._command = command
         self._directory = directory
@@ -151,6 +152,7 @@ class UntilCheck:
         self._environment = environment
         self._box = box
         self._limits = limits or TreeLimits()
+        self._tell = tell
         self._redact = redact
         self._longest_bytes = longest_bytes
         self._supervisor = supervisor
@@ -173,6 +175,10 @@ class UntilCheck:
             finally:
                 if self._box is not None:
                     undone = self._box.undo_changes(str(self._directory))
+                    refusals = self._box.refusals()
+                    for refusal in refusals:
+                        self._tell(f"check: {refusal}")
+                    undone = "\n".join((*filter(None, [undone]), *refusals))
         except OSError as error:
             log.close()
             if shortage_of(error) is not None:

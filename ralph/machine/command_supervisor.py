@@ -67,6 +67,14 @@ class Confinement(Struct, frozen=True):
     """The packed instructions of a seccomp filter, or `restriction.NO_FILTER`."""
     most_file_bytes: int = 0
     """The size that no file which the command writes may exceed. 0 means no limit."""
+    bwrap: tuple[str, ...] = ()
+    """The command line of bubblewrap without a command. Empty without namespaces."""
+    directory: str = ""
+    """The path of the working directory inside the namespaces."""
+    places: tuple[str, ...] = ()
+    """The mounts that bubblewrap makes, as PATH=RIGHTS, for which the ruleset gets rules inside the namespaces."""
+    proxy: int = -1
+    """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
 
 
 class _Bounds(Struct, frozen=True):
@@ -90,14 +98,14 @@ class CommandSupervisor:
         most_memory_bytes: int = 0,
         makes_group: bool = True,
         is_below_loop: bool = False,
-        confinement: Callable[[], Confinement] | None = None,
+        confinement: Callable[[str], Confinement] | None = None,
     ) -> None:
         """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
         processes of all commands together; None means the default, and 0 means no limit. The kernel keeps that limit
         if this machine can make a control group and `makes_group` is True; otherwise the launcher counts. It also
         counts the memory, if `most_memory_bytes` is not 0. `is_below_loop` says that the parent of this process is a
-        `ralph loop`. `confinement` is called before
-        each command and returns the command's sandbox; it may raise OSError. None means that commands have none.
+        `ralph loop`. `confinement` is called before each command with its directory, and returns the command's
+        sandbox; it may raise OSError. None means that commands have none.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -137,7 +145,9 @@ class CommandSupervisor:
         streams = {0: input_from, 2: errors_to}
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
         try:
-            confinement = self._confinement() if self._confinement is not None and is_confined else None
+            confinement = None
+            if self._confinement is not None and is_confined:
+                confinement = self._confinement(str(cwd))
             of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
             bounds = _Bounds(confinement, *of_tree)
             try:
@@ -263,6 +273,8 @@ class _Serving:
         confinement = bounds.confinement
         if confinement is not None and confinement.ruleset != NO_RULESET:
             sent_last.append(confinement.ruleset)
+        if confinement is not None and confinement.proxy >= 0:
+            sent_last.append(confinement.proxy)
         fields: list[bytes] = [
             *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
             ",".join(
@@ -273,6 +285,7 @@ class _Serving:
             _packed(confinement),
             " ".join(map(str, streams)).encode(),
             str(len(command)).encode(),
+            *map(os.fsencode, _enclosing(confinement)),
             *map(os.fsencode, command),
             *(os.fsencode(f"{name}={value}") for name, value in environment.items()),
         ]
@@ -394,8 +407,17 @@ def _packed(confinement: Confinement | None) -> bytes:
     """The sandbox as `supervisor.py` reads it. Empty without a sandbox."""
     if confinement is None:
         return b""
-    has_ruleset = int(confinement.ruleset != NO_RULESET)
-    return f"{confinement.most_file_bytes} {has_ruleset} {confinement.program.hex()}".encode()
+    has_ruleset, has_proxy = int(confinement.ruleset != NO_RULESET), int(confinement.proxy >= 0)
+    mounts = len(confinement.bwrap) + 1 if confinement.bwrap else 0
+    numbers = (confinement.most_file_bytes, has_ruleset, has_proxy, mounts, len(confinement.places))
+    return " ".join((*map(str, numbers), confinement.program.hex())).encode()
+
+
+def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
+    """The words about namespaces in a request, before those of the command."""
+    if confinement is None or not confinement.bwrap:
+        return ()
+    return (*confinement.bwrap, confinement.directory, *confinement.places)
 
 
 def _is_whole(said: bytes) -> bool:

@@ -41,7 +41,8 @@ The rules:
 9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program runs.
    A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the program.
    The launcher itself is never restricted: it must be able to signal whatever the command starts. If a restriction
-   fails, the program does not run, and the command's output says why.
+   fails, the program does not run, and the command's output says why. With namespaces, the forked process stays
+   outside of them and keeps them (`namespaces.py`); its child is the command, and it ends with the command's status.
 10. A command may have limits on its tree (`tree_usage.py`), which the launcher counts once a second, for the first time
    after a second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. Neither a session of its
    own nor a parent that ends takes a process out of the tree, because the launcher adopts the orphans.
@@ -307,12 +308,15 @@ class Launcher:
         command: list[bytes] | list[str],
         environment: Mapping[bytes, bytes] | None = None,
         restrict: Callable[[], None] | None = None,
+        enclose: Callable[[Callable[[], None], int], int] | None = None,
     ) -> int:
         """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after
         signal n). If some processes cannot be killed, it gives up and `is_all_gone` is False. If the command
         was not started, the result is TRY_AGAIN or 128 + SIGTERM. `environment` holds the environment
         variables of the command; None means those of this process. `restrict` is called in the command's own process
-        before its program runs, and raises OSError if the program must not run.
+        before its program runs, and raises OSError if the program must not run. `enclose` is called in a process of its own
+        with a function that becomes the command, and with the pid of the launcher. It calls the function in another
+        process, which has namespaces of its own, and returns the status of that process.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
@@ -321,7 +325,7 @@ class Launcher:
         if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
             self.say(STARTING)
             try:
-                self._command_pid = _start(command, environment, self._core_limit, restrict)
+                self._command_pid = _start(command, environment, self._core_limit, restrict, enclose)
             except OSError as error:
                 return not_started(error) if error.errno in _SHORTAGES else _not_run(command, error)
             finally:
@@ -530,6 +534,7 @@ def _start(
     environment: Mapping[bytes, bytes] | None,
     core_limit: int,
     restrict: Callable[[], None] | None,
+    enclose: Callable[[Callable[[], None], int], int] | None,
 ) -> int:
     """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the
     machine has no free process, or no such program.
@@ -542,10 +547,22 @@ def _start(
             return _patiently(lambda: _spawned(command, environment))
         except NotImplementedError:  # a Python that was built for an old glibc
             pass
+    own_pid = os.getpid()
     pid = forked()
-    if pid == 0:
+    if pid == 0 and enclose is not None:
+        _keep(lambda: enclose(lambda: _become(command, environment, restrict), own_pid))
+    elif pid == 0:
         _become(command, environment, restrict)
     return pid
+
+
+def _keep(enclosed: Callable[[], int]) -> None:
+    """Ends this process with the status of a command that runs in namespaces."""
+    try:
+        os.setsid()
+        os._exit(enclosed())
+    finally:
+        os._exit(NOT_CONFINED)
 
 
 def let_go_of_streams() -> None:

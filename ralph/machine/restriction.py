@@ -13,7 +13,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, MutableMapping
 
 NO_RULESET = -1
 """Passed instead of a ruleset's descriptor where the kernel has no Landlock."""
@@ -77,6 +77,7 @@ class Calls:
         self._syscall: Callable[..., int] = Function(_ctypes.dlsym(program, "syscall"))
         self._prctl: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "prctl"))
         self._capset: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "capset"))
+        self._setns: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "setns"))
 
     def syscall(self, number: int, *arguments: int | bytes) -> int:
         """Makes a system call. Bytes are passed as the address of their first byte. Raises OSError."""
@@ -88,6 +89,12 @@ class Calls:
 
     def capset(self, header: bytes, sets: bytes) -> int:
         return self._checked(self._capset(header, sets))
+
+    def setns(self, descriptor: int) -> None:
+        """Enters the namespace that the descriptor refers to. For a process namespace, only children that are forked
+        later are in it. Raises OSError.
+        """
+        self._checked(self._setns(*self._passed((descriptor, 0))))
 
     def install_filter(self, program: bytes) -> None:
         """Installs a seccomp filter. Raises OSError."""
@@ -198,22 +205,33 @@ def listen_for_proxy(channel: int) -> int:
         with_proxy.close()
 
 
-def name_proxy(port: int) -> None:
+def name_proxy(port: int, environment: MutableMapping[bytes, bytes]) -> None:
     """Tells the command by its environment that a proxy listens on this port of the loopback."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+    for name in (b"HTTP_PROXY", b"HTTPS_PROXY"):
         # curl reads the first one only in small letters, because a CGI script may get the other from a stranger.
-        os.environ[name] = os.environ[name.lower()] = f"http://127.0.0.1:{port}"
-    for name in ("ALL_PROXY", "all_proxy"):
-        os.environ.pop(name, None)
-    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "localhost,127.0.0.1,::1"
+        environment[name] = environment[name.lower()] = b"http://127.0.0.1:%d" % port
+    for name in (b"ALL_PROXY", b"all_proxy"):
+        environment.pop(name, None)
+    environment[b"NO_PROXY"] = environment[b"no_proxy"] = b"localhost,127.0.0.1,::1"
+
+
+def allow_mounts(ruleset: int, places: Iterable[bytes]) -> None:
+    """Adds a rule to the ruleset for each place, which has the form PATH=RIGHTS. The paths are mounts that exist only in
+    this process's namespace. Raises OSError.
+    """
+    for entry in places:
+        path, _, rights = entry.rpartition(b"=")
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        allow_beneath(ruleset, opened, int(rights))
+        os.close(opened)
 
 
 def main(arguments: list[str]) -> int:
     """Restricts this process and executes a command: `restriction.py RULESET FILTER [PLACE=RIGHTS...] [proxy=CHANNEL]
     -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path that exists only in this
     process's namespace. CHANNEL is the descriptor for `listen_for_proxy`.
-    This script is needed where another program, such as bubblewrap, runs between a fork and the command. Returns
-    NOT_RESTRICTED if a step fails, and otherwise does not return.
+    This is for what has no supervisor: the probe and tests. Returns NOT_RESTRICTED if a step fails, and otherwise does
+    not return.
     """
     # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
     # `signal` would load `enum`, which takes 3 ms.
@@ -226,13 +244,11 @@ def main(arguments: list[str]) -> int:
     command = arguments[end + 1 :]
     try:
         for entry in places:
-            place, _, rights = entry.rpartition("=")
-            if place == PROXY:
-                name_proxy(listen_for_proxy(int(rights)))
-                continue
-            opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            allow_beneath(int(ruleset), opened, int(rights))
-            os.close(opened)
+            name, _, value = entry.rpartition("=")
+            if name == PROXY:
+                name_proxy(listen_for_proxy(int(value)), os.environb)
+            else:
+                allow_mounts(int(ruleset), [os.fsencode(entry)])
         restrict(int(ruleset), bytes.fromhex(program))
         if int(ruleset) != NO_RULESET:
             os.close(int(ruleset))

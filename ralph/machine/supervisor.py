@@ -19,12 +19,13 @@ The rules:
    even if it is stopped, and ends its command. If the socket is closed, both end too.
 3. The supervisor adopts no processes. ralph adopts those of a killed launcher.
 4. A request contains everything for one command, and nothing is kept for the next. Output, directory, channel,
-   the command's other streams and the ruleset of its sandbox, if it has any, are descriptors; the grace period, umask,
-   limits, arguments, environment and the filter of the sandbox are bytes. Descriptors are close-on-exec from the start,
+   the command's other streams, and the ruleset of its sandbox and the socket to its proxy, if it has any, are
+   descriptors; the grace period, umask, limits, arguments, environment, the filter of the sandbox and the command line of
+   bubblewrap are bytes. Descriptors are close-on-exec from the start,
    and the launcher closes them.
-5. The supervisor has one thread, imports nothing of ralph but its neighbours `launcher.py`, `restriction.py` and
-   `tree_usage.py`, and has no credentials in its environment. It imports them at its start, because a command that
-   works on ralph itself may change their files.
+5. The supervisor has one thread, imports nothing of ralph but its neighbours `launcher.py`, `namespaces.py`,
+   `restriction.py` and `tree_usage.py`, and has no credentials in its environment. It imports them at its start, because
+   a command that works on ralph itself may change their files.
 6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there
    is still none, only that call fails, and its output says so.
 7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
@@ -49,10 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ralph.machine import launcher, restriction, tree_usage
+    from ralph.machine import launcher, namespaces, restriction, tree_usage
 else:  # imported from the script's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
     import launcher
+    import namespaces
     import restriction
     import tree_usage
 
@@ -62,7 +64,7 @@ CONTROL = 3
 """The descriptor of the socket to ralph."""
 # The head of a request: the size of what follows, and the descriptors.
 HEAD_BYTES = 4
-_MOST_DESCRIPTORS = 6
+_MOST_DESCRIPTORS = 7
 _DESCRIPTOR_BYTES = 4
 # Linux; macOS has no such flag, and nothing of it can be seen here before it is set: there is one thread.
 _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
@@ -78,11 +80,13 @@ class _Request:
     def __init__(self, payload: bytes, descriptors: list[int]) -> None:
         self.output, self.directory, channel, *others = descriptors
         grace_s, umask, core_limit, limits, of_tree, box, streams, words, *rest = payload.split(b"\0")
-        self._box = box
+        self._box = box.split(b" ") if box else []
         """Empty for a command without a sandbox. Otherwise the most bytes of a file that it may write (0 means no limit),
-        whether a ruleset was sent, and the filter in hexadecimal digits, with spaces between them.
+        whether a ruleset and whether a socket to a proxy were sent, how many of the first words are the command line of
+        bubblewrap, how many of the next are mounts with rights, and the filter in hexadecimal digits.
         """
-        self._ruleset = others.pop() if box.split(b" ")[1:2] == [b"1"] else restriction.NO_RULESET
+        self._proxy = others.pop() if self._box[2:3] == [b"1"] else -1
+        self._ruleset = others.pop() if self._box[1:2] == [b"1"] else restriction.NO_RULESET
         self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
         self.channel.setblocking(False)
         self.streams = list(zip(others, map(int, streams.split()), strict=True))
@@ -94,6 +98,11 @@ class _Request:
         most_tasks, most_memory_bytes = map(int, of_tree.split())
         self.most_tasks = most_tasks
         self.most_memory_bytes = most_memory_bytes
+        mounts = places = 0
+        if self._box:
+            mounts, places = int(self._box[3]), int(self._box[4])
+        self._bwrap, self._places = rest[:mounts], rest[mounts : mounts + places]
+        del rest[: mounts + places]
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
 
@@ -112,22 +121,43 @@ class _Request:
             return None
         # Loaded here, so that the fork has it.
         restriction.prepare()
-        most_file_bytes, _, program = self._box.split(b" ")
+        most_file_bytes = self._box[0]
 
         def restrict() -> None:
+            restriction.allow_mounts(self._ruleset, self._places)
+            if self._proxy >= 0:
+                port = restriction.listen_for_proxy(self._proxy)
+                restriction.name_proxy(port, self.environment)
             if int(most_file_bytes):
                 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
                 limit = int(most_file_bytes) if most < 0 else min(int(most_file_bytes), most)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            restriction.restrict(self._ruleset, bytes.fromhex(program.decode()))
+            restriction.restrict(self._ruleset, self._program())
 
         return restrict
+
+    def enclose(self) -> Callable[[Callable[[], None], int], int] | None:
+        """The function that runs the command in namespaces, or None without namespaces."""
+        if not self._bwrap:
+            return None
+        *bwrap, directory = self._bwrap
+        program = self._program()
+
+        def enclosed(inside: Callable[[], None], launcher_pid: int) -> int:
+            return namespaces.run(bwrap, directory, program, inside, launcher_pid)
+
+        return enclosed
+
+    def _program(self) -> bytes:
+        return bytes.fromhex(self._box[5].decode())
 
     def release(self) -> None:
         """Closes what the ended command leaves open here."""
         self.channel.close()
         if self._ruleset != restriction.NO_RULESET:
             os.close(self._ruleset)
+        if self._proxy >= 0:
+            os.close(self._proxy)
 
     def close(self) -> None:
         os.close(self.output)
@@ -295,7 +325,9 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
     request.take_streams()
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None
     one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
-    status = _prepared(request) or one.run(request.command, request.environment, request.restrict())
+    status = _prepared(request) or one.run(
+        request.command, request.environment, request.restrict(), request.enclose()
+    )
     launcher.let_go_of_streams()
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()

@@ -1,3 +1,5 @@
+# os.path instead of pathlib: these are strings throughout.
+# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH118, PTH120, PTH208
 """Combines a policy with the means of this machine: the Landlock ruleset, the seccomp filter and the namespaces in
 which the commands of a run are confined.
 """
@@ -7,95 +9,206 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
 from ralph.sandbox.box_places import PolicyRuleset
-from ralph.sandbox.bubblewrap import Enclosure, bwrap_command
+from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.levels import box_level
 from ralph.sandbox.policy import internet_of, own_mounts
+from ralph.sandbox.protected_paths import is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.levels import Means
     from ralph.sandbox.policy import BoxPolicy
 
+# With namespaces, each command adds rules for its own mounts to the ruleset, and restricting copies all rules. So the
+# ruleset is built again sometimes, which takes milliseconds.
+_MOST_USES = 100
+_KEEPER = os.path.join(os.path.dirname(restriction.__file__), "namespaces.py")
 # Entries of a git directory that can make git run other programs.
 _RUNS_PROGRAMS = ("config", "config.worktree", "commondir", "hooks")
+# Files at the top of a root that widen the rights of agents. In a linked worktree, `.git` is a file.
+_AT_ROOTS = ("ralph.toml", ".mcp.json", ".git")
+_CLAUDE = ".claude"
+# Where sockets of other programs lie that act for the user: agents with keys, the desktop, containers.
+_SOCKETS = ("/run/user", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/libvirt")
 
 
 class Box:
     """Confines all commands of a run. The ruleset is built when `ruleset` is first called."""
 
     def __init__(
-        self, means: Means, policy: BoxPolicy, *, temporary: str, git_directories: Sequence[str] = ()
+        self,
+        means: Means,
+        policy: BoxPolicy,
+        *,
+        temporary: str,
+        roots: Sequence[str] = (),
+        git_directories: Sequence[str] = (),
     ) -> None:
         """`temporary` is the session's directory for temporary files. `git_directories` are the git directories of the
-        checkouts, inside and outside of the roots. With namespaces, their hooks and configuration are read-only.
+        checkouts, inside and outside of the roots. With namespaces, their hooks and configuration are read-only, and so
+        are the protected files at the top of each of `roots`.
         """
         self.level = box_level(means, policy.net, gives_sockets=bool(policy.sockets))
-        self.has_own_network = (
-            policy.net != "full" and means.bwrap is not None and means.has_network_namespace
-        )
-        self.program = _program(means, policy, has_own_network=self.has_own_network)
-        """The packed seccomp filter, or `restriction.NO_FILTER`."""
+        self.has_own_network = policy.net != "full" and means.has_own_network
+        self.program = _program(means, policy, internet_of(policy.net, has_own_network=self.has_own_network))
+        """The packed seccomp filter of commands, or `restriction.NO_FILTER`."""
         self._means = means
         self._policy = policy
         self._temporary = temporary
+        self._roots = tuple(roots)
         self._git_directories = tuple(git_directories)
         self._ruleset = PolicyRuleset(policy, means.landlock.abi)
+        self._uses = 0
 
     def ruleset(self) -> int:
         """The descriptor of a ruleset that fits the disk as it is now, or `restriction.NO_RULESET`. The next call may
         close it. Raises OSError.
         """
-        return self._ruleset.descriptor() if self._means.landlock.abi else restriction.NO_RULESET
+        if not self._means.landlock.abi:
+            return restriction.NO_RULESET
+        self._uses += 1
+        if self.places and self._uses > _MOST_USES:
+            self._ruleset.close()
+            self._uses = 1
+        return self._ruleset.descriptor()
+
+    @cached_property
+    def search_program(self) -> bytes:
+        """The packed seccomp filter of searches, which need no network at all."""
+        return _program(self._means, self._policy, "none")
+
+    @cached_property
+    def has_own_temporary(self) -> bool:
+        """Whether the session's directory is mounted on /tmp. It is not if /tmp is a place that commands may write."""
+        return self._means.bwrap is not None and has_own_temporary(self._policy.writable)
+
+    def outside(self, path: str, own_files: Sequence[str] = ()) -> str:
+        """The path outside of the box of what commands see at `path`, which is absolute and has no `..`. It is another
+        one in /tmp, unless the place is mounted there again.
+        """
+        if not (self.has_own_temporary and is_within(path, TEMPORARY)):
+            return path
+        shared = (*self._policy.writable, *self._visible(own_files))
+        if any(is_within(path, place) for place in shared if place != self._temporary):
+            return path
+        return self._temporary + path.removeprefix(TEMPORARY)
+
+    def inside(self, path: str) -> str:
+        """The path by which commands find what is at `path` outside of the box."""
+        if self.has_own_temporary and is_within(path, self._temporary):
+            return TEMPORARY + path.removeprefix(self._temporary)
+        return path
+
+    def bwrap_words(self, own_files: Sequence[str] = ()) -> tuple[str, ...]:
+        """The command line of bubblewrap for a command that starts now. Empty without namespaces. `own_files` are files
+        of this run that the command may read.
+        """
+        bwrap = self._means.bwrap
+        return () if bwrap is None else tuple(bwrap_command(bwrap, self._enclosure(own_files)))
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The mounts that need rules of their own inside the namespaces, as PATH=RIGHTS."""
+        bwrap, abi = self._means.bwrap, self._means.landlock.abi
+        return tuple(f"{place}={rights}" for place, rights in own_mounts(abi)) if bwrap and abi else ()
 
     def words_before(self, ruleset: int, working_directory: str, *, proxy: int | None = None) -> list[str]:
         """The words to put before a command so that it runs in the box. The process that executes them must inherit the
-        ruleset's descriptor. Without namespaces a process can call `restriction.restrict` itself instead, which saves
-        the start of an interpreter. `proxy` is the descriptor of a `ProxyDoor`, which must be inherited too.
+        ruleset's descriptor. Commands of a run need no such words: their supervisor does the same without the start of
+        an interpreter. `proxy` is the descriptor of a `ProxyDoor`, which must be inherited too.
         """
-        bwrap, abi = self._means.bwrap, self._means.landlock.abi
-        own_places = [f"{place}={rights}" for place, rights in own_mounts(abi)] if bwrap and abi else []
-        script = [sys.executable, "-I", "-S", restriction.__file__, str(ruleset), self.program.hex()]
-        enclosing = [] if bwrap is None else bwrap_command(bwrap, self._enclosure(working_directory))
+        script = [sys.executable, "-I", "-S", restriction.__file__]
+        bwrap = self.bwrap_words()
+        if bwrap:
+            script = [*script[:-1], _KEEPER, working_directory, str(len(bwrap)), *bwrap]
         proxy_word = [] if proxy is None else [f"{restriction.PROXY}={proxy}"]
-        return [*enclosing, *script, *own_places, *proxy_word, "--"]
+        return [*script, str(ruleset), self.program.hex(), *self.places, *proxy_word, "--"]
 
     def close(self) -> None:
         """Closes the ruleset's descriptor."""
         self._ruleset.close()
 
-    def _enclosure(self, working_directory: str) -> Enclosure:
+    def _enclosure(self, own_files: Sequence[str]) -> Enclosure:
+        hidden = self._hidden
+        read_only = tuple(self._protected_files())
+        claude = {os.path.dirname(path) for path in read_only if f"/{_CLAUDE}/" in path}
         return Enclosure(
-            working_directory,
-            self._temporary,
+            self._temporary if self.has_own_temporary else None,
             writable=self._policy.writable,
-            visible=(sys.prefix, sys.base_prefix, str(Path(restriction.__file__).parents[1])),
-            pinned=self._git_directories,
-            read_only=tuple(self._run_programs()),
+            visible=self._visible(own_files),
+            pinned=(*filter(os.path.isdir, self._git_directories), *sorted(claude)),
+            read_only=read_only,
+            hidden_directories=tuple(filter(os.path.isdir, hidden)),
+            hidden_files=tuple(place for place in hidden if not os.path.isdir(place)),
             has_network=not self.has_own_network,
         )
 
-    def _run_programs(self) -> Iterator[str]:
+    def protected_places(self) -> tuple[str, ...]:
+        """The places inside of writable ones that mounts keep as they are."""
+        return tuple(self._protected_files()) if self._means.bwrap is not None else ()
+
+    def _visible(self, own_files: Sequence[str]) -> tuple[str, ...]:
+        places = (sys.prefix, sys.base_prefix, *self._policy.readable, *own_files)
+        return tuple(place for place in places if os.path.exists(place))
+
+    @cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        given = (*self._policy.writable, *self._policy.readable, *self._policy.sockets)
+        return tuple(
+            place
+            for place in _SOCKETS
+            if os.path.realpath(place) == place
+            and os.path.exists(place)
+            and not any(is_within(one, place) or is_within(place, one) for one in given)
+        )
+
+    def _protected_files(self) -> Iterator[str]:
+        """Yields the protected files and the directories of hooks that exist now."""
         for directory in self._git_directories:
             for name in _RUNS_PROGRAMS:
-                path = f"{directory}/{name}"
-                # A mount on a symbolic link would protect the link's target, and the link could still be replaced.
-                if os.path.exists(path) and not os.path.islink(path):  # noqa: PTH110, PTH114 - strings throughout
-                    yield path
+                yield from _itself(f"{directory}/{name}")
+        for root in self._roots:
+            for name in _AT_ROOTS:
+                path = f"{root}/{name}"
+                if os.path.isfile(path):
+                    yield from _itself(path)
+            try:
+                names = os.listdir(f"{root}/{_CLAUDE}")
+            except OSError:  # there is none
+                continue
+            if not os.path.islink(f"{root}/{_CLAUDE}"):
+                for name in names:
+                    if name.startswith("settings") and name.endswith(".json"):
+                        yield from _itself(f"{root}/{_CLAUDE}/{name}")
 
 
-def _program(means: Means, policy: BoxPolicy, *, has_own_network: bool) -> bytes:
+def has_own_temporary(writable: Iterable[str]) -> bool:
+    """Whether the session's directory can be mounted on /tmp, where commands may write these places."""
+    return os.path.realpath(TEMPORARY) == TEMPORARY and not any(
+        is_within(TEMPORARY, place) for place in writable
+    )
+
+
+def _itself(path: str) -> Iterator[str]:
+    # A mount on a symbolic link would protect the link's target, and the link could still be replaced.
+    if os.path.exists(path) and not os.path.islink(path):
+        yield path
+
+
+def _program(means: Means, policy: BoxPolicy, internet: Internet) -> bytes:
     if means.why_no_filter:
         return restriction.NO_FILTER
     made = make_filter(
         platform.machine(),
-        internet=internet_of(policy.net, has_own_network=has_own_network),
+        internet=internet,
         unix_sockets=bool(policy.sockets) or means.landlock.has_socket_paths,
         without_landlock=not means.landlock.abi,
     )

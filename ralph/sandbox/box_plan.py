@@ -52,6 +52,7 @@ class BoxPlan(Struct, frozen=True):
     read: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
     notices: tuple[str, ...] = ()
@@ -61,6 +62,10 @@ class BoxPlan(Struct, frozen=True):
     def protections(self) -> dict[str, bool]:
         """For each protection, by name, whether it is in force."""
         return {one.name: one.is_reached for one in self.level.reaches}
+
+    @property
+    def has_namespaces(self) -> bool:
+        return self.means is not None and self.means.bwrap is not None
 
     def sentence_for_model(self, added: int) -> str:
         """The rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined. `added` is
@@ -74,7 +79,7 @@ class BoxPlan(Struct, frozen=True):
         rights = [
             *([f"may write only in {places}"] if "write" in reached else []),
             *(["cannot read secrets of the user"] if "read" in reached else []),
-            *([_NETS_IN_WORDS[self.net, self.means.bwrap is None]] if self.net != "full" else []),
+            *([_NETS_IN_WORDS[self.net, not self.means.has_own_network]] if self.net != "full" else []),
         ]
         if len(rights) > 1:
             rights[-1] = f"and {rights[-1]}"
@@ -104,13 +109,14 @@ def plan_box(
         for places in (wanted.write, wanted.read, wanted.sockets)
     )
     read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
-    means = find_means(environment.get("PATH", os.defpath), work, with_namespaces=False)
+    means = find_means(environment.get("PATH", os.defpath), work)
     level = box_level(means, net, gives_sockets=bool(sockets))
     _refuse_what_is_missing(wanted, means, level, net)
     most_file_bytes = min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT)
     # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
     usable = None if means.why_no_privileges else means
-    plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, most_file_bytes)
+    hosts = wanted.allow_hosts
+    plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, hosts, most_file_bytes)
     _refuse_open_places(read_deny, (*map(str, roots), *write))
     return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
 
@@ -147,7 +153,7 @@ def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLev
     if wanted.mode == "strict" and (missing := level.missing(STRICT)):
         told = "; ".join(f"{one.name} ({one.why_not})" for one in missing)
         raise CannotConfineError(f"--sandbox strict: this machine lacks {told}")
-    if net != "full" and means.why_no_filter:
+    if net != "full" and means.why_no_filter and not means.has_own_network:
         raise CannotConfineError(
             f"the network of commands cannot be restricted to {net!r}: {means.why_no_filter}"
         )
@@ -171,7 +177,7 @@ def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> No
 
 
 def _about_net(net: Net, means: Means) -> tuple[str, ...]:
-    if net == "full" or means.bwrap is not None:
+    if net == "full" or means.has_own_network:
         return ()
     return (
         f"network of commands: without namespaces, {net!r} refuses all internet sockets, "

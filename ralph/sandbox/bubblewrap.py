@@ -24,9 +24,8 @@ _DEVICES = "/dev"
 class Enclosure(Struct, frozen=True):
     """The paths for one command's namespaces. All are absolute, contain no symbolic links, and exist."""
 
-    working_directory: str
-    temporary: str
-    """The session's directory, which is mounted on /tmp."""
+    temporary: str | None = None
+    """The session's directory, which is mounted on /tmp. None leaves /tmp as it is, because commands may write it."""
     writable: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
     """Places that the command must be able to read and that may lie in /tmp, such as its Python. In /tmp they are
@@ -42,8 +41,8 @@ class Enclosure(Struct, frozen=True):
 
 
 def bwrap_command(bwrap: str, enclosure: Enclosure) -> list[str]:
-    """The words to put before the command. Later mounts cover earlier ones."""
-    return [bwrap, *_namespaces(enclosure), *_mounts(enclosure), "--chdir", enclosure.working_directory, "--"]
+    """The command line of bubblewrap without `--` and a command. Later mounts cover earlier ones."""
+    return [bwrap, *_namespaces(enclosure), *_mounts(enclosure)]
 
 
 def _namespaces(enclosure: Enclosure) -> Iterator[str]:
@@ -53,13 +52,16 @@ def _namespaces(enclosure: Enclosure) -> Iterator[str]:
 
 
 def _mounts(enclosure: Enclosure) -> Iterator[str]:
-    yield from ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", _DEVICES)
-    yield from ("--bind", enclosure.temporary, TEMPORARY)
-    for place in enclosure.visible:
-        if place != TEMPORARY and is_within(place, TEMPORARY):
-            yield from ("--ro-bind", place, place)
-    for place in (*enclosure.writable, enclosure.temporary):
-        if place != TEMPORARY and not is_within(place, _DEVICES):  # bubblewrap's `/dev` has its own `shm`
+    is_all_writable = "/" in enclosure.writable
+    yield from ("--bind" if is_all_writable else "--ro-bind", "/", "/", "--proc", "/proc", "--dev", _DEVICES)
+    if enclosure.temporary is not None:
+        yield from ("--bind", enclosure.temporary, TEMPORARY)
+        for place in enclosure.visible:
+            if is_within(place, TEMPORARY):
+                yield from ("--ro-bind", place, place)
+    for place in enclosure.writable:
+        # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
+        if place not in ("/", enclosure.temporary) and not is_within(place, _DEVICES):
             yield from ("--bind", place, place)
     for directory in enclosure.hidden_directories:
         yield from ("--tmpfs", directory)

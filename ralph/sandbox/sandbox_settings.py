@@ -1,7 +1,6 @@
 """The settings of the sandbox in which commands run (`ralph/sandbox/`)."""
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
-import re
 from typing import Annotated
 
 from msgspec import Struct
@@ -22,9 +21,13 @@ def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", name):
-            raise ValueError(f"must hold names of hosts, without schemes, ports and paths, not {name!r}")
+    if names:
+        from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - few users list hosts
+
+        try:
+            allowed_hosts(names)
+        except ValueError as error:
+            raise ValueError(f"must hold names of hosts, NAME:PORT, *.NAME or networks: {error}") from None
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
@@ -85,11 +88,12 @@ class SandboxSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(
             HOSTS,
-            'hosts that commands may reach with `net = "proxy"`',
+            'hosts that commands may reach with `net = "proxy"`: `NAME`, `*.NAME`, `NAME:PORT`; and private networks in which '
+            "they may lie",
             Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Takes.NAMES),
         ),
     ] = ()
-    """Names of the hosts that commands may reach with the network "proxy"."""
+    """The hosts that commands may reach with the network "proxy", in the forms of `allowed_hosts.py`."""
     max_processes: Annotated[
         int,
         Key(

@@ -43,8 +43,14 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
         notes.append(f"[timeout was lowered to the maximum, {limit_s * 1000:.0f} ms]")
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
-    denials = _denials(text, room, has_failed=has_failed)
-    return ToolOutput("\n".join([text, *notes, *denials]), is_error=has_failed, is_denied=bool(denials))
+    refusals = () if room.box is None else room.box.refusals()
+    denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
+    return ToolOutput(
+        "\n".join([text, *notes, *denials]),
+        is_error=has_failed,
+        is_denied=bool(denials),
+        notices=refusals,
+    )
 
 
 def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:

@@ -11,8 +11,9 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import repository_top
 from ralph.machine.spill_directory import SpillDirectory
+from ralph.sandbox.protected_paths import is_within
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.error_text import ToolError
+from ralph.values.error_text import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
     from ralph.values.tool_calls import Block
 
+_TEMPORARY = "/tmp"  # noqa: S108 - where commands in namespaces have their own directory
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
 
 
@@ -128,6 +130,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
     give_up: Event = field(default_factory=Event)
     """Set when running searches must stop, because their results are no longer needed."""
     _found: dict[str, str | None] = field(default_factory=dict)
+    _lock: Any = field(default_factory=Lock)
 
     @cached_property
     def guard(self) -> PathGuard:
@@ -220,7 +223,25 @@ class ToolRoom(Struct, frozen=True, dict=True):
             raise ToolError(f"the path {path!r} cannot be the name of a file") from None
         if not path or "\0" in path:
             raise ToolError(f"the path {path!r} cannot be the name of a file")
-        return self.settings.cwd / path
+        return self._outside(self.settings.cwd / path)
+
+    def _outside(self, path: Path) -> Path:
+        """Where a path of the model really lies. The model sees what its commands see, and these may have a /tmp of their
+        own.
+        """
+        plan = self.settings.box_plan
+        plain = os.path.normpath(path)
+        if plan is None or not plan.has_namespaces or not is_within(plain, _TEMPORARY):
+            return path
+        try:
+            with self._lock:
+                outside = plain if self.box is None else self.box.outside(plain)
+                if outside == plain or self.box is None:
+                    return path
+                self.roots.add_temporary(self.box.temporary)
+        except OSError as error:
+            raise ToolError(f"{plain}: {os_error_text(error)}") from None
+        return self.settings.cwd / outside
 
     def shown(self, path: Path) -> str:
         """A path to show to the model. It is relative if it is inside the working directory, because that is shorter
@@ -229,7 +250,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         try:
             return str(path.relative_to(self.settings.cwd))
         except ValueError:
-            return str(path)
+            box = vars(self).get("box")
+            return str(path) if box is None else box.inside(str(path))
 
 
 Arguments = dict[str, Any]

@@ -51,6 +51,8 @@ class ToolOutput(Struct, frozen=True):
     API."""
     is_denied: bool = False
     """Whether the sandbox denied something to the call. It is neither written to the journal nor sent to the API."""
+    notices: tuple[str, ...] = ()
+    """Notices for people about the call. They are neither written to the journal nor sent to the API."""
 
 
 class FileChange(Struct, frozen=True):

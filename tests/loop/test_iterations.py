@@ -23,6 +23,9 @@ from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
+# In namespaces of their own, commands do not know their pids as others see them.
+SEES_ALL = ("--sandbox", "off")
+
 LOOP = """
 import fcntl, os, sys
 from ralph.loop.values import IterationOrder, LoopPlan
@@ -31,7 +34,9 @@ from ralph.loop.process.iterations import RalphIterations
 from ralph.machine.waiter import InboxWaiter
 from pathlib import Path
 
-plan = LoopPlan(directory=sys.argv[1], launch_directory=sys.argv[1])
+plan = LoopPlan(
+    directory=sys.argv[1], launch_directory=sys.argv[1], run_arguments=("--sandbox", "off")
+)
 lock = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 clock = SystemClock()
@@ -130,7 +135,7 @@ def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, s
     lock = os.open(iterating.root / "lock", os.O_RDWR | os.O_CREAT)
     iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     started_s = time.monotonic()
-    result = iterating.run("--add-dir", str(iterating.root / "launch"), lock=lock)
+    result = iterating.run(*SEES_ALL, "--add-dir", str(iterating.root / "launch"), lock=lock)
     os.close(lock)
 
     assert time.monotonic() - started_s < within_s(20)
@@ -152,7 +157,7 @@ def test_of_one_that_is_killed_the_session_tells_what_it_spent_and_nothing_is_le
         os.kill(parent_of(parent_of(launcher)), signal.SIGKILL)
 
     iterating.once_there("pids", kill_ralph)
-    result = iterating.run("--add-dir", str(iterating.root / "launch"))
+    result = iterating.run(*SEES_ALL, "--add-dir", str(iterating.root / "launch"))
     assert (result.exit_code, result.outcome, result.stopped_by) == (137, Outcome.INTERRUPTED, None)
     assert (result.reason, result.setback) == ("was killed by SIGKILL", Setback.KILL)
     assert result.cost_usd is not None

@@ -18,7 +18,7 @@ NOTHING = Confinement(restriction.NO_RULESET, restriction.NO_FILTER)
 
 def ran(tmp_path, confinement: Confinement, command: str) -> tuple[int, str]:
     supervisor = CommandSupervisor(
-        {"PATH": os.environ["PATH"]}, most_processes=0, confinement=lambda: confinement
+        {"PATH": os.environ["PATH"]}, most_processes=0, confinement=lambda _directory: confinement
     )
     try:
         started = supervisor.start(

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -318,11 +317,10 @@ def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a passwd entry")
 def test_p17_a_user_without_a_passwd_entry_can_run_it_exits_0(ralph, serve, tmp_path) -> None:
     serve(Turn([ToolUse("Bash", {"command": "id -u > uid"})]), Turn(DONE))
-    temporary = Path(tempfile.gettempdir())
-    for directory in tmp_path, *tmp_path.parents:
-        if directory == temporary:
-            break
-        directory.chmod(0o711)  # pytest's own are closed to others; how many there are depends on its options
+    # pytest's own are closed to others; how many there are depends on its options.
+    parts = [part.startswith("pytest-of-") for part in tmp_path.parts]
+    for depth in range(parts.index(True) + 1, len(parts) + 1):
+        Path(*tmp_path.parts[:depth]).chmod(0o711)
     for directory in ralph.cwd, Path(ralph.environment["HOME"]):
         directory.chmod(0o755)
     os.chown(ralph.cwd, 4242, 4242)

@@ -393,7 +393,9 @@ def test_the_machine_is_described(ralph) -> None:
     assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in found["ralph"][1]
     assert os.uname().sysname in found["system"][1]
     assert "openat2" in found["file confinement"][1]
-    assert found["sandbox"][1].startswith(("landlock; network: full; in force: ", "none: "))
+    assert found["sandbox"][1].startswith(
+        ("namespaces; network: full; in force: ", "landlock; network: full; in force: ", "none: ")
+    )
     assert not {"PATH", "PYTHONPATH"} & found.keys()
 
 

@@ -21,10 +21,9 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
     words = bwrap_command(
         "/usr/bin/bwrap",
         Enclosure(
-            "/tmp/work/a",
             "/var/ralph/tmp",
-            writable=("/tmp/work", "/srv", "/dev/shm", "/tmp"),
-            visible=("/tmp/python", "/usr", "/tmp"),
+            writable=("/tmp/work", "/srv", "/dev/shm", "/var/ralph/tmp"),
+            visible=("/tmp/python", "/usr"),
             pinned=("/tmp/work/.git",),
             read_only=("/tmp/work/.git/config",),
             hidden_directories=("/run/user",),
@@ -37,18 +36,23 @@ def test_later_mounts_lie_on_top_and_only_places_in_tmp_are_bound_again() -> Non
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/var/ralph/tmp", "/tmp"),
         *("--ro-bind", "/tmp/python", "/tmp/python"),
         *("--bind", "/tmp/work", "/tmp/work", "--bind", "/srv", "/srv"),
-        *("--bind", "/var/ralph/tmp", "/var/ralph/tmp"),
         *("--tmpfs", "/run/user", "--ro-bind", "/dev/null", "/run/docker.sock"),
         *("--bind", "/tmp/work/.git", "/tmp/work/.git"),
         *("--ro-bind", "/tmp/work/.git/config", "/tmp/work/.git/config"),
-        *("--chdir", "/tmp/work/a", "--"),
+    ]
+
+
+def test_places_that_hold_tmp_leave_it_to_the_command() -> None:
+    words = bwrap_command("/usr/bin/bwrap", Enclosure(writable=("/", "/tmp")))
+    assert words[4:] == [
+        *("--bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/tmp", "/tmp"),
     ]
 
 
 def enclosed(enclosure: Enclosure, script: str) -> subprocess.CompletedProcess[str]:
     assert MEANS.bwrap is not None
     return subprocess.run(
-        [*bwrap_command(MEANS.bwrap, enclosure), "/bin/sh", "-c", script],
+        [*bwrap_command(MEANS.bwrap, enclosure), "--chdir", *enclosure.writable, "/bin/sh", "-c", script],
         capture_output=True,
         text=True,
         check=False,
@@ -68,7 +72,6 @@ def work(tmp_path):
 def enclosure_of(work: Path, *, has_network: bool = True) -> Enclosure:
     root = str(work / "work")
     return Enclosure(
-        root,
         str(work / "temporary"),
         writable=(root,),
         visible=(str(work / "sockets"),),
@@ -121,7 +124,8 @@ def test_everything_ends_with_the_program_that_began_it(work) -> None:
     """That includes a process that has left its session and starts itself again."""
     assert MEANS.bwrap is not None
     daemon = "respawn() { setsid sh -c 'echo >> starts; sleep 0.01' & wait; respawn; }; respawn & sleep 600"
-    started = subprocess.Popen([*bwrap_command(MEANS.bwrap, enclosure_of(work)), "/bin/bash", "-c", daemon])
+    words = bwrap_command(MEANS.bwrap, enclosure_of(work))
+    started = subprocess.Popen([*words, "--chdir", f"{work}/work", "/bin/bash", "-c", daemon])
     starts = work / "work" / "starts"
     deadline_s = time.monotonic() + within_s(10)
     while not (starts.exists() and starts.stat().st_size >= 3) and time.monotonic() < deadline_s:
@@ -142,7 +146,8 @@ def children_of(pid: int) -> set[int]:
 
 def namespace_of(pid: int) -> str | None:
     try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+        has_ended = ") Z " in Path(f"/proc/{pid}/stat").read_text()  # and waits for its parent
+        return None if has_ended else str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:  # it has ended
         return None
 

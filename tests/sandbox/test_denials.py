@@ -39,6 +39,34 @@ def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:
     assert "signals to processes that the command did not start" in said
 
 
+def test_what_mounts_keep_as_it_is_and_a_tmp_of_its_own_are_known(tmp_path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    policy = box_policy(BoxFacts((str(work),), ()), GivenPlaces())
+
+    def said(line: str) -> str | None:
+        own = f"{work}/own"
+        return denial_note(
+            line,
+            policy,
+            str(work),
+            protected=[f"{work}/.git/config"],
+            outside=lambda path: path.replace("/tmp/", f"{own}/") if path.startswith("/tmp/x") else path,
+        )
+
+    for line in (
+        "error: could not write config file .git/config: Device or resource busy",
+        "bash: line 1: .git/config: Read-only file system",
+    ):
+        found = said(line)
+        assert found is not None, line
+        assert found.startswith(f"the sandbox denies changing {work}/.git/config;")
+    found = said(f"touch: cannot touch '{tmp_path}/out': Read-only file system")
+    assert found is not None
+    assert f"writing {tmp_path}/out" in found
+    assert said("bash: line 1: /tmp/x: Permission denied") is None
+
+
 def test_an_ordinary_failure_is_none_of_the_sandboxs(tmp_path) -> None:
     for line in (
         "",

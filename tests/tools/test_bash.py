@@ -75,6 +75,9 @@ class SlowBox:
     def undo_changes(self, _working_directory: str) -> str:
         return "[undone: all of it]"
 
+    def refusals(self) -> tuple[str, ...]:
+        return ()
+
     def denial_note(self, _output: str, _working_directory: str) -> str:
         self.answers.wait(within_s(60))
         return "too late"

@@ -40,6 +40,7 @@ class Roots:
     def __init__(self, cwd: Path, added: Sequence[Path]) -> None:
         """Opens the roots. Raises WorkingDirectoryGoneError, or OSError if one of the others cannot be opened."""
         self._roots: list[Root] = []
+        self._temporary: Root | None = None
         try:
             self._roots.append(_held(cwd))
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -64,7 +65,8 @@ class Roots:
         """The innermost root that contains `target`, which must have no links. Raises ToolError if there is none, or
         if the root was removed or replaced.
         """
-        above = [root for root in self._roots if root.path in target.parents]
+        roots = self._roots if self._temporary is None else [*self._roots, self._temporary]
+        above = [root for root in roots if root.path in target.parents]
         if not above:
             allowed = ", ".join(self.paths)
             where = shown if shown == str(target) else f"{shown} (really {target})"
@@ -77,9 +79,16 @@ class Roots:
             raise ToolError(f"the directory {root.named} is gone, or is another one now; nothing was written")
         return root
 
+    def add_temporary(self, directory: str) -> None:
+        """Opens the directory for temporary files of commands, which is a root from then on. Raises OSError."""
+        if self._temporary is None:
+            self._temporary = _held(Path(directory))
+
     def close(self) -> None:
         while self._roots:
             os.close(self._roots.pop().descriptor)
+        if self._temporary is not None:
+            os.close(self._temporary.descriptor)
 
 
 def _held(directory: Path) -> Root:

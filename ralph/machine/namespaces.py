@@ -1,0 +1,203 @@
+# os.path instead of pathlib, no contextlib: as in launcher.py.
+# ruff: noqa: PTH116, PTH120
+"""Runs one command in the namespaces that bubblewrap (`bwrap`) makes. Imports nothing of ralph but `launcher.py` and
+`restriction.py`. Linux only.
+
+bubblewrap runs a shell that only waits. The calling process, the keeper, then starts a child that enters the same
+namespaces and becomes the command. So no interpreter has to start inside, which would take three times as long as
+bubblewrap itself.
+
+The rules:
+
+1. The keeper stays outside. No process of the command can see it. It has the signals of its launcher blocked, and so
+   have bubblewrap's processes: a request to stop reaches the command alone.
+2. When the command ends, the rest of its processes may finish by itself for a moment, is then asked to end, and is
+   killed: the keeper kills bubblewrap, and the kernel then kills every process in the process namespace, also those
+   that start themselves again. The launcher adopts the namespace's first process, and so waits until all are gone.
+3. If the launcher dies, the kernel kills the keeper, then bubblewrap, then the namespace.
+4. bubblewrap's processes inside have no capabilities, and the command's seccomp filter. Where there is Landlock, the
+   command cannot touch them; without it, they can do nothing that the command cannot do.
+5. If a step fails, the command is not run, and its output says why.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.machine import launcher, restriction
+else:  # imported from the script's own directory, because ralph is not on the path here
+    sys.path.append(os.path.dirname(__file__))
+    import launcher
+    import restriction
+
+    sys.path.pop()
+
+# linux/nsfs.h
+_NS_GET_USERNS = 0xB701
+# One line says that all mounts are there. The shell ends when the keeper does, because its input ends then.
+_HOLDER = (b"/bin/sh", b"-c", b"echo; read x")
+_FILTER_AT = 3
+# As for a command without namespaces: the rest may finish by itself (`exec > >(tee log)`), and is then asked to end.
+_FOR_LEFTOVERS = ((0, 0.1), (signal.SIGTERM, 0.2))
+_LOOK_AGAIN_AFTER_S = 0.002
+
+
+def run(
+    bwrap: list[bytes], directory: bytes, program: bytes, inside: Callable[[], None], launcher_pid: int
+) -> int:
+    """Runs `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a program
+    or end the process. Returns the exit status of that process, or 128 + n if signal n killed it. `bwrap` is the
+    command line of bubblewrap up to its command. `program` is the seccomp filter of bubblewrap's own processes, or
+    `restriction.NO_FILTER`. `launcher_pid` is the parent of this process, with which everything ends.
+    """
+    launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher_pid:
+        return 128 + signal.SIGKILL
+    pid, hold, is_ready = _held_namespaces(bwrap, program)
+    try:
+        if not is_ready:
+            return _not_confined("bubblewrap failed")
+        (first,) = launcher.children_of(pid)
+        (holder,) = launcher.children_of(first)
+        command = _forked_inside(holder, directory, inside)
+        status = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
+        _end_leftovers(first, holder)
+    except (OSError, ValueError) as error:  # ValueError: somebody has killed bubblewrap meanwhile
+        return _not_confined(str(error))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(hold)
+    return status if status >= 0 else 128 - status
+
+
+def _held_namespaces(bwrap: list[bytes], program: bytes) -> tuple[int, int, bool]:
+    """Starts bubblewrap and waits until its namespaces are complete. Returns its pid, a descriptor that its shell ends
+    with, and whether that worked. Raises OSError.
+    """
+    ready, told = os.pipe()
+    waits, hold = os.pipe()
+    given = [(os.POSIX_SPAWN_DUP2, waits, 0), (os.POSIX_SPAWN_DUP2, told, 1)]
+    words, opened = [*bwrap, b"--cap-drop", b"ALL"], [told, waits]
+    if program:
+        source, sink = os.pipe()
+        os.write(sink, program)
+        os.close(sink)
+        opened.append(source)
+        given.append((os.POSIX_SPAWN_DUP2, source, _FILTER_AT))
+        words += [b"--seccomp", b"%d" % _FILTER_AT]
+    try:
+        pid = os.posix_spawn(words[0], [*words, b"--", *_HOLDER], {}, file_actions=given)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    is_ready = os.read(ready, 1) != b""
+    os.close(ready)
+    return pid, hold, is_ready
+
+
+def _forked_inside(holder: int, directory: bytes, inside: Callable[[], None]) -> int:
+    """Forks a child that enters the namespaces of the process `holder` and calls `inside`. Returns the child's pid.
+    Raises OSError.
+    """
+    enter = restriction.prepare().setns
+    spaces = [_opened_namespace(holder, name) for name in ("pid", "mnt", "ipc", "net")]
+    user = _opened_namespace(holder, "user")
+    if not _is_own_user_namespace(user):
+        # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
+        owner = fcntl.ioctl(spaces[0], _NS_GET_USERNS)
+        enter(owner)
+    enter(spaces[0])
+    pid = launcher.forked()
+    if pid == 0:
+        _enter_and_call(spaces[1:], user, directory, inside)
+    for descriptor in (*spaces, user):
+        os.close(descriptor)
+    return pid
+
+
+def _enter_and_call(spaces: list[int], user: int, directory: bytes, inside: Callable[[], None]) -> None:
+    try:
+        enter = restriction.prepare().setns
+        for space in spaces:
+            enter(space)
+        if not _is_own_user_namespace(user):
+            enter(user)
+        # By its path, because a descriptor would lead around the mounts.
+        os.chdir(directory)
+        inside()
+    except OSError as error:
+        os._exit(_not_confined(f"{error.filename or 'namespaces'}: {error.strerror}"))
+    finally:
+        os._exit(launcher.NOT_CONFINED)
+
+
+def _opened_namespace(pid: int, name: str) -> int:
+    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _is_own_user_namespace(opened: int) -> bool:
+    return os.path.samestat(os.fstat(opened), os.stat("/proc/self/ns/user"))
+
+
+def _end_leftovers(first: int, holder: int) -> None:
+    """Gives the processes that the command has left behind time to end. They are children of the namespace's first
+    process by now.
+    """
+    for number, limit_s in _FOR_LEFTOVERS:
+        until_s = time.monotonic() + limit_s
+        left = _left(first, holder)
+        if left and number:
+            launcher.send_signal(launcher.tree_below(left), number)
+        while left and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_AFTER_S)
+            left = _left(first, holder)
+        if not left:
+            return
+
+
+def _left(first: int, holder: int) -> list[int]:
+    return [pid for pid in launcher.children_of(first) if pid != holder]
+
+
+def _not_confined(why: str) -> int:
+    os.write(2, f"{launcher.NOT_STARTED}its sandbox could not be set up ({why})\n".encode())
+    return launcher.NOT_CONFINED
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command in namespaces and in a sandbox: `namespaces.py DIRECTORY COUNT BWRAP... RULESET FILTER ... -- COMMAND`.
+    `COUNT` is the number of words of bubblewrap's command line. What follows is as for `restriction.py`. This is for what
+    has no supervisor: the probe and tests.
+    """
+    directory, count, *rest = arguments
+    bwrap, restricted = rest[: int(count)], rest[int(count) :]
+    stops = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+
+    def inside() -> None:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+        os._exit(restriction.main(restricted))
+
+    restriction.prepare()
+    launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
+    program = bytes.fromhex(restricted[1])
+    status = run([*map(os.fsencode, bwrap)], os.fsencode(directory), program, inside, os.getppid())
+    try:
+        while True:  # the namespace's first process ends last
+            os.wait()
+    except ChildProcessError:
+        return status
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))
