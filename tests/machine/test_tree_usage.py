@@ -108,7 +108,7 @@ def test_a_process_that_hides_its_memory_from_other_processes_is_counted(tmp_pat
     script = tmp_path / "tree_usage.py"
     script.write_bytes(Path(tree_usage.__file__).read_bytes())
     before = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    for directory in (tmp_path, *tmp_path.parents[:2]):
+    for directory in (tmp_path, *tmp_path.parents[:3]):
         directory.chmod(0o755)
     ran = subprocess.run(
         [*before, sys.executable, "-I", "-S", "-c", HIDDEN, str(tmp_path)], check=False, timeout=TEST_S

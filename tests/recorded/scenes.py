@@ -154,7 +154,7 @@ TOOLS = (
             calls(("Bash", {"command": "echo before; sleep 60", "timeout": 1500})),
             bash("sleep 300 & echo left; read x; echo \"$x\"; printf '\\033[31mred\\033[0m\\n'"),
             bash("env | grep -c ANTHROPIC; echo sk-ant-recorded-0123456789; cat"),
-            bash("setsid sleep 300 & cut -d' ' -f6 /proc/$$/stat /proc/$PPID/stat | uniq | wc -l"),
+            bash("setsid sleep 300 & [ $(cut -d' ' -f6 /proc/$$/stat) = $$ ] && echo a session of its own"),
             DONE,
         ],
         settings="[tools]\nmax_output_bytes = 2000\n",
