@@ -236,6 +236,20 @@ def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_
     assert (ralph.cwd / ".git" / "config").read_bytes() == before
 
 
+@needs_landlock
+def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ralph, serve) -> None:
+    serve(bash("seq 100000"), bash("touch $TMPDIR/x there; sleep 99"), DONE)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    place = Path(ralph.environment["TMPDIR"])
+    assert len(list(place.iterdir())) == 2
+    process.kill()
+    process.communicate()
+    serve(bash("seq 100000"), DONE)
+    assert ralph("again").code == 0
+    assert list(place.iterdir()) == []
+
+
 # --- Limits on a command's tree
 
 
