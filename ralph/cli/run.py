@@ -6,9 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import typer
-
-from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.errors import wrong_value
+from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import RunLine
 from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
@@ -50,7 +49,7 @@ def run(line: RunLine, typed: Typed) -> int:
     check_partial_messages(is_asked=line.include_partial_messages, output_format=line.output_format)
     takes_messages = line.input_format == "stream-json"
     if takes_messages and line.output_format != "stream-json":
-        raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
+        raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
     has_prompt = names_prompt or line.continue_ or takes_messages
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
@@ -123,4 +122,4 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = LineCommand("run", run, RunLine, loads_late=True)
+COMMAND = LineCommand("run", run, (Section(RunLine),), loads_late=True)
