@@ -15,7 +15,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     which this one must end, or None.
     """
     arguments = sys.argv[1:]
-    if arguments == ["--version"]:
+    if arguments in (["--version"], ["-v"]):
         _tell_version()
     from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from ralph.cli.errors import LineError, wrong_value
 from ralph.cli.parameters import HELP
+from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,10 +100,10 @@ class _DividedWords:
         spelling, equals, attached = word.partition("=")
         one = self._by_spelling.get(spelling)
         if one is None:
-            raise LineError(f"No such option: {_shown(spelling)}{self._suggestion(spelling)}")
+            raise self._unknown(spelling)
         typed = [word]
         if one.kind is bool:
-            if equals:
+            if equals and not one.may_have_value:
                 raise LineError(f"Option {spelling!r} does not take a value")
             self._give(one, spelling != one.negation)
         elif equals:
@@ -118,7 +119,7 @@ class _DividedWords:
         for at, letter in enumerate(word[1:], start=2):
             one = self._by_spelling.get(f"-{letter}")
             if one is None:
-                raise LineError(f"No such option: {_shown(f'-{letter}')}")
+                raise self._unknown(f"-{letter}")
             parameters.append(one)
             if one.kind is bool:
                 self._give(one, True)
@@ -149,7 +150,17 @@ class _DividedWords:
     def _give(self, one: Parameter, value: object) -> None:
         self.given.setdefault(one.name, []).append(value)
 
+    def _unknown(self, spelling: str) -> UsageError:
+        from ralph.cli.claude_options import instead_of  # noqa: PLC0415 - only for an error
+
+        instead = instead_of(spelling)
+        if instead is not None:
+            return UsageError(instead)
+        return LineError(f"No such option: {_shown(spelling)}{self._suggestion(spelling)}")
+
     def _suggestion(self, spelling: str) -> str:
+        if not spelling.startswith("--"):
+            return ""
         from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
         near = get_close_matches(spelling, [one for one in self._by_spelling if one.startswith("--")])

@@ -153,12 +153,77 @@ class RunLine(Struct, frozen=True, kw_only=True):
         Literal["host", "none"],
         Option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
     ] = "host"
-    verbose: Annotated[bool, Option("--verbose", "Accepted without effect.")] = False
+    verbose: Annotated[bool, Option("--verbose", "Accepted without effect: standard error shows all.")] = (
+        False
+    )
+    disable_slash_commands: Annotated[
+        bool, Option("--disable-slash-commands", "A prompt such as `/fix` is text, and no skills are listed.")
+    ] = False
+    bare: Annotated[
+        bool,
+        Option("--bare --safe-mode", "Like --setting-sources '': no memory, commands or skills."),
+    ] = False
+    restricted: Annotated[bool, Option("--restricted", "Like --sandbox strict without Bash.")] = False
+    allow_dangerously_skip_permissions: Annotated[
+        bool, Option("--allow-dangerously-skip-permissions", "Accepted without effect: ralph never asks.")
+    ] = False
+    no_chrome: Annotated[bool, Option("--no-chrome", "Accepted without effect: ralph drives no browser.")] = (
+        False
+    )
+    ide: Annotated[bool, Option("--ide", "Accepted without effect: nothing is connected to ralph.")] = False
+    brief: Annotated[
+        bool, Option("--brief", "Accepted without effect: standard output has the final answer alone.")
+    ] = False
+    ax_screen_reader: Annotated[
+        bool, Option("--ax-screen-reader", "Accepted without effect: all output is plain lines.")
+    ] = False
+    forward_subagent_text: Annotated[
+        bool, Option("--forward-subagent-text", "Accepted without effect: ralph has no subagents.")
+    ] = False
+    prompt_suggestions: Annotated[
+        bool,
+        Option(
+            "--prompt-suggestions",
+            "Accepted without effect: nobody is there to take a suggestion.",
+            may_have_value=True,
+        ),
+    ] = False
+    exclude_dynamic_system_prompt_sections: Annotated[
+        bool,
+        Option(
+            "--exclude-dynamic-system-prompt-sections",
+            "Accepted without effect: the system prompt has no such sections but the directory.",
+        ),
+    ] = False
+    system_prompt_snapshot: Annotated[
+        str | None,
+        Option(
+            "--system-prompt-snapshot",
+            "Accepted without effect: a session always keeps its system prompt.",
+            metavar="on|off",
+        ),
+    ] = None
+    autocompact: Annotated[
+        str | None,
+        Option(
+            "--autocompact",
+            "Accepted without effect: ralph compacts when the context is nearly full.",
+            metavar="auto|N",
+        ),
+    ] = None
 
     @property
     def flags(self) -> dict[str, object]:
         """The values of all settings' flags, by setting name. A value of None means that the flag was not given."""
-        return {**self.settings, **self.tools}
+        given = {**self.settings, **self.tools}
+        return _restricted(given) if self.restricted else given
+
+
+def _restricted(flags: dict[str, object]) -> dict[str, object]:
+    """The flags with what `--restricted` stands for."""
+    forbidden = flags.get("tools.disallowed")
+    names = forbidden if isinstance(forbidden, tuple) else ()
+    return {**flags, "sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}
 
 
 class DoctorLine(Struct, frozen=True, kw_only=True):

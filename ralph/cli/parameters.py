@@ -26,6 +26,8 @@ class Option(Struct, frozen=True):
     """The name of the value in the help. None means typer's own choice."""
     is_hidden: bool = False
     """True if the help does not show the option."""
+    may_have_value: bool = False
+    """True if the option of type bool accepts a value behind `=`, which has no effect."""
 
 
 class Argument(Struct, frozen=True):
@@ -72,6 +74,8 @@ class Parameter(Struct, frozen=True, kw_only=True):
     help: str
     metavar: str | None = None
     is_hidden: bool = False
+    may_have_value: bool = False
+    """True if an option of type bool accepts a value behind `=`, which has no effect."""
 
     @property
     def longest_spelling(self) -> str:
@@ -110,4 +114,5 @@ def declared_parameter(field: str, annotation: Any) -> Parameter:
         help=declaration.help,
         metavar=declaration.metavar,
         is_hidden=declaration.is_hidden,
+        may_have_value=declaration.may_have_value,
     )

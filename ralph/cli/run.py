@@ -75,7 +75,8 @@ def _run_options(
         writable=writable,
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
-        setting_sources=setting_sources(line.setting_sources),
+        setting_sources=setting_sources("" if line.bare else line.setting_sources),
+        takes_commands=not line.disable_slash_commands,
         permission_mode=permission_mode(line.permission_mode),
         permissions=permissions,
         session=session_options(

@@ -101,6 +101,13 @@ def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _betas(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+            raise ValueError(f"must hold names of betas, not {printable(name)!r}")
+    return tuple(dict.fromkeys(names))
+
+
 _SAYS_KEY_VARIABLES = "the name of a variable, or a list of such names"
 
 
@@ -113,6 +120,7 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
 _NAMES = tuple[str, ...]
 TOOLS = Kind(_NAMES, "a list of names", _tool_names)
 EXACT_TOOLS = Kind(_NAMES, "a list of names", _exact_tools)
+BETAS = Kind(_NAMES, "a list of names", _betas)
 VARIABLES = Kind(_NAMES, "a list of names", _variable_names, is_secret=True)
 KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secret=True)
 

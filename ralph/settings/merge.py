@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _FLAG = "flag "
 """The beginning of an origin that is a flag. The spelling of the flag follows."""
+_BETA_HEADER = "anthropic-beta"
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
@@ -133,7 +134,7 @@ def load_settings(
 def _settings(
     flags: Mapping[str, object], given: _Layer, layers: _Layers, environment: Mapping[str, str]
 ) -> Settings:
-    access = _environment_access(environment)
+    access = _with_betas(_environment_access(environment), _given_or_default(given, "model.betas").value)
     first = _settle_model(given, access, environment)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     targets = _targets(tables["model"], flags, given, access, environment, first_model=first)
@@ -385,6 +386,16 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
     with _explained(""):
         aliases = aliases_from(environment)
     return EnvironmentAccess(credential, Secret(lines), aliases)
+
+
+def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
+    """The access with a header that asks for the betas, in addition to those of ANTHROPIC_CUSTOM_HEADERS."""
+    if not betas:
+        return access
+    lines = access.headers.plain
+    asked = [value for name, value in lines if name.lower() == _BETA_HEADER]
+    others = tuple(line for line in lines if line[0].lower() != _BETA_HEADER)
+    return replace(access, headers=Secret((*others, (_BETA_HEADER, ",".join((*asked, *betas))))))
 
 
 def _targets(

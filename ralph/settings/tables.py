@@ -84,6 +84,17 @@ class ModelSettings(Struct, frozen=True):
         ),
     ] = ()
     """The names of the fallback models, in order and as the user wrote them. Empty if there is no fallback."""
+    betas: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.BETAS,
+            flag=Flag(
+                "--betas", "Features of the API to ask for (the header anthropic-beta).", "NAMES", Takes.WORDS
+            ),
+            is_in_files=False,
+        ),
+    ] = ()
+    """The names for the header `anthropic-beta`. A target with headers of its own names them there."""
     max_tokens: Annotated[
         int,
         Key(

@@ -1,0 +1,48 @@
+"""Options of Claude Code that ralph refuses, each with what to use instead. Pure.
+
+A mistyped option gets a suggestion; these are not mistyped, so a similar spelling would only mislead.
+"""
+
+from __future__ import annotations
+
+_NO_SUBAGENTS = "ralph has no subagents: put the instructions into the prompt or --append-system-prompt"
+_NO_PLUGINS = (
+    "ralph has no plugins: copy the plugin's commands and skills into .claude/commands and .claude/skills"
+)
+_NO_CLOUD = "ralph runs on this machine alone: `ralph loop` works unattended"
+_ONE_MACHINE = (
+    "sessions stay on this machine: `ralph sessions ls` lists them, and --resume ID goes on with one"
+)
+_NO_WINDOW = "ralph has no window of its own: `ralph loop --status` shows what a loop is doing"
+_BACKGROUND = "start ralph in the background with the shell: nohup ralph ... </dev/null >out.json 2>log &"
+_WORKTREE = "make the worktree with git, and name it: git worktree add DIR && ralph -C DIR ..."
+_EFFORT = "--effort says how hard the model thinks, and `thinking` of a [[targets]] entry whether it does"
+_RESUME = "a session is resumed at its end: --fork-session resumes a copy, and leaves the session as it is"
+
+INSTEAD = {
+    **dict.fromkeys(("--agent", "--agents"), _NO_SUBAGENTS),
+    **dict.fromkeys(("--plugin-dir", "--plugin-url"), _NO_PLUGINS),
+    **dict.fromkeys(("--cloud", "--environment"), _NO_CLOUD),
+    **dict.fromkeys(("--remote-control", "--remote-control-session-name-prefix"), _NO_WINDOW),
+    **dict.fromkeys(("--teleport", "--desktop"), _ONE_MACHINE),
+    **dict.fromkeys(("--bg", "--background"), _BACKGROUND),
+    **dict.fromkeys(("--worktree", "-w"), _WORKTREE),
+    **dict.fromkeys(("--thinking", "--thinking-display", "--max-thinking-tokens"), _EFFORT),
+    **dict.fromkeys(("--resume-session-at", "--resume-drops-turn"), _RESUME),
+    "--tmux": "start ralph in tmux: tmux new-session -d 'ralph ...'",
+    "--chrome": "ralph drives no browser: let the model run a headless one by Bash",
+    "--from-pr": "no session belongs to a pull request: gh pr diff N | ralph -p 'review this'",
+    "--file": "no file is fetched: download it first, and name its path in the prompt",
+    "--task-budget": "--max-budget-usd, --max-turns and --max-time limit a task",
+    "--session-mirror": "`ralph sessions export ID` prints a session's journal, also while it runs",
+    "--await-initialize": "with --input-format stream-json ralph waits for the first message, initialized or not",
+}
+"""For each refused option, one line: what to use instead, or why there is nothing."""
+
+
+def instead_of(spelling: str) -> str | None:
+    """The line for an option of Claude Code that ralph refuses. None if the option is none of these."""
+    says = INSTEAD.get(spelling)
+    return (
+        None if says is None else f"{spelling} is an option of Claude Code that ralph does not have: {says}"
+    )

@@ -1,0 +1,105 @@
+"""Every option of Claude Code works, is accepted without effect, or is refused with what to use instead.
+
+The rows are those of `docs/from-claude.md`, so that the page and the command line cannot differ.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ralph.cli.claude_options import INSTEAD
+from ralph.cli.errors import LineError
+from ralph.cli.run import COMMAND
+from ralph.values.outcome import UsageError
+
+PAGE = Path(__file__).parents[2] / "docs/from-claude.md"
+
+# The words of a command line, by what ralph does with them. `-p hi` follows each.
+WORKS = """
+-p|--print|--output-format json|--input-format stream-json|--include-partial-messages|--model opus
+--fallback-model a,b|--effort high|--max-turns 3|--max-budget-usd 1|-c|--continue|-r abc|--resume abc|--resume=abc
+--session-id x|--fork-session|--no-session-persistence|--system-prompt x|--system-prompt-file x
+--append-system-prompt x|--append-system-prompt-file x|--json-schema {}|--add-dir A B|--allowedTools Read Edit
+--allowed-tools Read|--disallowedTools Read Edit|--disallowed-tools Read|--tools Read Edit|--tools=|--tools default
+--betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
+--bare|--safe-mode|--restricted
+"""
+NO_EFFECT = """
+-p|--dangerously-skip-permissions|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
+--ax-screen-reader|--forward-subagent-text|--prompt-suggestions|--prompt-suggestions=false
+--exclude-dynamic-system-prompt-sections|--system-prompt-snapshot on|--autocompact auto
+"""
+REFUSED = """
+-w|--worktree x|--from-pr 1|--bg|--background|--tmux|--tmux=classic|--chrome|--cloud|--remote-control|--teleport
+--desktop|--agent x|--agents {}|--plugin-dir x|--plugin-url x|--file a:b|--environment x|--thinking-display full
+--thinking adaptive|--max-thinking-tokens 5|--task-budget 5|--resume-session-at x|--resume-drops-turn x
+--session-mirror|--await-initialize|--remote-control-session-name-prefix x
+"""
+# Not built yet. A row that is built belongs above.
+NOT_YET = """
+--mcp-config A B|--strict-mcp-config|--settings x|--permission-prompt-tool stdio|--permission-prompts none|-n x
+--name x|-d|--debug|--debug-file x|--replay-user-messages|--include-hook-events
+"""
+
+
+def rows(text: str) -> list[str]:
+    return [row for line in text.split("\n") for row in line.split("|") if row]
+
+
+def parse(row: str) -> None:
+    COMMAND.read([*row.split(" "), "-p", "hi"])
+
+
+@pytest.mark.parametrize("row", [*rows(WORKS), *rows(NO_EFFECT)])
+def test_a_line_of_claude_code_is_read(row: str) -> None:
+    parse(row)
+
+
+@pytest.mark.parametrize("row", rows(NO_EFFECT))
+def test_what_has_no_effect_says_why_in_the_help(row: str) -> None:
+    spelling = re.split("[ =]", row)[0]
+    (option,) = [one for own in COMMAND.parameters() for one in own if spelling in one.spellings]
+    assert option.help.startswith("Accepted without effect: ")
+
+
+@pytest.mark.parametrize("row", rows(REFUSED))
+def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse(row)
+    spelling = re.split("[ =]", row)[0]
+    assert str(refused.value) == (
+        f"{spelling} is an option of Claude Code that ralph does not have: {INSTEAD[spelling]}"
+    )
+
+
+@pytest.mark.parametrize("row", rows(NOT_YET))
+def test_what_is_not_built_yet_is_refused(row: str) -> None:
+    with pytest.raises(LineError, match="No such option"):
+        parse(row)
+
+
+def test_every_refusal_is_tried() -> None:
+    assert {re.split("[ =]", row)[0] for row in rows(REFUSED)} == {*INSTEAD}
+
+
+def spellings(cell: str) -> set[str]:
+    return {
+        word
+        for code in re.findall(r"`([^`]+)`", cell)
+        for word in re.findall(r"(?<!\S)--?[A-Za-z][\w-]*", code)
+    }
+
+
+def test_the_page_has_a_row_for_every_option() -> None:
+    on_page = {
+        spelling
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| `-")
+        for spelling in spellings(line.split("|")[1])
+    }
+    tried = {re.split("[ =]", row)[0] for text in (WORKS, NO_EFFECT, REFUSED, NOT_YET) for row in rows(text)}
+    assert tried - on_page == set()
+    assert on_page - tried == {"--version", "-v"}
