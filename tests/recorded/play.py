@@ -64,7 +64,7 @@ def play(scene: Scene) -> Recording:
     """Plays all runs of a scene in order. The name of the directory always has the same length, because ralph
     limits texts by their size in bytes.
     """
-    directory = Path(tempfile.mkdtemp(prefix="ralph-recorded-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="ralph-play-", dir="/var/tmp"))
     try:
         with _Stage(directory, scene) as stage:
             for run in scene.runs:

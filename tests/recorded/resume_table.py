@@ -231,7 +231,7 @@ def _target_names(journal: Path) -> list[str]:
 @contextmanager
 def desk() -> Iterator[Desk]:
     """Makes a `Desk`, and removes its directory afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="ralph-resumed-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="ralph-cut-", dir="/var/tmp"))
     (directory / "tmp").mkdir()
     try:
         with MockApi(Scenario([Step(Turn("All done."), repeat=FOREVER)])) as api:
