@@ -83,6 +83,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.proxy",
     "sandbox.protected_snapshot",
     "sandbox.self_test",
+    "sandbox.trial",
     "sessions.command",
     "sessions.journal",
     "sessions.looking",

@@ -195,8 +195,9 @@ def _findings(
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
     yield from lacking
-    yield from look_at_machine(environment, __version__, cwd)
-    yield from look_at_sandbox(SandboxSettings() if settings is None else settings.sandbox, environment, cwd)
+    wanted = SandboxSettings() if settings is None else settings.sandbox
+    yield from look_at_machine(environment, __version__, wanted, cwd)
+    yield from look_at_sandbox(wanted, environment, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
     not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None

@@ -23,6 +23,7 @@ from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
@@ -144,9 +145,12 @@ def open_context(
         settings.key_variables,
     )
     box = _box(state.plan, settings, environment)
+    limits = tree_limits(settings.sandbox)
     supervisor = CommandSupervisor(
         environment_for_commands(command_environment),
-        most_processes=0,
+        most_processes=limits.most_processes,
+        most_memory_bytes=limits.most_memory_bytes,
+        makes_group=False,  # the group would be that of the iterations
         confinement=None if box is None else box.confinement,
     )
     context = LoopContext(

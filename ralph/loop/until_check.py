@@ -17,6 +17,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
+from ralph.sandbox.tree_limits import TreeLimits
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -138,10 +139,12 @@ class UntilCheck:
         grace_s: float = _GRACE_S,
         box: CommandBox | None = None,
         tell: Callable[[str], None] = lambda _text: None,
+        limits: TreeLimits | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
-        `supervisor` runs the check, or None if there is none. `tell` gets notices for people.
+        `supervisor` runs the check, or None if there is none. `tell` gets notices for people. `limits` are those that
+        `supervisor` keeps, or None for the default.
         """
         self._command = command
         self._directory = directory
@@ -149,6 +152,7 @@ class UntilCheck:
         self._environment = environment
         self._box = box
         self._tell = tell
+        self._limits = limits or TreeLimits()
         self._redact = redact
         self._longest_bytes = longest_bytes
         self._supervisor = supervisor
@@ -189,7 +193,7 @@ class UntilCheck:
             raise ShortageError("process")
         note = "" if ending.is_all_gone else _STILL_RUNS
         tail = log.tail(f"{note}\n{undone}" if undone else note)
-        problem = _problem(ending, limit_s)
+        problem = _problem(ending, limit_s, self._limits)
         code = ending.status if problem is None else None
         return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
 
@@ -212,7 +216,7 @@ class UntilCheck:
         return running.run(limit_s, "the check")
 
 
-def _problem(ending: CommandEnding, limit_s: float) -> str | None:
+def _problem(ending: CommandEnding, limit_s: float, limits: TreeLimits) -> str | None:
     match ending.how:
         case Ended.TIMED_OUT:
             return f"timed out after {limit_s:g} s"
@@ -221,4 +225,5 @@ def _problem(ending: CommandEnding, limit_s: float) -> str | None:
         case Ended.NEVER_STARTED:
             return "could not be started: the process that starts commands was killed"
         case _:
-            return None
+            why = limits.why_stopped(ending.how)
+            return None if why is None else f"was stopped: {why}"

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine import launcher
+from ralph.machine import launcher, tree_usage
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
 from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.restriction import NO_RULESET
-from ralph.machine.running_command import NEVER_STARTED
+from ralph.machine.running_command import NEVER_STARTED, Ended
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,12 @@ _LIMITS = sorted(
 )
 
 
+_EXCEEDED = {
+    tree_usage.TOO_MANY_PROCESSES: Ended.TOO_MANY_PROCESSES,
+    tree_usage.TOO_MUCH_MEMORY: Ended.TOO_MUCH_MEMORY,
+}
+
+
 class Confinement(Struct, frozen=True):
     """The sandbox of one command. Its process restricts itself by it before it runs the program (`restriction.py`)."""
 
@@ -71,6 +77,14 @@ class Confinement(Struct, frozen=True):
     """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
 
 
+class _Bounds(Struct, frozen=True):
+    """The sandbox of one command, and the limits on its tree. 0 means no limit."""
+
+    confinement: Confinement | None
+    most_processes: int
+    most_memory_bytes: int
+
+
 class CommandSupervisor:
     """The supervisor of one run or loop. It starts with the first command. If it is killed, the next command starts a
     new one.
@@ -81,20 +95,27 @@ class CommandSupervisor:
         environment: Mapping[str, str],
         *,
         most_processes: int | None = None,
+        most_memory_bytes: int = 0,
+        makes_group: bool = True,
         is_below_loop: bool = False,
         confinement: Callable[[str], Confinement] | None = None,
     ) -> None:
         """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
-        processes of all commands together, if this machine can set such a limit; None means the default, and 0 means
-        no limit. `is_below_loop` says that the parent of this process is a `ralph loop`. `confinement` is called before
-        each command with its directory, and returns the command's sandbox; it may raise OSError. None means that commands have none.
+        processes of all commands together; None means the default, and 0 means no limit. The kernel keeps that limit
+        if this machine can make a control group and `makes_group` is True; otherwise the launcher counts. It also
+        counts the memory, if `most_memory_bytes` is not 0. `is_below_loop` says that the parent of this process is a
+        `ralph loop`. `confinement` is called before each command with its directory, and returns the command's
+        sandbox; it may raise OSError. None means that commands have none.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
+        self._most_memory_bytes = most_memory_bytes
         self._is_below_loop = is_below_loop
         self._confinement = confinement
         self._limit: ProcessLimit | None = None
-        self._why_unlimited: str | None = None if self._most_processes else "none was asked for"
+        self._why_no_group: str | None = None
+        if not (self._most_processes and makes_group):
+            self._why_no_group = "none was asked for"
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
@@ -117,7 +138,7 @@ class CommandSupervisor:
         """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
         SIGKILL. The descriptor `input_from` becomes its standard input; None means empty input. The descriptor
         `errors_to` becomes its standard error; None joins the errors to the output. `is_confined` says that the command
-        runs in the sandbox of this supervisor, if it has one. Raises ShortageError if the
+        runs in the sandbox of this supervisor, if it has one, and with its limits. Raises ShortageError if the
         machine is short of a resource, ValueError for an argument that no command line can hold, and OSError if the
         command cannot start for another reason.
         """
@@ -127,24 +148,26 @@ class CommandSupervisor:
             confinement = None
             if self._confinement is not None and is_confined:
                 confinement = self._confinement(str(cwd))
+            of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
+            bounds = _Bounds(confinement, *of_tree)
             try:
-                return self._asked(command, cwd, environment, grace_s, given, confinement=confinement)
+                return self._asked(command, cwd, environment, grace_s, given, bounds=bounds)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
                 # arrived.
                 self._end()
-                return self._asked(command, cwd, environment, grace_s, given, confinement=confinement)
+                return self._asked(command, cwd, environment, grace_s, given, bounds=bounds)
         except OSError as error:
             raise shortage_of(error) or error from None
 
-    def why_unlimited(self) -> str | None:
-        """Why there is no limit on the processes of commands, or None if there is one. Starts the supervisor and
+    def why_no_group(self) -> str | None:
+        """Why the kernel does not limit the processes of commands, or None if it does. Starts the supervisor and
         waits until it is ready. Raises OSError if it cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
             return "a process cannot be moved into a control group"
-        return self._why_unlimited
+        return self._why_no_group
 
     def kill(self) -> None:
         """Kills the supervisor. The next command starts a new one."""
@@ -171,7 +194,7 @@ class CommandSupervisor:
         grace_s: float,
         streams: Mapping[int, int],
         *,
-        confinement: Confinement | None,
+        bounds: _Bounds,
     ) -> SupervisedCommand:
         directory = os.open(cwd, _DIRECTORY)
         try:
@@ -182,7 +205,7 @@ class CommandSupervisor:
                 output, theirs = os.pipe()  # second: a socket without an owner closes itself
                 try:
                     descriptors = [theirs, directory, channel.fileno()]
-                    serving.ask(descriptors, command, environment, grace_s, streams, confinement=confinement)
+                    serving.ask(descriptors, command, environment, grace_s, streams, bounds=bounds)
                 except BaseException:
                     os.close(output)
                     ours.close()
@@ -199,11 +222,11 @@ class CommandSupervisor:
         if self._serving is None:
             protect_this_process()
             stop_ignoring_ends()
-            if self._limit is None and self._why_unlimited is None:
+            if self._limit is None and self._why_no_group is None:
                 try:
                     self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
                 except NoLimitError as why:
-                    self._why_unlimited = str(why)
+                    self._why_no_group = str(why)
             self._serving = _Serving(self._environment, self._limit.entrance if self._limit else "")
         return self._serving
 
@@ -241,12 +264,13 @@ class _Serving:
         grace_s: float,
         streams: Mapping[int, int],
         *,
-        confinement: Confinement | None,
+        bounds: _Bounds,
     ) -> None:
         """Asks the supervisor to start one command. `streams` maps the number of a standard stream of the command to
         the descriptor that becomes it. If this raises OSError, no command was started.
         """
         sent_last = []
+        confinement = bounds.confinement
         if confinement is not None and confinement.ruleset != NO_RULESET:
             sent_last.append(confinement.ruleset)
         if confinement is not None and confinement.proxy >= 0:
@@ -257,6 +281,7 @@ class _Serving:
                 f"{number}:{soft}:{hard}"
                 for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
             ).encode(),
+            f"{bounds.most_processes} {bounds.most_memory_bytes}".encode(),
             _packed(confinement),
             " ".join(map(str, streams)).encode(),
             str(len(command)).encode(),
@@ -324,6 +349,8 @@ class SupervisedCommand:
         self._is_finished = False
         """Whether the launcher has reported that no process of the command is left."""
         self.output_descriptor = output
+        self.exceeded: Ended | None = None
+        """The limit for which the launcher stopped the command. Known after `wait_for_end`."""
 
     def wait_for_end(self) -> int:
         """Blocks until the launcher has sent a status or is gone, and returns the command's exit status. A negative
@@ -336,6 +363,7 @@ class SupervisedCommand:
             while not _is_whole(said) and (part := self._channel.recv(16)):
                 said += part
         word = said[-2:-1]
+        self.exceeded = _EXCEEDED.get(said.removeprefix(launcher.STARTING)[:-2])
         self._is_finished = word == launcher.STATUS
         self._has_ended.set()
         if word in (launcher.STATUS, launcher.STATUS_OF_UNFINISHED):
@@ -393,8 +421,11 @@ def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent its status, which is the byte behind STATUS or STATUS_OF_UNFINISHED."""
-    return said.removeprefix(launcher.STARTING)[1:] != b""
+    """Whether a launcher has sent its status, which is the byte behind STATUS or STATUS_OF_UNFINISHED. Before these
+    there may be the letter of the limit that the command exceeded.
+    """
+    words = said.removeprefix(launcher.STARTING)
+    return len(words) > (2 if words[:1] in _EXCEEDED else 1)
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:

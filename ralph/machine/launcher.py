@@ -43,6 +43,9 @@ The rules:
    The launcher itself is never restricted: it must be able to signal whatever the command starts. If a restriction
    fails, the program does not run, and the command's output says why. With namespaces, the forked process stays
    outside of them and keeps them (`namespaces.py`); its child is the command, and it ends with the command's status.
+10. A command may have limits on its tree (`tree_usage.py`), which the launcher counts once a second, for the first time
+   after a second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. Neither a session of its
+   own nor a parent that ends takes a process out of the tree, because the launcher adopts the orphans.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
+
+    from ralph.machine.tree_usage import Limits
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
@@ -93,6 +98,11 @@ _FOR_ORPHANS: _Plan = ((signal.SIGTERM, 0.1), *_WITHOUT_PATIENCE)
 # When the command ends, the rest may finish by itself (`exec > >(tee log)`), is then asked to end, then killed.
 _FOR_LEFTOVERS: _Plan = ((_NO_SIGNAL, 0.1), (signal.SIGTERM, 0.2), *_WITHOUT_PATIENCE)
 
+# A count of an ordinary tree takes less than a millisecond. One that takes long is made less often, so that it never
+# needs more than a tenth of a processor.
+_COUNT_EVERY_S = 1.0
+_COUNT_AT_LEAST_EVERY_S = 5.0
+_PART_FOR_COUNTING = 10
 # A tree may hold more processes than this only by accident or malice.
 _MOST_ASKED = 1000
 # Stopping an ordinary tree takes milliseconds. What still moves after this is killed as it is and searched again.
@@ -259,10 +269,16 @@ class Launcher:
     """Runs one command, in a process of its own."""
 
     def __init__(
-        self, parent_pid: int, grace_s: float, core_limit: int, channel: socket | None = None
+        self,
+        parent_pid: int,
+        grace_s: float,
+        core_limit: int,
+        channel: socket | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without it, a
-        signal is the request to stop, and the exit code of this process is the status.
+        signal is the request to stop, and the exit code of this process is the status. `limits` are those of the
+        command's tree, or None if nothing is counted.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
@@ -280,6 +296,10 @@ class Launcher:
         self._status: int | None = None
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
+        self._limits = limits
+        self._count_at_s = _FOR_EVER_S
+        self.exceeded = b""
+        """The letter of the limit that the tree exceeded (`tree_usage.py`), or nothing."""
         self.is_all_gone = True
         """Whether all processes of the command are gone. False if one could not be killed."""
 
@@ -353,12 +373,16 @@ class Launcher:
         """
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
+        if self._limits is not None and _has_process_tree():
+            self._count_at_s = time.monotonic() + _COUNT_EVERY_S
         while self._reap():
             self._hear_channel()
             now_s = time.monotonic()
+            if now_s >= self._count_at_s:
+                now_s = self._count(now_s)
             previous, plan = plan, self._revised(plan)
             if plan is not previous:
-                steps, due_s = iter(plan), now_s
+                steps, due_s, self._count_at_s = iter(plan), now_s, _FOR_EVER_S
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
@@ -368,7 +392,19 @@ class Launcher:
                 due_s = now_s + patience_s
                 if not self._signal_tree(number):
                     steps, due_s = iter(_WITHOUT_PATIENCE), now_s
-            self._wait(due_s - now_s)
+            self._wait(min(due_s, self._count_at_s) - now_s)
+
+    def _count(self, now_s: float) -> float:
+        """Counts the command's tree, and stores which limit it exceeds. Returns the time afterwards. A tree that is
+        being ended is not counted any more.
+        """
+        assert self._limits is not None  # noqa: S101 - nothing is due without limits
+        tree = tree_below(children_of(os.getpid()), self._limits.most_counted)
+        self.exceeded = self._limits.exceeded(tree)
+        counted_s = time.monotonic()
+        pause_s = min(_PART_FOR_COUNTING * (counted_s - now_s), _COUNT_AT_LEAST_EVERY_S)
+        self._count_at_s = counted_s + max(pause_s, _COUNT_EVERY_S)
+        return counted_s
 
     def _revised(self, plan: _Plan) -> _Plan:
         """The plan for ending the processes. An empty plan lets the command run. There is a plan as soon as
@@ -379,6 +415,8 @@ class Launcher:
             return _FOR_ORPHANS
         if plan:
             return plan
+        if self.exceeded:
+            return _FOR_ORPHANS
         if self._status is not None:
             return _FOR_LEFTOVERS
         if self._is_asked_to_stop:

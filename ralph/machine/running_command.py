@@ -42,7 +42,7 @@ class Capture(Protocol):
 
 
 class CommandProcess(Protocol):
-    """A started command. `ForkedCommand` implements this interface."""
+    """A started command. `SupervisedCommand` implements this interface."""
 
     @property
     def output_descriptor(self) -> int:
@@ -52,6 +52,13 @@ class CommandProcess(Protocol):
     def wait_for_end(self) -> int:
         """Blocks until the command has ended and returns its exit status. NEVER_STARTED means that the command never
         started; another negative status means that its exit status is unknown.
+        """
+        ...
+
+    @property
+    def exceeded(self) -> Ended | None:
+        """The limit on its processes or memory for which the command was stopped, or None. Known after
+        `wait_for_end`.
         """
         ...
 
@@ -84,6 +91,8 @@ class Ended(enum.Enum):
     BY_ITSELF = enum.auto()
     TIMED_OUT = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
+    TOO_MANY_PROCESSES = enum.auto()
+    TOO_MUCH_MEMORY = enum.auto()
     WITHOUT_SUPERVISOR = enum.auto()
     NEVER_STARTED = enum.auto()
 
@@ -144,6 +153,8 @@ class RunningCommand:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
             how = Ended.NEVER_STARTED if self._status == NEVER_STARTED else Ended.WITHOUT_SUPERVISOR
+        if how is Ended.BY_ITSELF and self._process.exceeded is not None:
+            how = self._process.exceeded
         return CommandEnding(how, self._status or 0, is_all_gone)
 
     def _start_threads(self) -> None:

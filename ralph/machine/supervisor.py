@@ -23,15 +23,16 @@ The rules:
    descriptors; the grace period, umask, limits, arguments, environment, the filter of the sandbox and the command line of
    bubblewrap are bytes. Descriptors are close-on-exec from the start,
    and the launcher closes them.
-5. The supervisor has one thread, imports nothing of ralph but `launcher.py`, `restriction.py` and `namespaces.py`, and
-   has no credentials in its environment.
+5. The supervisor has one thread, imports nothing of ralph but its neighbours `launcher.py`, `namespaces.py`,
+   `restriction.py` and `tree_usage.py`, and has no credentials in its environment. It imports them at its start, because
+   a command that works on ralph itself may change their files.
 6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there
    is still none, only that call fails, and its output says so.
 7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
    memory and descriptors. A loop's supervisor runs while the agent works, and runs git for the loop afterwards.
    The commands themselves are dumpable.
 8. The supervisor enters the control group before it reads the first request, so every command is in the
-   group.
+   group. Then the kernel limits their processes, and the launcher need not count them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from _socket import AF_UNIX, CMSG_SPACE, MSG_PEEK, SOCK_STREAM, SOL_SOCKET, socket
 
 TYPE_CHECKING = False
@@ -48,12 +50,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ralph.machine import launcher, namespaces, restriction
+    from ralph.machine import launcher, namespaces, restriction, tree_usage
 else:  # imported from the script's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
     import launcher
     import namespaces
     import restriction
+    import tree_usage
 
     sys.path.pop()
 
@@ -76,7 +79,7 @@ WITHOUT_GROUP = b"-"
 class _Request:
     def __init__(self, payload: bytes, descriptors: list[int]) -> None:
         self.output, self.directory, channel, *others = descriptors
-        grace_s, umask, core_limit, limits, box, streams, words, *rest = payload.split(b"\0")
+        grace_s, umask, core_limit, limits, of_tree, box, streams, words, *rest = payload.split(b"\0")
         self._box = box.split(b" ") if box else []
         """Empty for a command without a sandbox. Otherwise the most bytes of a file that it may write (0 means no limit),
         whether a ruleset and whether a socket to a proxy were sent, how many of the first words are the command line of
@@ -92,10 +95,14 @@ class _Request:
         self.umask = int(umask)
         self.core_limit = int(core_limit)
         self.limits = limits
+        most_tasks, most_memory_bytes = map(int, of_tree.split())
         mounts = places = 0
         if self._box:
             mounts, places = int(self._box[3]), int(self._box[4])
         self._bwrap, self._places = rest[:mounts], rest[mounts : mounts + places]
+        own_tasks = namespaces.OWN_PROCESSES if mounts else 0
+        self.most_tasks = most_tasks and most_tasks + own_tasks
+        self.most_memory_bytes = most_memory_bytes
         del rest[: mounts + places]
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
@@ -171,11 +178,12 @@ def main(arguments: list[str]) -> int:
     launcher.expect_the_defaults()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     control = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
-    control.send(IN_GROUP if _joins(group) else WITHOUT_GROUP)
+    is_in_group = _joins(group)
+    control.send(IN_GROUP if is_in_group else WITHOUT_GROUP)
     own_pid = os.getpid()
     pid = _forked(control)
     if pid == 0:
-        _launch(control, own_pid)
+        _launch(control, own_pid, is_in_group=is_in_group)
     if pid is not None:
         _await_end(pid)
     return 0
@@ -285,12 +293,17 @@ def _received(control: socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _launch(control: socket, parent_pid: int) -> NoReturn:
+def _launch(control: socket, parent_pid: int, *, is_in_group: bool) -> NoReturn:
     """Turns this forked child into the launcher. Never returns."""
+    # The kernel may give a new file a time of some milliseconds ago.
+    since_s = time.time() - 0.1
     try:
         os.setsid()
-        while (request := _next_request(control, parent_pid)) is not None and _serve(request, parent_pid):
-            pass
+        while (request := _next_request(control, parent_pid)) is not None:
+            most_tasks = 0 if is_in_group else request.most_tasks
+            limits = tree_usage.Limits(most_tasks, request.most_memory_bytes, since_s)
+            if not _serve(request, parent_pid, limits):
+                break
     finally:
         os._exit(0)
 
@@ -306,12 +319,13 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
     return _receive(control) if os.getppid() == parent_pid else None
 
 
-def _serve(request: _Request, parent_pid: int) -> bool:
+def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> bool:
     """Runs the command. Returns False if this process must not serve another one, because a process of the command is
     left or nobody needs commands any more.
     """
     request.take_streams()
-    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel)
+    counted = limits if limits.most_tasks or limits.most_memory_bytes else None
+    one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
     status = _prepared(request) or one.run(
         request.command, request.environment, request.restrict(), request.enclose()
     )
@@ -319,7 +333,8 @@ def _serve(request: _Request, parent_pid: int) -> bool:
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()
     if not one.is_orphaned():
-        one.say((launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED) + bytes([status]))
+        word = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
+        one.say(one.exceeded + word + bytes([status]))
     request.release()
     return may_serve
 

@@ -1,67 +1,180 @@
-"""Counts the processes and the memory of a command's process tree, and says when they are more than the limits. A limit
-per user (`RLIMIT_NPROC`) would also count the user's other programs and spare root. Linux only; without /proc nothing
-is counted. A control group (`process_limit.py`) is exact and cheaper where one can be made.
+# os functions and no regular expressions: as in launcher.py.
+# ruff: noqa: PTH115, PTH116, PTH123, PTH208
+"""Counts the processes and the memory of a command's process tree, and says which of them is more than its limit. A
+limit per user (`RLIMIT_NPROC`) would also count the user's other programs and spare root. Linux only; without /proc
+nothing is counted. The launcher counts (`supervisor.py`), so this module imports nothing of ralph.
+
+Memory is what processes keep for themselves or share among each other, what is swapped out, and the files that lie in
+memory: those in /dev/shm, also removed ones that are still open, and those of memfd_create(2). Not counted: cached files
+of a disk, System V shared memory that no process has mapped, and memory of the kernel, such as that of pipes and sockets.
 """
 
 from __future__ import annotations
 
-import mmap
-import re
-from typing import NamedTuple
+import os
 
-from ralph.machine.launcher import tree_below
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-# A tree of more processes is above every limit that makes sense; the count stops there.
+TOO_MANY_PROCESSES = b"p"
+TOO_MUCH_MEMORY = b"m"
+"""The launcher sends one of these two letters to ralph."""
+
+# A tree of more processes is above every limit that makes sense.
 _MOST_COUNTED = 10_000
-_PROPORTIONAL = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
-_MEBIBYTE = 1024 * 1024
+# More open files and entries of /dev/shm than this are not looked at in one count, which would take too long.
+_MOST_FILES = 20_000
+_SHARED = "/dev/shm"  # noqa: S108 - ralph makes nothing there
+_FILES_IN_MEMORY = (f"{_SHARED}/", "/memfd:")
+_BLOCK_BYTES = 512
+_KIBIBYTE = 1024
 
 
-class TreeUsage(NamedTuple):
-    tasks: int
-    """The number of processes and threads, as a control group counts them."""
-    memory_bytes: int
-    """At least the memory in use. Memory that processes share may be counted for each of them."""
-    pids: tuple[int, ...]
+class Limits:
+    """The limits of one process tree. 0 means no limit."""
+
+    def __init__(self, most_tasks: int, most_memory_bytes: int, since_s: float) -> None:
+        """`since_s` is the time by the wall clock from which on new files in /dev/shm count."""
+        self.most_tasks = most_tasks
+        self.most_memory_bytes = most_memory_bytes
+        self.since_s = since_s
+        self.most_counted = most_tasks or _MOST_COUNTED
+        """Soon after so many processes, the search for further ones may stop."""
+
+    def exceeded(self, pids: Sequence[int]) -> bytes:
+        """Which limit these processes exceed, or nothing. Takes about 30 microseconds per process for the first limit,
+        and about 100 for the second.
+        """
+        if 0 < self.most_tasks < len(pids):
+            return TOO_MANY_PROCESSES
+        states = [_read(f"/proc/{pid}/status") for pid in pids]
+        if 0 < self.most_tasks < sum(_number(state, b"\nThreads:") for state in states):
+            return TOO_MANY_PROCESSES
+        if self.most_memory_bytes:
+            most_bytes = self.most_memory_bytes
+            files_bytes = _files_bytes(pids, self.since_s)
+            # The exact figure takes milliseconds for a large process, and is read only if the upper bound is too high.
+            if most_bytes < files_bytes + sum(map(_own_bytes, states)) and most_bytes < _exact_bytes(
+                pids, states, files_bytes
+            ):
+                return TOO_MUCH_MEMORY
+        return b""
 
 
-def tree_usage(root: int, most_tasks: int = _MOST_COUNTED) -> TreeUsage:
-    """The usage of a process and all its descendants. A process that ends meanwhile is not counted. The count stops
-    soon after `most_tasks` processes. Takes about 40 microseconds per process.
+def _own_bytes(state: bytes) -> int:
+    """The memory in use by a process, in which memory that it shares with others counts in full. `state` is its
+    /proc/PID/status.
     """
-    tasks, memory_bytes = 0, 0
-    pids = tuple(tree_below([root], most_tasks))
+    return _sum(state, (b"\nRssAnon:", b"\nRssShmem:", b"\nVmSwap:"))
+
+
+def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int) -> int:
+    """The memory in use by the processes, in which shared memory counts once. A process whose memory map cannot be read,
+    because it has made itself unreadable, counts in full.
+    """
+    private_bytes, shared_bytes = 0, 0
+    for pid, state in zip(pids, states, strict=True):
+        shares = _read(f"/proc/{pid}/smaps_rollup")
+        if b"\nPss_Anon:" in shares:  # since Linux 5.4
+            private_bytes += _sum(shares, (b"\nPss_Anon:", b"\nSwapPss:"))
+            shared_bytes += _sum(shares, (b"\nPss_Shmem:",))
+        else:
+            private_bytes += _own_bytes(state)
+    # Files in memory may be mapped too.
+    return private_bytes + max(shared_bytes, files_bytes)
+
+
+def _files_bytes(pids: Sequence[int], since_s: float) -> int:
+    """The size of the files in memory that these processes have open, and of those that lie in /dev/shm. In the /dev/shm
+    of this machine only the user's own new files count.
+    """
+    found: dict[tuple[int, int], int] = {}
+    separate: dict[int, int] = {}
+    left = _MOST_FILES
+    own_device = _device(_SHARED)
     for pid in pids:
-        found = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        pages = _read(f"/proc/{pid}/statm").split()
-        if len(found) > 17 and len(pages) > 2:  # proc_pid_stat(5): fields 20 (threads) and up, counted from 3
-            tasks += int(found[17])
-            memory_bytes += (int(pages[1]) - int(pages[2])) * mmap.PAGESIZE
-    return TreeUsage(tasks, memory_bytes, pids)
+        directory = f"/proc/{pid}/fd"
+        names = _names(directory)[:left]
+        left -= len(names)
+        for name in names:
+            path = f"{directory}/{name}"
+            # The link's text is looked at first, because a file system that does not answer would block a stat(2).
+            if _link(path).startswith(_FILES_IN_MEMORY):
+                _add(path, found)
+        place = f"/proc/{pid}/root{_SHARED}"
+        device = _device(place)
+        if device is not None and device != own_device and device not in separate:
+            # With namespaces, /dev/shm is the command's own.
+            separate[device] = _used_bytes(place)
+    if own_device is not None:
+        _add_new(_SHARED, since_s, found, left)
+    in_files = sum(size for (device, _), size in found.items() if device not in separate)
+    return in_files + sum(separate.values())
 
 
-def exact_memory_bytes(pids: tuple[int, ...]) -> int:
-    """The memory of processes, in which shared memory counts once. Takes milliseconds for a large process. A process
-    whose memory map cannot be read counts as nothing.
-    """
-    sizes = (_PROPORTIONAL.search(_read(f"/proc/{pid}/smaps_rollup")) for pid in pids)
-    return sum(int(size[1]) * 1024 for size in sizes if size is not None)
+def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
+    """Adds the user's files beneath `top` that were made or changed since that time."""
+    user = os.geteuid()
+    for directory, _, names in os.walk(top):
+        looked_at = names[:most]
+        most -= len(looked_at)
+        for name in looked_at:
+            _add(f"{directory}/{name}", found, since_s, user)
 
 
-def why_too_much(root: int, most_tasks: int, most_memory_bytes: int) -> str:
-    """Why a process and its descendants use more than the limits, or an empty string if they do not. 0 is no limit."""
-    usage = tree_usage(root, most_tasks or _MOST_COUNTED)
-    if 0 < most_tasks < usage.tasks:
-        return f"more than {most_tasks} processes and threads"
-    # The exact figure is asked for only if the upper bound is too high.
-    if 0 < most_memory_bytes < usage.memory_bytes and most_memory_bytes < exact_memory_bytes(usage.pids):
-        return f"more than {most_memory_bytes // _MEBIBYTE} MiB of memory"
-    return ""
+def _add(path: str, found: dict[tuple[int, int], int], since_s: float = 0, user: int | None = None) -> None:
+    try:
+        one = os.stat(path) if user is None else os.lstat(path)
+    except OSError:  # gone meanwhile
+        return
+    if one.st_ctime >= since_s and user in (None, one.st_uid):
+        found[one.st_dev, one.st_ino] = one.st_blocks * _BLOCK_BYTES
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
+
+
+def _used_bytes(path: str) -> int:
+    try:
+        system = os.statvfs(path)
+    except OSError:
+        return 0
+    return (system.f_blocks - system.f_bfree) * system.f_frsize
+
+
+def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
+    """The sum in bytes of the lines with these names, whose numbers are in kibibytes."""
+    return sum(_number(text, name) for name in names) * _KIBIBYTE
+
+
+def _number(text: bytes, name: bytes) -> int:
+    start = text.find(name)
+    words = text[start + len(name) : start + len(name) + 32].split(maxsplit=1) if start >= 0 else []
+    return int(words[0]) if words else 0
 
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a file per process, once a second
+        with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError:
         return b""

@@ -21,7 +21,6 @@ from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import cut_notices, roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
-from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
@@ -80,8 +79,7 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
 ) -> LocalToolbox:
-    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory or for a limit on
-    processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none.
+    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the sandbox of commands; None means that they have none.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
@@ -96,8 +94,6 @@ def build_toolbox(
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
     tool_settings = _tool_settings(around, options, enabled, writable, plan)
-    if tool_settings.most_processes not in (0, SandboxSettings().max_processes):
-        _expect_process_limit(tool_settings)
     try:
         return LocalToolbox(
             tool_settings,
@@ -112,29 +108,6 @@ def build_toolbox(
         raise SettingsError(problem, from_flag=True) from error
 
 
-def _expect_process_limit(settings: ToolSettings) -> None:
-    """Raises SettingsError if the processes of commands cannot be limited here. The user asked for this limit: the
-    default limit is one that is set only where that is possible.
-    """
-    from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - few users set the limit
-    from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - few users set the limit
-
-    supervisor = CommandSupervisor(
-        environment_for_commands(settings.environment),
-        most_processes=settings.most_processes,
-        is_below_loop=settings.is_below_loop,
-    )
-    try:
-        why = supervisor.why_unlimited()
-    except OSError as error:
-        why = error.strerror or str(error)
-    finally:
-        supervisor.close()
-    if why is not None:
-        problem = f"sandbox.max_processes = {settings.most_processes} cannot be kept: {why}; leave it out"
-        raise SettingsError(problem)
-
-
 def _tool_settings(
     around: Surroundings,
     options: RunOptions,
@@ -142,7 +115,8 @@ def _tool_settings(
     writable: Sequence[str],
     plan: BoxPlan | None,
 ) -> ToolSettings:
-    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - comes with the toolbox
+    from ralph.sandbox.tree_limits import tree_limits  # noqa: PLC0415 - comes with the toolbox
+    from ralph.tools.tool_room import ToolSettings  # noqa: PLC0415 - as above
 
     tools = around.settings.tools
     return ToolSettings(
@@ -158,7 +132,7 @@ def _tool_settings(
         session_directory=options.session.directory,
         is_below_loop=options.is_iteration,
         box_plan=plan,
-        most_processes=around.settings.sandbox.max_processes,
+        tree_limits=tree_limits(around.settings.sandbox),
     )
 
 

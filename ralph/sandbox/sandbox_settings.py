@@ -98,15 +98,15 @@ class SandboxSettings(Struct, frozen=True):
         int,
         Key(
             at_least(0),
-            "most processes of a run's commands at a time; 512: where a control group can be made, another number: exit 78 where "
-            "none can; 0: no limit",
+            "most processes and threads of a command at a time; 0: no limit",
         ),
     ] = 512
-    """The maximum number of processes that the commands of a run may have at a time. 0 means no limit."""
+    """The maximum number of processes and threads that a command may have at a time. 0 means no limit."""
     max_memory_mb: Annotated[
-        int | None, Key(at_least(1), "most megabytes of memory of a run's commands; none: no limit")
+        int | None,
+        Key(at_least(1), "most megabytes of memory of a command, files in /dev/shm included; none: no limit"),
     ] = None
-    """The maximum memory of a run's commands in megabytes, or None if there is no limit."""
+    """The maximum memory of a command in megabytes, or None if there is no limit."""
     max_file_mb: Annotated[
         int | None, Key(at_least(1), "most megabytes of one file that a command writes; none: no limit")
     ] = None

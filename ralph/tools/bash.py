@@ -17,7 +17,7 @@ from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
     from ralph.machine.command_supervisor import SupervisedCommand
-    from ralph.tools.tool_room import Arguments, ToolRoom, ToolSettings
+    from ralph.tools.tool_room import Arguments, ToolRoom
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
 _LONGEST_COMMAND_BYTES = 131_072 - 1
@@ -36,7 +36,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     ending, capture = _ran(command, room, limit_s, waiting_for)
     if ending.how is Ended.NEVER_STARTED:  # an earlier command has killed the supervisor
         ending, capture = _ran(command, room, limit_s, waiting_for)
-    notes = _notes(ending, limit_s, settings)
+    notes = _notes(ending, limit_s, room)
     if not ending.is_all_gone:
         notes.append("[something it started could not be stopped and still runs]")
     if limit_s < requested_s:
@@ -145,7 +145,8 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
         raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
 
 
-def _notes(ending: CommandEnding, limit_s: float, settings: ToolSettings) -> list[str]:
+def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
+    settings = room.settings
     match ending.how:
         case Ended.BY_ITSELF:
             return [f"Exit code {ending.status}"] if ending.status else []
@@ -160,6 +161,8 @@ def _notes(ending: CommandEnding, limit_s: float, settings: ToolSettings) -> lis
         case Ended.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]
+        case Ended.TOO_MANY_PROCESSES | Ended.TOO_MUCH_MEMORY:
+            return [f"[stopped: {room.limits.why_stopped(ending.how)}; all it had started was stopped]"]
         case Ended.TIMED_OUT:
             most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
             sentence = (

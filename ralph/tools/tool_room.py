@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.command_box import CommandBox
+    from ralph.sandbox.tree_limits import TreeLimits
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
     from ralph.values.ports import Clock, Waiter
@@ -64,8 +65,8 @@ class ToolSettings(Struct, frozen=True):
     """Whether the parent of this process is `ralph loop`."""
     box_plan: BoxPlan | None = None
     """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
-    most_processes: int | None = None
-    """The maximum number of processes of all commands together. 0 means no limit, None the default limit."""
+    tree_limits: TreeLimits | None = None
+    """The limits on processes and memory of commands. None means the default limit on processes alone."""
 
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
@@ -169,14 +170,22 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return CommandBox(settings.box_plan, places)
 
     @cached_property
+    def limits(self) -> TreeLimits:
+        from ralph.sandbox.tree_limits import TreeLimits  # noqa: PLC0415 - only Bash needs it
+
+        return self.settings.tree_limits or TreeLimits()
+
+    @cached_property
     def supervisor(self) -> CommandSupervisor:
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
         environment = environment_for_commands(self.settings.environment)
+        limits = self.limits
         return CommandSupervisor(
             environment,
-            most_processes=self.settings.most_processes,
+            most_processes=limits.most_processes,
+            most_memory_bytes=limits.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
             confinement=None if self.box is None else self.box.confinement,
         )

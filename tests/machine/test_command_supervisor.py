@@ -330,7 +330,7 @@ def test_without_a_limit_no_control_group_is_made() -> None:
     serving = CommandSupervisor(ENVIRONMENT, most_processes=0)
     groups = Path("/proc/self/cgroup").read_text() if Path("/proc/self/cgroup").exists() else ""
     assert ran(serving, "cat /proc/self/cgroup 2>/dev/null || true") == groups
-    assert serving.why_unlimited() == "none was asked for"
+    assert serving.why_no_group() == "none was asked for"
     serving.close()
 
 

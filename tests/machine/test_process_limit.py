@@ -57,7 +57,7 @@ def test_every_command_is_in_the_group_and_ralph_is_not(limited: CommandSupervis
     [before] = {finished(started(limited, "cat /proc/self/cgroup"))[1] for _ in range(3)}
     assert "ralph-commands-" in before
     assert "ralph-commands-" not in Path("/proc/self/cgroup").read_text()
-    assert limited.why_unlimited() is None
+    assert limited.why_no_group() is None
     limited.kill()
     assert finished(started(limited, "cat /proc/self/cgroup"))[1] == before, "one group for the run"
 
@@ -92,7 +92,7 @@ def test_a_killed_ralphs_group_is_swept_and_one_in_use_is_not(limited: CommandSu
     remove_left_over(group.parent)
     assert not group.exists()
     assert finished(started(limited, "cat /proc/self/cgroup"))[0] == 0
-    assert limited.why_unlimited() is None
+    assert limited.why_no_group() is None
 
 
 @needs_group

@@ -157,15 +157,19 @@ def test_a_killed_runs_group_is_removed_by_the_next(ralph, serve) -> None:
 
 
 def test_doctor_says_whether_commands_have_a_limit_on_processes(ralph) -> None:
-    [line] = [line for line in ralph("doctor", "--offline").stdout.splitlines() if "process limit" in line]
-    assert "may have 512 processes at a time" in line or "none for commands: " in line
+    for most in (512, 77):
+        [line] = [
+            line for line in ralph("doctor", "--offline").stdout.splitlines() if "process limit" in line
+        ]
+        assert f"a command may have {most} processes and threads at a time, " in line
+        ralph.user_file.write_text("sandbox.max_processes = 77\n")
 
 
 @needs_group
 def test_doctor_names_the_limit_where_there_is_one_and_leaves_no_group(ralph) -> None:
     process = ralph.start("doctor", "--offline")
     said = ralph.finish(process).stdout
-    assert "process limit: the commands of a run may have 512 processes at a time" in said
+    assert "process limit: a command may have 512 processes and threads at a time, by a control group" in said
     assert groups_of(process.pid) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 LEVEL = plan_box(SandboxSettings(), dict(os.environ), (), None).level
 needs_landlock = pytest.mark.skipif(LEVEL.name == "none", reason="this kernel has no Landlock")
+
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 
 
 def secret(ralph: Ralph) -> Path:
@@ -351,6 +355,36 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
     assert "--sandbox strict: this machine lacks network (" in strict.last_line
 
 
+# --- Limits on a command's tree
+
+
+HOG = f"{sys.executable} -c 'import time; x = bytearray(200_000_000); print(1, flush=True); time.sleep(600)'"
+
+
+@linux_only
+@pytest.mark.parametrize("words", [[], ["--sandbox", "off"]])
+def test_a_command_that_takes_too_much_memory_is_stopped_with_its_limit_exits_0(ralph, serve, words) -> None:
+    ralph.user_file.write_text("sandbox.max_memory_mb = 100\n")
+    server = serve(bash(f"{HOG} & sleep 600"), bash("sleep 1.2; echo still here"), DONE)
+    assert ralph("go", *words).code == 0
+    told = (
+        "1\n[stopped: the command's processes used more than 100 MB, files in /dev/shm included "
+        "(sandbox.max_memory_mb); all it had started was stopped]"
+    )
+    assert results(server, 1) == [(told, True)]
+    assert results(server, 2) == [("still here", False)]
+
+
+@linux_only
+def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> None:
+    ralph.user_file.write_text("sandbox.max_processes = 4\nsandbox.max_memory_mb = 100\n")
+    iterations([bash("echo 1 > one"), Turn("Done.")])
+    check = "for i in 1 2 3 4 5 6; do sleep 600 & done; wait"
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
+    assert ran.code == 3
+    assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
+
+
 # --- What is asked for is kept, or nothing runs
 
 
@@ -366,7 +400,6 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
             ["--add-dir", "/usr"],
             "sandbox.read_deny: /usr/share cannot be closed, because it lies in /usr",
         ),
-        ("sandbox.max_memory_mb = 1", [], "sandbox.max_memory_mb = 1: this version of ralph cannot"),
         (
             "",
             ["--net", "full", "--allow-host", "a.example"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.sandbox import box_plan
 from ralph.sandbox.box_plan import SANDBOX_WORDS, CannotConfineError, plan_box
@@ -48,17 +49,29 @@ def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/wo
         ),
         (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it lies in /work"),
         (NOTHING, SandboxSettings(max_file_mb=1), "sandbox.max_file_mb cannot be kept: not Linux"),
-        (
-            FULL,
-            SandboxSettings(max_memory_mb=1),
-            "sandbox.max_memory_mb = 1: this version of ralph cannot enforce",
-        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_its_name(monkeypatch, means, wanted, says) -> None:
     with pytest.raises(CannotConfineError) as refused:
         planned(monkeypatch, means, wanted)
     assert says in str(refused.value)
+
+
+def test_a_limit_on_processes_and_memory_is_refused_where_nothing_can_be_counted(monkeypatch) -> None:
+    for wanted in (SandboxSettings(max_memory_mb=1), SandboxSettings(max_processes=7)):
+        for mode in ("auto", "off"):
+            planned(monkeypatch, FULL, replace(wanted, mode=mode))
+    monkeypatch.setattr(box_plan, "_COUNTED_BY", "/no/such")
+    with pytest.raises(
+        CannotConfineError, match=r"sandbox\.max_memory_mb = 1 cannot be kept: this system has no"
+    ):
+        planned(monkeypatch, FULL, SandboxSettings(max_memory_mb=1))
+    with pytest.raises(
+        CannotConfineError, match=r"sandbox\.max_processes = 7 cannot be kept: this system has no"
+    ):
+        planned(monkeypatch, FULL, SandboxSettings(max_processes=7, mode="off"))
+    for most in (0, SandboxSettings().max_processes):
+        planned(monkeypatch, FULL, SandboxSettings(max_processes=most))
 
 
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:

@@ -43,9 +43,11 @@ _PROGRAMS = (
 
 
 def look_at_machine(
-    environment: Mapping[str, str], ralph_version: str, cwd: Path | None = None
+    environment: Mapping[str, str], ralph_version: str, wanted: SandboxSettings, cwd: Path | None = None
 ) -> Iterator[Finding]:
-    """Findings about the machine. `cwd` is the working directory, or None if that directory does not exist."""
+    """Findings about the machine. `cwd` is the working directory, or None if that directory does not exist. `wanted`
+    contains the limit on processes.
+    """
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
     search_path = environment.get("PATH", os.defpath)
@@ -57,7 +59,7 @@ def look_at_machine(
     yield from _search_paths(search_path, environment.get("PYTHONPATH", ""), cwd)
     yield _memory()
     yield _confinement()
-    yield _process_limit(environment)
+    yield _process_limit(environment, wanted.max_processes)
 
 
 def look_at_sandbox(
@@ -163,30 +165,31 @@ def _memory() -> Finding:
     )
 
 
-def _process_limit(environment: Mapping[str, str]) -> Finding:
-    """A finding that says whether the number of processes of a command can be limited.
+def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
+    """A finding that says how the number of processes of a command is limited.
 
-    The function sets up such a limit to find out, because a process may be able to create a control group and yet be
-    unable to join it.
+    The function sets up a control group to find out, because a process may be able to create one and yet be unable to
+    join it.
     """
+    if not most:
+        return warn("process limit", "none for commands: sandbox.max_processes is 0", "set a number")
     from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only this check needs it
-    from ralph.machine.process_limit import MOST_PROCESSES  # noqa: PLC0415 - only this check needs it
 
     needed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    supervisor = CommandSupervisor({name: environment[name] for name in needed if name in environment})
+    kept = {name: environment[name] for name in needed if name in environment}
+    supervisor = CommandSupervisor(kept, most_processes=most)
     try:
-        why = supervisor.why_unlimited()
+        why = supervisor.why_no_group()
     except OSError as error:
         why = str(shortage_of(error) or error.strerror)
     finally:
         supervisor.close()
+    limit = f"a command may have {most} processes and threads at a time"
     if why is None:
-        return ok("process limit", f"the commands of a run may have {MOST_PROCESSES} processes at a time")
-    return warn(
-        "process limit",
-        f"none for commands: {why}",
-        "give ralph a control group of its own (systemd-run --user --scope -p Delegate=yes ralph ...), or a container",
-    )
+        return ok("process limit", f"{limit}, by a control group")
+    if os.path.isdir("/proc/self/task"):  # noqa: PTH112 - one look
+        return ok("process limit", f"{limit}, counted once a second, because {why}")
+    return warn("process limit", f"none for commands: {why}", "run it on Linux where that matters")
 
 
 def _confinement() -> Finding:

@@ -42,7 +42,7 @@ def try_sandbox(environment: Mapping[str, str], cwd: Path | None) -> TriedSandbo
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
     work = None if cwd is None else repository_top(cwd) or cwd
-    means = find_means(environment.get("PATH", os.defpath), work, tries=True)
+    means = find_means(environment.get("PATH", os.defpath), work)
     try:
         with SelfTest(means, "off", secrets=tuple(_secrets(environment))) as test:
             results = test.run()

@@ -8,10 +8,15 @@ import pytest
 
 from ralph.cli.checks import machine
 from ralph.cli.checks.finding import Finding, Level
+from ralph.sandbox.sandbox_settings import SandboxSettings
 
 
 def found(subject: str) -> Finding:
-    (finding,) = [finding for finding in machine.look_at_machine({}, "1.2.3") if finding.subject == subject]
+    (finding,) = [
+        finding
+        for finding in machine.look_at_machine({}, "1.2.3", SandboxSettings())
+        if finding.subject == subject
+    ]
     return finding
 
 
