@@ -8,7 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("startup", "ratios", "bounds", "memory", "request_size", "turns", "gap", "stream", "outer_loop")
+NAMES = (
+    "startup",
+    "ratios",
+    "bounds",
+    "memory",
+    "request_size",
+    "turns",
+    "gap",
+    "sandbox",
+    "stream",
+    "outer_loop",
+)
 
 
 def main() -> None:

@@ -234,6 +234,6 @@ def _check(context: LoopContext, plan: LoopPlan, record: FileRecord) -> UntilChe
         waiter=context.waiter,
         clock=context.clock,
         box=context.box,
-        limits=tree_limits(context.settings.sandbox),
         tell=context.tell,
+        limits=tree_limits(context.settings.sandbox),
     )

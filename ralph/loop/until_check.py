@@ -138,21 +138,21 @@ class UntilCheck:
         clock: Clock,
         grace_s: float = _GRACE_S,
         box: CommandBox | None = None,
-        limits: TreeLimits | None = None,
         tell: Callable[[str], None] = lambda _text: None,
+        limits: TreeLimits | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
-        `supervisor` runs the check, or None if there is none. `limits` are those that `supervisor` keeps, or None for
-        the default. `tell` gets notices for people.
+        `supervisor` runs the check, or None if there is none. `tell` gets notices for people. `limits` are those that
+        `supervisor` keeps, or None for the default.
         """
         self._command = command
         self._directory = directory
         self._folder = folder
         self._environment = environment
         self._box = box
-        self._limits = limits or TreeLimits()
         self._tell = tell
+        self._limits = limits or TreeLimits()
         self._redact = redact
         self._longest_bytes = longest_bytes
         self._supervisor = supervisor

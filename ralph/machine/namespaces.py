@@ -40,6 +40,8 @@ else:  # imported from the script's own directory, because ralph is not on the p
 
     sys.path.pop()
 
+OWN_PROCESSES = 4
+"""The keeper, bubblewrap outside, bubblewrap inside and the shell. They are no processes of the command."""
 # linux/nsfs.h
 _NS_GET_USERNS = 0xB701
 # One line says that all mounts are there. The shell ends when the keeper does, because its input ends then.
@@ -109,9 +111,11 @@ def _forked_inside(holder: int, directory: bytes, inside: Callable[[], None]) ->
     Raises OSError.
     """
     enter = restriction.prepare().setns
-    spaces = [_opened_namespace(holder, name) for name in ("pid", "mnt", "ipc", "net")]
-    user = _opened_namespace(holder, "user")
-    if not _is_own_user_namespace(user):
+    spaces = [_opened_namespace(holder, name) for name in ("pid", "mnt", "ipc")]
+    user, net = (_opened_namespace(holder, name) for name in ("user", "net"))
+    if not _is_own(net, "net"):  # only root of this machine could enter its own again
+        spaces.append(net)
+    if not _is_own(user, "user"):
         # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
         owner = fcntl.ioctl(spaces[0], _NS_GET_USERNS)
         enter(owner)
@@ -119,7 +123,7 @@ def _forked_inside(holder: int, directory: bytes, inside: Callable[[], None]) ->
     pid = launcher.forked()
     if pid == 0:
         _enter_and_call(spaces[1:], user, directory, inside)
-    for descriptor in (*spaces, user):
+    for descriptor in {*spaces, user, net}:
         os.close(descriptor)
     return pid
 
@@ -129,7 +133,7 @@ def _enter_and_call(spaces: list[int], user: int, directory: bytes, inside: Call
         enter = restriction.prepare().setns
         for space in spaces:
             enter(space)
-        if not _is_own_user_namespace(user):
+        if not _is_own(user, "user"):
             enter(user)
         # By its path, because a descriptor would lead around the mounts.
         os.chdir(directory)
@@ -144,8 +148,8 @@ def _opened_namespace(pid: int, name: str) -> int:
     return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _is_own_user_namespace(opened: int) -> bool:
-    return os.path.samestat(os.fstat(opened), os.stat("/proc/self/ns/user"))
+def _is_own(opened: int, name: str) -> bool:
+    return os.path.samestat(os.fstat(opened), os.stat(f"/proc/self/ns/{name}"))
 
 
 def _end_leftovers(first: int, holder: int) -> None:

@@ -96,12 +96,13 @@ class _Request:
         self.core_limit = int(core_limit)
         self.limits = limits
         most_tasks, most_memory_bytes = map(int, of_tree.split())
-        self.most_tasks = most_tasks
-        self.most_memory_bytes = most_memory_bytes
         mounts = places = 0
         if self._box:
             mounts, places = int(self._box[3]), int(self._box[4])
         self._bwrap, self._places = rest[:mounts], rest[mounts : mounts + places]
+        own_tasks = namespaces.OWN_PROCESSES if mounts else 0
+        self.most_tasks = most_tasks and most_tasks + own_tasks
+        self.most_memory_bytes = most_memory_bytes
         del rest[: mounts + places]
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])

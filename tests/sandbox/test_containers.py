@@ -21,12 +21,13 @@ from ralph.sandbox.kernel.bpf import ALLOW, KILL_PROCESS, NUMBER, Assembler, arg
 from ralph.sandbox.kernel.seccomp import MACHINES
 from tests.rows import every_row
 from tests.sandbox.restricted import run_restricted
-from tests.sandbox.test_self_test import NOBODY, python_for_others
+from tests.sandbox.test_self_test import MEANS, NOBODY, python_for_others
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
     platform.machine() not in MACHINES or sys.platform != "linux", reason="no filter for this architecture"
 )
+NUMBERS = MACHINES.get(platform.machine(), MACHINES["x86_64"]).numbers
 PRCTL, SECCOMP, CAPSET = {"x86_64": (157, 317, 126), "aarch64": (167, 277, 91)}.get(
     platform.machine(), (157, 317, 126)
 )
@@ -66,10 +67,18 @@ print(json.dumps([plan.level.name, missing, said, os.path.exists(f"{outside}/x")
 """
 
 
-def container(*calls: int, options: tuple[int, ...] = (), answer: int) -> bytes:
-    """A filter that answers these calls, and these options of prctl(2), with `answer`."""
+def container(
+    *calls: int, options: tuple[int, ...] = (), answer: int, allows_namespaces: bool = False
+) -> bytes:
+    """A filter that answers these calls, and these options of prctl(2), with `answer`. As in most containers, it also
+    refuses new namespaces, unless `allows_namespaces` is True.
+    """
     lines = Assembler()
     lines.load(NUMBER)
+    if not allows_namespaces:
+        lines.go_if_equal(NUMBERS["clone3"], "unknown")
+        for name in ("clone", "unshare"):
+            lines.go_if_equal(NUMBERS[name], "namespaces")
     for number in calls:
         lines.go_if_equal(number, "refused")
     lines.go_if_equal(PRCTL, "options")
@@ -81,6 +90,15 @@ def container(*calls: int, options: tuple[int, ...] = (), answer: int) -> bytes:
     lines.answer(ALLOW)
     lines.label("refused")
     lines.answer(answer)
+    if not allows_namespaces:
+        lines.label("namespaces")
+        lines.load(argument(0))
+        lines.go_if_any_bit(0x7E02_0000, "denied")  # CLONE_NEW*
+        lines.answer(ALLOW)
+        lines.label("denied")
+        lines.answer(refuse(errno.EPERM))
+        lines.label("unknown")
+        lines.answer(refuse(errno.ENOSYS))
     return lines.packed()
 
 
@@ -134,3 +152,13 @@ def test_commands_run_at_the_level_that_is_named(user, program, level, says) -> 
     assert (name, said[1]) == (level, "ran\n")
     assert any(says in why for why in missing.values()), missing
     assert is_written == ("write" in missing)
+
+
+@pytest.mark.skipif(not MEANS.has_own_network, reason="no namespaces can be made here")
+@pytest.mark.skipif(users().get("user") != NOBODY, reason="only root can become somebody else")
+def test_an_ordinary_user_has_namespaces_where_nothing_forbids_them() -> None:
+    """The network stays the machine's own, which only root could enter again."""
+    with TemporaryDirectory(dir="/var/tmp") as place:
+        program = container(answer=REFUSED, allows_namespaces=True)
+        name, missing, said, is_written = ran(Path(place), program, NOBODY)
+    assert (name, missing, said[1], is_written) == ("namespaces", {}, "ran\n", False)
