@@ -40,7 +40,7 @@ REFUSED = """
 """
 # Not built yet. A row that is built belongs above.
 NOT_YET = """
---mcp-config A B|--strict-mcp-config|--settings x|--permission-prompt-tool stdio|--permission-prompts none|-n x
+--mcp-config A B|--strict-mcp-config|--settings x|-n x
 --name x|-d|--debug|--debug-file x|--replay-user-messages|--include-hook-events
 """
 
