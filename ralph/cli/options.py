@@ -143,13 +143,21 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
     ] = False
+    claude_settings: Annotated[
+        str | None,
+        typer.Option(
+            "--settings",
+            metavar="FILE|JSON",
+            help="Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
+        ),
+    ] = None
     permission_mode: Annotated[
         str | None,
         typer.Option(
             "--permission-mode",
             metavar="MODE",
-            help="plan: read only, without commands and changes. bypassPermissions, auto, acceptEdits, default: all tools "
-            "of the run work without asking.",
+            help="plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
+            "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
         ),
     ] = None
     verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False

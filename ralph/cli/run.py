@@ -16,6 +16,7 @@ from ralph.cli.values import (
     absolute,
     check_partial_messages,
     directories,
+    json_or_path,
     permission_mode,
     requested_report,
     run_directories,
@@ -69,6 +70,7 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         writable=writable,
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
+        claude_settings=json_or_path(line.claude_settings),
         permission_mode=permission_mode(line.permission_mode),
         session=session_options(
             continues=line.continue_,

@@ -42,6 +42,10 @@ class RunOptions(Struct, frozen=True):
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    claude_settings: str | None = None
+    """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
+    setting_sources: frozenset[str] = frozenset({"user", "project", "local"})
+    """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     permission_mode: PermissionMode | None = None
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""

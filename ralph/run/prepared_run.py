@@ -16,6 +16,7 @@ from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
+from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -28,7 +29,6 @@ from ralph.run.wiring import (
     run_policy,
 )
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.permission_mode import mode_notice
@@ -80,6 +80,9 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """How the last task ended. The journal records it before the result is delivered. None before the end of the
         first task, and after the delivery of the result has been recorded."""
+        self._guards = build_guards(around, options, controls)
+        if self._guards.mode is not None:
+            self._controls.permission_mode = self._guards.mode
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -121,6 +124,7 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
+            judge=self._guards.judge,
         )
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
@@ -182,17 +186,13 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode and the tools of this run, and about the permission rules in Claude
-        Code's settings files, which ralph does not apply.
-        """
+        """Notices about the permission mode, the tools and the permission rules of this run."""
         mode = self._controls.permission_mode
         said = mode_notice(mode)
         if said is not None:
             yield said
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
-        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
-        if not_honoured:
-            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
+        yield from self._guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)

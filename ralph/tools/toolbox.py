@@ -208,6 +208,9 @@ class LocalToolbox:
         why = self._why_refused(call.name)  # checked again here, in case the caller has not
         if why is not None:
             return ToolOutput(why, is_error=True)
+        why = self._why_against_rules(call)
+        if why is not None:
+            return ToolOutput(why, is_error=True, is_denied=True)
         if call.name not in FILE_TOOLS:
             return self._presentable(
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
@@ -215,6 +218,16 @@ class LocalToolbox:
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
+
+    def _why_against_rules(self, call: ToolCall) -> str | None:
+        """Why the rules that people wrote refuse a call, for the model. None if they let it run."""
+        judge = self._room.settings.judge
+        if judge is None:
+            return None
+        verdict = judge.judge(call)
+        if verdict.asks is not None:
+            return f"This call was not run: {verdict.asks} Nobody is asked in this run."
+        return verdict.denied
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """The planned write, or an output that tells the model why nothing can be written."""
