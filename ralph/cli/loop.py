@@ -25,6 +25,7 @@ from ralph.cli.values import (
     duration,
     permission_mode,
     requested_report,
+    setting_sources,
     text_or_file,
     whole,
     working_directory,
@@ -338,6 +339,7 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     ):
         text_or_file(option, text, file, directory, takes_pipe=False)
     permission_mode(to_run.permission_mode)
+    setting_sources(to_run.setting_sources)
     writable = directories("--add-dir", to_run.add_dir)
     writable_file("--metrics-file", to_run.metrics_file, directory)
     requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)

@@ -151,6 +151,14 @@ class RunLine(Struct, frozen=True, kw_only=True):
             help="Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
         ),
     ] = None
+    setting_sources: Annotated[
+        str | None,
+        typer.Option(
+            "--setting-sources",
+            metavar="NAMES",
+            help="Read files made for Claude Code from these places: user, project, local. Empty: from none.",
+        ),
+    ] = None
     permission_mode: Annotated[
         str | None,
         typer.Option(

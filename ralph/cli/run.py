@@ -21,6 +21,7 @@ from ralph.cli.values import (
     requested_report,
     run_directories,
     session_options,
+    setting_sources,
     text_or_file,
     uuid_text,
     writable_file,
@@ -71,6 +72,7 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
+        setting_sources=setting_sources(line.setting_sources),
         permission_mode=permission_mode(line.permission_mode),
         session=session_options(
             continues=line.continue_,

@@ -139,6 +139,18 @@ def permission_mode(text: str | None) -> PermissionMode | None:
         raise UsageError(f"--permission-mode {error}") from None
 
 
+def setting_sources(text: str | None) -> frozenset[str]:
+    """The places that `--setting-sources` names, separated by commas. All of them if `text` is None."""
+    from ralph.prompt.memory import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
+
+    names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
+    unknown = sorted(names - ALL_SOURCES)
+    if unknown:
+        known = ", ".join(sorted(ALL_SOURCES))
+        raise UsageError(f"--setting-sources takes {known}, separated by commas, not {unknown[0]!r}")
+    return ALL_SOURCES if text is None else names
+
+
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories that the words name, as absolute paths.
 

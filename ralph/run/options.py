@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
+from ralph.prompt.memory import ALL_SOURCES
 from ralph.run.session import SessionOptions
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RunOptions(Struct, frozen=True):
     append_system_prompt: str | None = None
     claude_settings: str | None = None
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
-    setting_sources: frozenset[str] = frozenset({"user", "project", "local"})
+    setting_sources: frozenset[str] = ALL_SOURCES
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     permission_mode: PermissionMode | None = None
     report: RequestedReport | None = None

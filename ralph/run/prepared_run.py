@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
+from ralph.prompt.memory import read_memory, shown_paths, user_folder
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
@@ -88,6 +89,9 @@ class PreparedRun:
         self._about_sandbox = ""
         """The sentence about the sandbox for the model. Empty if there is nothing to say."""
         self._is_change_told = False
+        self._memory: dict[str, str] = {}
+        """The files whose instructions are in the system prompt, as in RunStarted. A resumed session keeps its system
+        prompt, and reads none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -132,11 +136,16 @@ class PreparedRun:
         tools = (*self._toolbox.definitions, *report)
         has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
+        around, options, old = self._around, self._options, self.session.old
+        user = user_folder(around.environment, around.cwd)
+        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        if old is None or options.shapes_requests:
+            self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
         roster, notices = build_roster(
-            self._around, tools, self._options, self.session.old, about_sandbox=self._about_sandbox
+            around, tools, options, old, about_sandbox=self._about_sandbox, memory=memory
         )
         # The settings may name another model than the old session.
-        refuse_uncountable_budget(roster.targets, self._around.settings)
+        refuse_uncountable_budget(roster.targets, around.settings)
         return roster, notices
 
     def _make_run(self) -> Run:
@@ -171,6 +180,7 @@ class PreparedRun:
                 permission_mode=self._controls.permission_mode,
                 sandbox=self._plan.level.name,
                 protections=self._plan.protections,
+                memory=self._memory,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)

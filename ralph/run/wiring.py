@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import repository_top
 from ralph.output.shown_object import redacted
-from ralph.prompt.system_prompt import PromptParts, read_project_instructions, system_prompt
+from ralph.prompt.memory import Memory
+from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.run.notices import cut_notices, roster_notices
+from ralph.run.notices import roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.merge import SettingsError
@@ -244,15 +245,19 @@ def build_roster(
     tools: tuple[ToolDefinition, ...],
     options: RunOptions,
     old: Session | None,
+    *,
     about_sandbox: str = "",
+    memory: Memory | None = None,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """The targets of the run, and notices about its instruction files and its targets.
+    """The targets of the run, and notices about its memory and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
-    `about_sandbox` tells the model about the sandbox of its commands.
+    `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
+    prompt of a new session; None means that there are none.
     """
     settings, keeps = around.settings, old is not None and not options.shapes_requests
-    prompt, about_prompt = _system_prompt(around, options, about_sandbox)
+    memory = memory or Memory()
+    prompt = _system_prompt(around, options, about_sandbox, memory)
     targets = settings.targets
     is_implicit = settings.origins.get("targets", "default") == "default"
     if old is not None and keeps and is_implicit:
@@ -267,23 +272,19 @@ def build_roster(
         can_grow=is_implicit,
         aliases=settings.aliases,
     )
-    return roster, (*about_prompt, *roster_notices(roster, targets, old))
+    return roster, (*memory.notices, *roster_notices(roster, targets, old))
 
 
-def _system_prompt(
-    around: Surroundings, options: RunOptions, about_sandbox: str
-) -> tuple[str, Iterable[str]]:
-    """The system prompt, and notices about instruction files that it does not contain in full."""
-    instructions, left_out = read_project_instructions(around.cwd)
+def _system_prompt(around: Surroundings, options: RunOptions, about_sandbox: str, memory: Memory) -> str:
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
-        instructions=instructions,
+        memory=memory.files,
         sandbox=about_sandbox,
     )
-    return system_prompt(parts), (*left_out, *cut_notices(parts))
+    return system_prompt(parts)
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
