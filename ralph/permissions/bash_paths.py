@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Disk(Protocol):
-    """What the rules need to know of the disk."""
+    """The questions about the disk that the rules ask."""
 
     def real(self, path: str) -> str:
         """The path without links. It need not exist."""

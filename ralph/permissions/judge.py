@@ -74,6 +74,11 @@ class Permissions:
         self._bash = {rule: BashPattern(rule) for rule in every if rule.names("Bash")}
         self._command = lru_cache(_REMEMBERED)(judged)
 
+    @property
+    def needs_parser(self) -> bool:
+        """Whether a rule can be about a part of a command, so that commands must be parsed."""
+        return any(rule.pattern is not None for rule in (*self._bash, *self._paths))
+
     # --- The port
 
     def judge(self, call: ToolCall) -> RuleVerdict:

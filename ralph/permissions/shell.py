@@ -87,7 +87,7 @@ class ShellCall(Struct, frozen=True):
     other_words: tuple[Word, ...] = ()
     """Words that belong to no simple command: values of loops and assignments, texts of here-documents."""
     not_understood: str = ""
-    """What of it cannot be understood, or an empty text."""
+    """The part that cannot be understood, in words. Empty if there is none."""
     hides_names: bool = False
     """Whether it is no valid shell for this parser and contains patterns or expansions, so that any command may be in
     it."""
@@ -103,7 +103,7 @@ def parse_shell(text: str) -> ShellCall:
     if len(source) > _LONGEST_BYTES:
         return ShellCall(text, not_understood="its length", everywhere=words_anywhere(text))
     tree = _parser().parse(source)
-    reader = _Reader(source)
+    reader = _TreeReader(source)
     reader.read(tree.root_node, 0)
     if tree.root_node.has_error:
         reader.say("something that is no valid shell")
@@ -140,7 +140,7 @@ def _parser() -> Any:
     return Parser(Language(language()))
 
 
-class _Reader:
+class _TreeReader:
     def __init__(self, source: bytes) -> None:
         self._source = source
         self.commands: list[SimpleCommand] = []

@@ -24,7 +24,7 @@ class Within(Struct, frozen=True):
     """Whether it runs the commands as they are, with the same environment and as the same user. Then only they need to be
     allowed."""
     not_understood: str = ""
-    """What of it cannot be understood, or an empty text."""
+    """The part that cannot be understood, in words. Empty if there is none."""
     runs_unknown: bool = False
     """Whether it runs something that cannot be told at all, such as the standard input of a shell."""
 
@@ -214,7 +214,7 @@ def name_of(words: Sequence[Word]) -> str | None:
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """What a command runs."""
+    """Finds out which other commands a command runs."""
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)

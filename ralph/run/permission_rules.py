@@ -28,7 +28,7 @@ _MOST_PATHS = 50_000
 
 
 class RunGuards(Struct, frozen=True):
-    """What the user's files and options forbid."""
+    """The guards that files and options ask for."""
 
     judge: Permissions | None = None
     """The rules, or None if there are none."""
@@ -84,8 +84,25 @@ def _built(
         )
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
+    if judge.needs_parser and not _has_parser():
+        raise SettingsError(
+            "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
+            "commands; install them, or remove the rules"
+        )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
+    if hooks:
+        raise SettingsError(
+            f"{hooks[0].source}: hooks.{hooks[0].event}: ralph cannot run hooks of files yet, and does not run without them; "
+            "leave them out, or leave out your own file (--setting-sources project,local)"
+        )
     return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
+
+
+def _has_parser() -> bool:
+    """Whether the packages that parse commands are installed. They are imported with the first command."""
+    from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
+
+    return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
 
 
 def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:

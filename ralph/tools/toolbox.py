@@ -208,9 +208,13 @@ class LocalToolbox:
         why = self._why_refused(call.name)  # checked again here, in case the caller has not
         if why is not None:
             return ToolOutput(why, is_error=True)
-        why = self._why_against_rules(call)
-        if why is not None:
-            return ToolOutput(why, is_error=True, is_denied=True)
+        against = _guarded("The judge of rules", lambda: self._why_against_rules(call))
+        if against is not None:
+            return (
+                against
+                if isinstance(against, ToolOutput)
+                else ToolOutput(against, is_error=True, is_denied=True)
+            )
         if call.name not in FILE_TOOLS:
             return self._presentable(
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
