@@ -40,43 +40,42 @@ main()
 
 # typer imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`), `subprocess`, `platform`, `uuid`, `difflib`,
 # `gettext`, `shutil` and `traceback`, and `pathlib` with `urllib.parse`.
-TYPER = """
-    ast bz2 collections contextlib copy copyreg datetime difflib dis enum errno fcntl fnmatch functools gettext heapq
+HELP = """
+    ast bz2 collections contextlib copy copyreg datetime difflib dis enum errno fcntl fnmatch functools gc gettext heapq
     importlib inspect ipaddress itertools keyword linecache locale lzma math ntpath opcode operator pathlib platform re
-    reprlib select selectors shutil signal subprocess textwrap threading token tokenize traceback types typing urllib uuid
-    warnings weakref zlib
+    reprlib resource select selectors shutil signal subprocess textwrap threading token tokenize traceback types typing
+    urllib uuid warnings weakref zlib
 """
-START = "gc resource"
-MSGSPEC = "decimal numbers"
-# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`, certifi `importlib.resources` with
-# `tempfile`, h11 `dataclasses`.
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`, and
+# typing_extensions, which imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`).
+START = """
+    array ast base64 binascii bisect bz2 collections contextlib copyreg datetime decimal dis enum errno fcntl fnmatch
+    functools gc hashlib heapq importlib inspect ipaddress itertools json keyword linecache locale lzma math ntpath
+    numbers opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket
+    struct subprocess tempfile textwrap threading token tokenize types typing urllib uuid warnings weakref zlib
+"""
+# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`, h11 `dataclasses`.
 HTTPX = """
-    array atexit base64 binascii bisect calendar dataclasses email hashlib http json logging mimetypes quopri random socket
-    ssl string struct tempfile unicodedata
+    atexit calendar copy dataclasses email encodings http logging mimetypes quopri ssl string stringprep traceback
+    unicodedata
 """
-LOOP = "array base64 pwd binascii bisect hashlib hmac json queue random secrets shlex socket struct tempfile"
+LOOP = "hmac pwd secrets shlex"
 ROOMS_OF_RUN = (
     "agent api cli conversation machine output prompt retry run sandbox sessions settings tools values"
 )
 ROOMS_OF_LOOP = "api cli conversation loop machine output prompt retry run sandbox sessions settings values"
-TYPER_PACKAGES = "annotated_doc shellingham typer"
 
 # The command line, ralph's rooms, packages, modules of the standard library.
 COMMANDS = [
     ("--version", "", "", ""),
-    ("--help", "cli machine values", TYPER_PACKAGES, f"{TYPER} {START}"),
+    ("--help", "cli machine values", "annotated_doc shellingham typer", HELP),
     (
         "hi",
         ROOMS_OF_RUN,
-        f"{TYPER_PACKAGES} anyio certifi h11 httpcore httpx httpx_sse idna msgspec typing_extensions",
-        f"{TYPER} {START} {MSGSPEC} {HTTPX} encodings queue stringprep",
+        "anyio certifi h11 httpcore httpx httpx_sse idna msgspec typing_extensions",
+        f"{START} {HTTPX}",
     ),
-    (
-        "loop hi --until true",
-        ROOMS_OF_LOOP,
-        f"{TYPER_PACKAGES} msgspec typing_extensions",
-        f"{TYPER} {START} {MSGSPEC} {LOOP}",
-    ),
+    ("loop hi --until true", ROOMS_OF_LOOP, "msgspec typing_extensions", f"{START} {LOOP}"),
 ]
 
 

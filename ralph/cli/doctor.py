@@ -24,7 +24,7 @@ from ralph.cli.checks.machine import (
     look_at_sessions,
     look_at_working_directory,
 )
-from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
@@ -251,4 +251,4 @@ def _endpoint_findings(
     )
 
 
-COMMAND = LineCommand("doctor", doctor, DoctorLine)
+COMMAND = LineCommand("doctor", doctor, (Section(DoctorLine),))

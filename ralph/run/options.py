@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
@@ -48,6 +48,9 @@ class RunOptions(Struct, frozen=True):
     setting_sources: frozenset[str] = ALL_SOURCES
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     permission_mode: PermissionMode | None = None
+    permissions: Literal["driver", "nobody"] | None = None
+    """Who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are
+    denied, None that they are permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False

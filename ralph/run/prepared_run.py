@@ -6,6 +6,7 @@ sent without an open session.
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
+from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
 from ralph.prompt.memory import read_memory, shown_paths, user_folder
@@ -32,14 +34,15 @@ from ralph.run.wiring import (
 from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.permission_mode import mode_notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from ralph.agent.ports import Gate
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
     from ralph.retry.roster import Roster
+    from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
     from ralph.run.wiring import Surroundings
@@ -72,8 +75,13 @@ class PreparedRun:
         new_id: str,
         *,
         has_prompt: bool,
+        make_gate: Callable[[OpenSession], Gate] | None = None,
     ) -> None:
-        """Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError."""
+        """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
+
+        Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError.
+        """
+        self._make_gate = make_gate
         self._options = options
         self._around = around
         self._controls = controls
@@ -163,6 +171,7 @@ class PreparedRun:
             session=self.session.old,
             limits=around.settings.limits,
             report_form=self._report_form,
+            gate=None if self._make_gate is None else self._make_gate(self.session),
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -198,7 +207,7 @@ class PreparedRun:
     def _about_rights(self) -> Iterator[str]:
         """Notices about the permission mode, the tools and the permission rules of this run."""
         mode = self._controls.permission_mode
-        said = mode_notice(mode)
+        said = self._controls.mode_notice
         if said is not None:
             yield said
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
@@ -216,6 +225,25 @@ class PreparedRun:
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
+
+    def context_sizes(self) -> ContextSizes:
+        """The sizes of the parts of the next request."""
+        from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
+
+        roster, conversation = self.roster, self._run.conversation
+        head = roster.shape.head()
+        tools = len(json.dumps(head.fields.get("tools", [])))
+        in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
+        return ContextSizes(
+            model=roster.target.model,
+            window_tokens=roster.window,
+            total_tokens=roster.estimate(conversation, self._run.log.session.meter),
+            part_bytes={
+                "System prompt": max(len(head.body) - tools, 0),
+                "System tools": tools,
+                "Messages": in_messages,
+            },
+        )
 
     def work(self, prompt: Prompt | None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended."""

@@ -7,8 +7,13 @@ so. In the mode `dontAsk`, only calls run that an allow rule names; `ralph/permi
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
+from ralph.values.tool_calls import FILE_TOOLS
 from ralph.values.tool_choice import READ_ONLY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class PermissionMode(enum.StrEnum):
@@ -42,6 +47,16 @@ def permission_mode(text: str) -> PermissionMode:
 
 def is_permitted(mode: PermissionMode, tool: str) -> bool:
     return mode is not PermissionMode.PLAN or tool in READ_ONLY
+
+
+def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
+    """Whether somebody must be asked before a call of this tool, as far as the mode decides that.
+
+    `allowed` are the names that the user allowed without a pattern.
+    """
+    if mode is PermissionMode.BYPASS or tool in READ_ONLY or tool in allowed:
+        return False
+    return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:

@@ -81,6 +81,16 @@ class RetryAborted(Interrupted):
         super().__init__("Retry cancelled")
 
 
+class HookStopped(Interrupted):
+    """A hook, or the person behind a driver, ended the work on the current message.
+
+    As after an `InterruptRequested`, ralph then works on the next message.
+    """
+
+    outcome = Outcome.INTERRUPTED
+    signal_number = signal.SIGINT
+
+
 class GuardRefused(Interrupted):
     """A driver requested a safeguard that ralph does not have, such as a hook.
 

@@ -40,7 +40,7 @@ def test_without_anything_given_all_is_default(world: World) -> None:
     assert settings.model.name == "claude-sonnet-5-5"
     assert settings.model.max_tokens == 32_000
     assert settings.model.base_url == "https://api.anthropic.com"
-    assert astuple(settings.clocks) == (10, 180, 90, 300, 1800, 30, 60)
+    assert astuple(settings.clocks) == (10, 180, 90, 300, 1800, 30, 60, 3600)
     assert astuple(settings.retry) == (
         *("standard", "fallback", "cooldown-expiry"),
         *(True, 4, 2, 300),
