@@ -60,6 +60,8 @@ class Permissions:
         the rules that calls must match while `is_narrow` says so. Raises RuleError.
         """
         self._is_narrow = is_narrow
+        self._granted: dict[str, Mapping[str, Any]] = {}
+        """The arguments of the calls about which somebody was asked, by the calls' ids."""
         self._places = places
         self._disk = disk
         self._real_cwd = disk.real(places.cwd)
@@ -91,11 +93,16 @@ class Permissions:
         why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
         if why is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")
+        if self._granted.get(call.id) == call.arguments:
+            return RuleVerdict()
         asked = self._first_broken(call.name, call.arguments, Effect.ASK)
         if asked is not None:
             rule, remark = asked
             return RuleVerdict(asks=f"the rule {rule.place} wants somebody to be asked first.{remark}")
         return RuleVerdict()
+
+    def grant(self, call: ToolCall) -> None:
+        self._granted[call.id] = call.arguments
 
     def why_not_read(self, path: str) -> str | None:
         return self._hidden_by(path, READERS)

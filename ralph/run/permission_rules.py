@@ -90,11 +90,6 @@ def _built(
             "commands; install them, or remove the rules"
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    if hooks:
-        raise SettingsError(
-            f"{hooks[0].source}: hooks.{hooks[0].event}: ralph cannot run hooks of files yet, and does not run without them; "
-            "leave them out, or leave out your own file (--setting-sources project,local)"
-        )
     return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
 
 

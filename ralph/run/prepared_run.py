@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
+    from ralph.values.ports import CallJudge
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
@@ -75,7 +76,7 @@ class PreparedRun:
         new_id: str,
         *,
         has_prompt: bool,
-        make_gate: Callable[[OpenSession], Gate] | None = None,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
     ) -> None:
         """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
 
@@ -171,7 +172,28 @@ class PreparedRun:
             session=self.session.old,
             limits=around.settings.limits,
             report_form=self._report_form,
-            gate=None if self._make_gate is None else self._make_gate(self.session),
+            gate=self._gate(),
+        )
+
+    def _gate(self) -> Gate | None:
+        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        guards, controls, session = self._guards, self._controls, self.session
+        gate = None if self._make_gate is None else self._make_gate(session, guards.judge)
+        if not guards.hooks:
+            return gate
+        from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.driven.driver_gate import HookFacts  # noqa: PLC0415 - few runs have hooks
+
+        facts = HookFacts(session.id, session.journal_path, str(self._around.cwd))
+        return CommandHookGate(
+            gate or ModeGate(controls.why_refused),
+            guards.hooks,
+            self._toolbox.run_hook,
+            facts=facts,
+            controls=controls,
+            events=self._around.events,
+            judge=guards.judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ralph.tools.files.planned_write import PlannedWrite
+    from ralph.tools.hook_command import HookEnding
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.tool_calls import Block
 
@@ -120,6 +121,12 @@ class LocalToolbox:
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         return [result for call in calls for result in self._run_alone(call)]
+
+    def run_hook(self, command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+        """Runs a hook of the user's. Must be called on the main thread. Raises Interrupted."""
+        from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
+
+        return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> None:
         self._room.close()

@@ -207,6 +207,10 @@ class CallJudge(Protocol):
 
     def judge(self, call: ToolCall) -> RuleVerdict: ...
 
+    def grant(self, call: ToolCall) -> None:
+        """Tells the rules that somebody was asked about a call, and that it may run."""
+        ...
+
     def why_not_read(self, path: str) -> str | None:
         """The rule for which a path must be neither read nor found, or None. The path is absolute, without links."""
         ...

@@ -194,7 +194,6 @@ def test_an_allow_rule_that_cannot_be_understood_allows_nothing_and_stops_nothin
 
 
 FOR_GUARDS = {
-    "a hook": {"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}},
     "a hook of another type": {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}},
     "a hook that may refuse a prompt": {
         "hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "true"}]}]}
