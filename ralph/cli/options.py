@@ -124,6 +124,14 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         Option("--dangerously-skip-permissions", "Accepted without effect: ralph never asks."),
     ] = False
+    claude_settings: Annotated[
+        str | None,
+        Option(
+            "--settings",
+            "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
+            metavar="FILE|JSON",
+        ),
+    ] = None
     setting_sources: Annotated[
         str | None,
         Option(
@@ -136,8 +144,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--permission-mode",
-            "plan: read only, without commands and changes. bypassPermissions, auto, acceptEdits, default: all tools "
-            "of the run work without asking.",
+            "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
+            "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
             metavar="MODE",
         ),
     ] = None

@@ -73,6 +73,11 @@ def absolute(path: str | None) -> str | None:
         return path
 
 
+def json_or_path(text: str | None) -> str | None:
+    """A JSON text as it is, and anything else as an absolute path."""
+    return text if text is None or text.lstrip().startswith("{") else absolute(text)
+
+
 def working_directory(directory: str | None) -> Path:
     """The working directory as an absolute path with links resolved.
 

@@ -43,6 +43,8 @@ class RunOptions(Struct, frozen=True):
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    claude_settings: str | None = None
+    """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     takes_commands: bool = True

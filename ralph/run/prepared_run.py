@@ -20,6 +20,7 @@ from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
+from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -34,7 +35,6 @@ from ralph.run.wiring import (
     text_of_prompt,
 )
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
+    from ralph.values.ports import CallJudge
     from ralph.values.tool_calls import ToolDefinition
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
@@ -85,7 +86,7 @@ class PreparedRun:
         new_id: str,
         *,
         has_prompt: bool,
-        make_gate: Callable[[OpenSession], Gate] | None = None,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
     ) -> None:
         """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
 
@@ -99,6 +100,9 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """How the last task ended. The journal records it before the result is delivered. None before the end of the
         first task, and after the delivery of the result has been recorded."""
+        self._guards = build_guards(around, options, controls)
+        if self._guards.mode is not None:
+            self._controls.permission_mode = self._guards.mode
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -146,6 +150,7 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
+            judge=self._guards.judge,
         )
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
@@ -194,7 +199,28 @@ class PreparedRun:
             session=self.session.old,
             limits=around.settings.limits,
             report_form=self._report_form,
-            gate=None if self._make_gate is None else self._make_gate(self.session),
+            gate=self._gate(),
+        )
+
+    def _gate(self) -> Gate | None:
+        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        guards, controls, session = self._guards, self._controls, self.session
+        gate = None if self._make_gate is None else self._make_gate(session, guards.judge)
+        if not guards.hooks:
+            return gate
+        from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.driven.driver_gate import HookFacts  # noqa: PLC0415 - few runs have hooks
+
+        facts = HookFacts(session.id, session.journal_path, str(self._around.cwd))
+        return CommandHookGate(
+            gate or ModeGate(controls.why_refused),
+            guards.hooks,
+            self._toolbox.run_hook,
+            facts=facts,
+            controls=controls,
+            events=self._around.events,
+            judge=guards.judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -230,17 +256,13 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode and the tools of this run, and about the permission rules in Claude
-        Code's settings files, which ralph does not apply.
-        """
+        """Notices about the permission mode, the tools and the permission rules of this run."""
         mode = self._controls.permission_mode
         said = self._controls.mode_notice
         if said is not None:
             yield said
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
-        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
-        if not_honoured:
-            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
+        yield from self._guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)

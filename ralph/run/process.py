@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.run.session import OpenSession
     from ralph.run.wiring import Surroundings
+    from ralph.values.ports import CallJudge
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class RunProcess:
         *,
         has_prompt: bool,
         options: RunOptions | None = None,
-        make_gate: Callable[[OpenSession], Gate] | None = None,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
     ) -> PreparedRun:
         """Opens the session and its tools. Raises the errors that PreparedRun raises.
 

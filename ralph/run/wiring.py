@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.ports import CallJudge, Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
@@ -82,12 +82,14 @@ def build_toolbox(
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
     keeps_list: bool = False,
+    judge: CallJudge | None = None,
 ) -> LocalToolbox:
     """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the sandbox of commands; None means that they have none.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
     the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
+    `judge` has the rules that people wrote.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
@@ -97,7 +99,7 @@ def build_toolbox(
         enabled &= offered
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
-    tool_settings = _tool_settings(around, options, enabled, writable, plan)
+    tool_settings = replace(_tool_settings(around, options, enabled, writable, plan), judge=judge)
     try:
         return LocalToolbox(
             tool_settings,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.tree_limits import TreeLimits
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
-    from ralph.values.ports import Clock, Waiter
+    from ralph.values.ports import CallJudge, Clock, Waiter
     from ralph.values.tool_calls import Block
 
 _TEMPORARY = "/tmp"  # noqa: S108 - where commands in namespaces have their own directory
@@ -67,6 +67,8 @@ class ToolSettings(Struct, frozen=True):
     """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
     tree_limits: TreeLimits | None = None
     """The limits on processes and memory of commands. None means the default limit on processes alone."""
+    judge: CallJudge | None = None
+    """The rules that people wrote about calls and paths. None if there are none."""
 
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
@@ -150,6 +152,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 given=() if settings.box_plan is None else settings.box_plan.read,
             ),
             own_files=lambda: self.spill.path,
+            judge=settings.judge,
         )
 
     @cached_property

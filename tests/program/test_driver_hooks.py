@@ -333,3 +333,37 @@ def test_an_empty_system_prompt_removes_that_of_ralph_and_none_keeps_it(drive, s
     assert driver.finish().code == 0
     system = json.dumps(server.requests[0].json().get("system", ""))
     assert ("You are" in system) == (prompt is None)
+
+
+RULES = ("--settings", '{"permissions": {"deny": ["Bash(rm:*)"], "ask": ["Bash(touch:*)"]}}')
+
+
+def test_a_rule_that_asks_is_put_to_the_driver_also_where_nothing_else_is(drive, serve, ralph) -> None:
+    server = serve(bash("touch one"), bash("touch two"), bash("rm one"), DONE)
+    driver = drive(*ASKS, "--permission-mode", "bypassPermissions", *RULES)
+    driver.say("go")
+    first = asked(driver)
+    assert first["request"]["decision_reason"].startswith(
+        "the rule Bash(touch:*) (permissions.ask of --settings)"
+    )
+    reply(driver, first, {"behavior": "allow"})
+    reply(driver, asked(driver, 2), {"behavior": "deny", "message": "one is enough"})
+    [result] = results(driver.finish())
+    assert (ralph.cwd / "one").exists()
+    assert not (ralph.cwd / "two").exists()
+    assert [told(server, nth)[0]["content"] for nth in (2, 3)] == [
+        "one is enough",
+        "This call was not run: the rule Bash(rm:*) (permissions.deny of --settings) forbids it.",
+    ]
+    assert len(result["permission_denials"]) == 2
+
+
+def test_a_permission_does_not_get_past_a_rule_that_denies(drive, serve, ralph) -> None:
+    serve(bash("touch one"), DONE)
+    (ralph.cwd / "kept").touch()
+    driver = drive(*ASKS, *RULES)
+    driver.say("go")
+    reply(driver, asked(driver), {"behavior": "allow", "updatedInput": {"command": "rm kept"}})
+    [result] = results(driver.finish())
+    assert (ralph.cwd / "kept").exists()
+    assert len(result["permission_denials"]) == 1

@@ -53,8 +53,7 @@ def test_other_modes_run_everything_and_say_where_nobody_is_asked(ralph, serve, 
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("dontAsk", "--permission-mode dontAsk needs allow rules, which ralph does not have yet: use plan"),
-        ("yolo", "must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'yolo'"),
+        ("yolo", "must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'yolo'"),
         ("Plan", "not 'Plan'"),
         ("", "not ''"),
     ],
@@ -81,7 +80,7 @@ def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, 
     assert is_error
     assert said.startswith(NOT_RUN)
     assert not (ralph.cwd / "made.txt").exists()
-    for mode in ("dontAsk", "what"):
+    for mode in ("askMe", "what"):
         assert isinstance(driver.ask("set_permission_mode", mode=mode), str)
     assert driver.ask("set_permission_mode", mode="bypassPermissions") == {"mode": "bypassPermissions"}
     driver.say("do it")

@@ -69,13 +69,13 @@ def test_after_a_refused_mode_nothing_runs_until_one_is_set_that_can_be_kept(dri
     server = serve(bash("touch ran"), DONE)
     driver = drive()
     # Without waiting for the answer, as before.
-    driver.send(request("set_permission_mode", "r1", mode="dontAsk"), user("go"))
+    driver.send(request("set_permission_mode", "r1", mode="askMe"), user("go"))
     refused = driver.answer("r1")
     ended = driver.result()
     assert (ended["terminal_reason"], ended["exit_code"], server.request_count) == ("config", 78, 0)
     assert ended["errors"][-1].startswith(f"set_permission_mode was refused: {refused}")
     assert driver.ask("set_permission_mode", mode="plan") == {"mode": "plan"}
-    assert isinstance(driver.ask("set_permission_mode", mode="dontAsk"), str), "plan is tighter, and stays"
+    assert isinstance(driver.ask("set_permission_mode", mode="askMe"), str), "plan is tighter, and stays"
     driver.say("go")
     assert driver.result(2)["subtype"] == "success"
     assert driver.finish().code == 0

@@ -217,12 +217,12 @@ def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, n
     assert names in message
 
 
-@every_row("pattern", ["Bash(git:*)", "Bash(git add:*)", "Re*", "mcp__x(", "Bash(a, b)"])
+@every_row("pattern", ["Bsh(git:*)", "Bash(git add:*", "Re*", "mcp__x(", "Bash()"])
 @every_row("key", ["tools.allowed", "tools.disallowed"])
-def test_tool_pattern_is_refused_as_unsupported(world: World, key: str, pattern: str) -> None:
+def test_a_pattern_that_cannot_be_understood_is_refused(world: World, key: str, pattern: str) -> None:
     from_flag = world.error({key: ("Read", pattern)})
     assert repr(pattern) in str(from_flag)
-    assert "patterns are not supported" in str(from_flag)
+    assert "no tool is called" in str(from_flag)
     assert from_flag.from_flag
     from_file = world.error(local=f'{key} = ["{pattern}"]')
     assert repr(pattern) in str(from_file)

@@ -19,7 +19,6 @@ from ralph.run.driven.driver_gate import DriverGate, DriverLink, HookFacts, Perm
 from ralph.run.driven.model_choice import ModelChoice
 from ralph.run.driven.questions import Questions
 from ralph.run.driven.steering import Steering
-from ralph.sessions.journal import FileJournal
 from ralph.values.events import RunEnded, SessionStateChanged
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from ralph.run.session import OpenSession
     from ralph.run.wiring import Surroundings
     from ralph.values.controls import RunControls
-    from ralph.values.ports import Clock, Events
+    from ralph.values.ports import CallJudge, Clock, Events
 
 # After one of these outcomes, the next task would end in the same way.
 _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
@@ -116,7 +115,7 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
         around,
         has_prompt=True,
         options=setup.applied_to(context.options),
-        make_gate=lambda session: _make_gate(context, around, session, link),
+        make_gate=lambda session, judge: _make_gate(context, around, session, link, judge),
     )
     prepared.announce(around.settings.warnings)
     choice = ModelChoice(prepared.roster, around.settings, context.redactor, prepared.context_sizes)
@@ -125,18 +124,20 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
 
 
 def _make_gate(
-    context: RunContext, around: Surroundings, session: OpenSession, link: DriverLink
+    context: RunContext,
+    around: Surroundings,
+    session: OpenSession,
+    link: DriverLink,
+    judge: CallJudge | None,
 ) -> DriverGate:
-    journal = session.journal
-    transcript = str(journal.path) if isinstance(journal, FileJournal) else ""
     asking = PermissionAsking(
         is_on=context.options.permissions == "driver",
         denies=context.options.permissions == "nobody",
         within_s=around.settings.clocks.driver_s or math.inf,
         allowed=around.settings.tools.allowed or (),
     )
-    facts = HookFacts(session.id, transcript, str(around.cwd))
-    return DriverGate(link, asking, facts, context.controls, context.events)
+    facts = HookFacts(session.id, session.journal_path, str(around.cwd))
+    return DriverGate(link, asking, facts, context.controls, context.events, judge=judge)
 
 
 def _tell_state(context: RunContext, state: str) -> None:

@@ -1,7 +1,7 @@
 """The gate of a driven run: asks the driver's hooks and its permission callback about tool calls, tasks and ends.
 
-The order for a call is: PreToolUse hooks, the permission mode (which judges the arguments that a hook changed), the
-permission callback. A hook that fails, and a driver that has left, refuse the call.
+The order for a call is: PreToolUse hooks, the permission mode and the rules (which judge the arguments that a hook changed),
+the permission callback. A hook that fails, and a driver that has left, refuse the call.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ralph.values.controls import ModeFixedError
 from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import must_ask
 from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.tool_calls import RuleVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ralph.run.driven.permission_requests import Updates
     from ralph.run.driven.questions import Questions, Reply
     from ralph.values.controls import RunControls
-    from ralph.values.ports import Events
+    from ralph.values.ports import CallJudge, Events
     from ralph.values.tool_calls import Block, ToolCall, ToolOutput
 
 _GONE = "the driver has closed standard input, so that nobody can answer"
@@ -86,7 +87,11 @@ class DriverGate:
         facts: HookFacts,
         controls: RunControls,
         events: Events,
+        *,
+        judge: CallJudge | None = None,
     ) -> None:
+        """`judge` has the rules that people wrote."""
+        self._judge = judge
         self._link = link
         self._asking = asking
         self._facts = facts
@@ -109,7 +114,7 @@ class DriverGate:
 
     def judge(self, call: ToolCall) -> Permission:
         try:
-            answers = self._call_hooks(hk.PRE, _about(call), call.id, call.name)
+            answers = self._call_hooks(hk.PRE, hk.about_call(call), call.id, call.name)
         except HookFailedError as error:
             return Permission(f"PreToolUse:{call.name} hook error: {error}. The call was not run")
         verdict = hk.call_verdict(answers)
@@ -120,19 +125,25 @@ class DriverGate:
         refused = self._controls.why_refused(judged.name)
         if refused is not None:
             return Permission(refused)
-        if verdict.asks is None and (verdict.allows or not self._must_ask(judged)):
+        by_rules = RuleVerdict() if self._judge is None else self._judge.judge(judged)
+        if by_rules.denied is not None:
+            return Permission(by_rules.denied)
+        asks = by_rules.asks or verdict.asks
+        if asks is None and (verdict.allows or not self._must_ask(judged)):
             return Permission(arguments=verdict.arguments, context=verdict.context)
-        permission = self._ask(judged, verdict.asks)
+        permission = self._ask(judged, asks)
         arguments = permission.arguments if permission.arguments is not None else verdict.arguments
+        if permission.denied is None and self._judge is not None:
+            self._judge.grant(judged if arguments is None else replace(judged, arguments=arguments))
         return replace(permission, arguments=arguments, context=verdict.context)
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
         event = hk.POST_FAILURE if output.is_error else hk.POST
-        about = {**_about(call), "duration_ms": round(took_s * 1000)}
+        about = {**hk.about_call(call), "duration_ms": round(took_s * 1000)}
         told = (
-            {"error": _words(output), "is_interrupt": False}
+            {"error": hk.words_of(output), "is_interrupt": False}
             if output.is_error
-            else {"tool_response": _response(call, output)}
+            else {"tool_response": hk.response_of(call, output)}
         )
         try:
             answers = self._call_hooks(event, {**about, **told}, call.id, call.name)
@@ -277,23 +288,6 @@ def _hook_answer(reply: Reply) -> HookAnswer:
         return hk.hook_answer(reply.fields)
     except ValueError as error:
         raise HookFailedError(f"its answer is not valid: {error}") from error
-
-
-def _about(call: ToolCall) -> dict[str, Any]:
-    return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
-
-
-def _response(call: ToolCall, output: ToolOutput) -> object:
-    """The output in the form in which a hook gets it. ralph keeps one text for both streams of a command."""
-    if call.name == "Bash":
-        return {"stdout": _words(output), "stderr": "", "interrupted": False, "isImage": False}
-    return output.content if isinstance(output.content, str) else list(output.content)
-
-
-def _words(output: ToolOutput) -> str:
-    if isinstance(output.content, str):
-        return output.content
-    return "\n".join(str(block["text"]) for block in output.content if block.get("type") == "text")
 
 
 def _with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:

@@ -13,6 +13,8 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from ralph.values.tool_calls import ToolCall, ToolOutput
+
 PRE, POST, POST_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
 PROMPT, STOP = "UserPromptSubmit", "Stop"
 EVENTS = (PRE, POST, POST_FAILURE, PROMPT, STOP)
@@ -226,3 +228,21 @@ def first_block(answers: Iterable[HookAnswer]) -> str | None:
 def _context_of(answer: HookAnswer) -> Iterator[str]:
     if answer.specific.additional_context:
         yield answer.specific.additional_context
+
+
+def about_call(call: ToolCall) -> dict[str, Any]:
+    """The fields by which a hook is told about a call."""
+    return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
+
+
+def response_of(call: ToolCall, output: ToolOutput) -> object:
+    """The output in the form in which a hook gets it. ralph keeps one text for both streams of a command."""
+    if call.name == "Bash":
+        return {"stdout": words_of(output), "stderr": "", "interrupted": False, "isImage": False}
+    return output.content if isinstance(output.content, str) else list(output.content)
+
+
+def words_of(output: ToolOutput) -> str:
+    if isinstance(output.content, str):
+        return output.content
+    return "\n".join(str(block["text"]) for block in output.content if block.get("type") == "text")

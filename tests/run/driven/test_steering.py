@@ -89,7 +89,7 @@ def test_the_message_at_work_is_stopped_once_when_a_guard_is_refused(desk) -> No
     desk.steering.handle(request("initialize", **GUARDS[0]))
 
 
-@pytest.mark.parametrize("mode", ["plan", "bypassPermissions", "auto", "default", "acceptEdits"])
+@pytest.mark.parametrize("mode", ["plan", "bypassPermissions", "auto", "default", "acceptEdits", "dontAsk"])
 def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
     assert desk.answer_to("set_permission_mode", mode=mode) == {"mode": mode}
     assert desk.controls.permission_mode == mode
@@ -106,13 +106,12 @@ def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
         ({"mode": ["plan"]}, '"request.mode" must be the name of a permission mode, not a list'),
         (
             {"mode": "Plan"},
-            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'Plan'",
+            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'Plan'",
         ),
         (
             {"mode": "x" * 99},
-            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, not a text',
+            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not a text',
         ),
-        ({"mode": "dontAsk"}, '"request.mode" dontAsk needs allow rules, which ralph does not have yet'),
     ],
 )
 def test_a_permission_mode_that_cannot_be_kept_changes_nothing(desk, fields, error) -> None:

@@ -32,7 +32,7 @@ REQUESTS = [
     ("set_auto_retry", {"enabled": True}),
     ("set_auto_retry", {"enabled": "x"}),
     ("set_permission_mode", {"mode": "plan"}),
-    ("set_permission_mode", {"mode": "dontAsk"}),
+    ("set_permission_mode", {"mode": "askMe"}),
     ("initialize", {"hooks": {"Stop": [{}]}}),
     ("reboot", {}),
 ]
