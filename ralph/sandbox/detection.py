@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +161,8 @@ def packaged_bwrap() -> str | None:
 
 def _complaint(command: list[str], descriptors: tuple[int, ...] = ()) -> str:
     """Runs a command. Returns why it failed, or an empty string."""
+    import subprocess  # noqa: PLC0415 - a run without bubblewrap does not need it
+
     try:
         ran = subprocess.run(
             command,
