@@ -152,7 +152,7 @@ class _DividedWords:
     def _suggestion(self, spelling: str) -> str:
         from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
-        near = get_close_matches(spelling, self._by_spelling)
+        near = get_close_matches(spelling, [one for one in self._by_spelling if one.startswith("--")])
         return f" (Possible options: {', '.join(near)})" if near else ""
 
 

@@ -84,7 +84,7 @@ REFUSED = {
     "the most similar first": (["--forme"], "No such option: --forme (Possible options: --form, --file)"),
     "unlike any": (["--zzz=1"], "No such option: --zzz"),
     "abbreviated": (["--qui"], "No such option: --qui"),
-    "a dash too many for a letter": (["--n=2"], "No such option: --n (Possible options: -n"),
+    "unknown word, like a letter": (["--n=2"], "No such option: --n (Possible options: --turns, --plain"),
     "unknown letter": (["-qz"], "No such option: -z"),
     "a dash too many": (["---quiet"], "No such option: ---quiet (Possible options: --quiet)"),
     "an unknown option before the help": (["--zzz", "--help"], "No such option: --zzz"),
