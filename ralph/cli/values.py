@@ -180,12 +180,14 @@ def run_directories(directory: str | None) -> tuple[str, ...]:
 
 
 def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
-    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
-
+    if path is None:
+        return None
     if path == "-":
         raise wrong_value(option, "must be a file: standard output belongs to the result")
-    where = absolute(path)
-    problem = result_file_problem(where, run_directories(directory)) if where is not None else None
+    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - few runs need it
+
+    where = str(absolute(path))
+    problem = result_file_problem(where, run_directories(directory))
     if problem is not None:
         raise wrong_value(option, problem)
     return where

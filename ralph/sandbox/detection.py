@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -110,6 +109,8 @@ def packaged_bwrap() -> str | None:
 
 def _complaint(command: list[str]) -> str:
     """Runs a command. Returns why it failed, or an empty string."""
+    import subprocess  # noqa: PLC0415 - a run without bubblewrap does not need it
+
     try:
         ran = subprocess.run(
             command,
