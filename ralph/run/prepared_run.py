@@ -23,6 +23,7 @@ from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
+    begin_sandbox_trial,
     build_clients,
     build_report_form,
     build_roster,
@@ -103,6 +104,7 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
+        begin_sandbox_trial(around)
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""

@@ -6,6 +6,7 @@ Each part has one function.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
@@ -140,6 +142,12 @@ def _tool_settings(
         box_plan=plan,
         tree_limits=tree_limits(around.settings.sandbox),
     )
+
+
+def begin_sandbox_trial(around: Surroundings) -> None:
+    """Starts the trial of bubblewrap, unless the user wants no sandbox. It takes as long as loading the HTTP client."""
+    if around.settings.sandbox.mode != "off":
+        begin_trial(around.environment.get("PATH", os.defpath), repository_top(around.cwd) or around.cwd)
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

@@ -244,19 +244,19 @@ def test_what_a_command_does_to_protected_files_is_undone_and_told_exits_0(ralph
 def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_143(
     ralph, checkout, serve
 ) -> None:
-    before = (ralph.cwd / ".git" / "config").read_bytes()
-    server = serve(bash("git config core.fsmonitor x; touch there; sleep 99"), DONE)
+    # With namespaces, the files that exist are read-only, so this one is new.
+    server = serve(bash("echo x > .mcp.json; touch there; sleep 99"), DONE)
     process = ralph.start("go", "--output-format", "stream-json")
     wait_until((ralph.cwd / "there").exists)
     ran, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
-    assert (ralph.cwd / ".git" / "config").read_bytes() == before
-    assert "[notice] [undone: changes to .git/config. Commands may not change these" in ran.stderr
+    assert not (ralph.cwd / ".mcp.json").exists()
+    assert "[notice] [undone: changes to .mcp.json. Commands may not change these" in ran.stderr
     assert len(ran.result["permission_denials"]) == 1
     assert ralph("-c").code == 0
     [told] = [block for block in server.requests[1].json()["messages"][-1]["content"] if "content" in block]
     assert "its effects are unknown" in str(told["content"])
-    assert "[undone: changes to .git/config." in str(told["content"])
+    assert "[undone: changes to .mcp.json." in str(told["content"])
 
 
 @needs_landlock
