@@ -52,15 +52,17 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from _socket import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
+else:
+    import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
 
     from ralph.machine.tree_usage import Limits
 
