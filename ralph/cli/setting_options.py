@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ralph.cli.line_command import Slot, made_parameter
+from ralph.cli.values import absolute
 from ralph.settings.keys import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Takes
@@ -45,7 +46,7 @@ def _slot(field: str, key: Key, flag: Flag) -> Slot:
         field,
         key.name,
         _READ[flag.takes],
-        takes_words=flag.takes is Takes.WORDS,
+        takes_words=flag.takes in {Takes.WORDS, Takes.PLACES},
     )
 
 
@@ -57,11 +58,21 @@ def _names(words: list[str] | None) -> tuple[str, ...] | None:
     return tuple(name for word in words for name in split_names(word)) if words else None
 
 
+def _places(words: list[str] | None) -> tuple[str, ...] | None:
+    """The words, with an absolute path for each word that is no JSON object."""
+    return (
+        tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
+        if words
+        else None
+    )
+
+
 _READ = {
     Takes.ONE: lambda value: value,
     Takes.JOINED: _joined,
     Takes.NAMES: _names,
     Takes.WORDS: _names,
+    Takes.PLACES: _places,
 }
 
 

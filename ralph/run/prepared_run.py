@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
+from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
@@ -32,12 +33,14 @@ from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.permission_mode import mode_notice
+from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
+    from ralph.mcp.toolset import McpToolset
     from ralph.retry.roster import Roster
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
@@ -80,6 +83,17 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """How the last task ended. The journal records it before the result is delivered. None before the end of the
         first task, and after the delivery of the result has been recorded."""
+        # Started before all else, because it takes a second until it is ready.
+        self._mcp = _build_mcp(around, controls) if around.settings.mcp_servers else None
+        try:
+            self._prepare(new_id, has_prompt=has_prompt)
+        except BaseException:
+            if self._mcp is not None:
+                self._mcp.close()
+            raise
+
+    def _prepare(self, new_id: str, *, has_prompt: bool) -> None:
+        options, around = self._options, self._around
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -113,7 +127,7 @@ class PreparedRun:
             self._plan = plan_sandbox(self._around, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
-        return build_toolbox(
+        toolbox = build_toolbox(
             self._around,
             options,
             writable=self._writable,
@@ -121,15 +135,27 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
+            mcp=self._mcp,
         )
+        if self._mcp is not None:
+            from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
+
+            try:
+                connect_servers(toolbox)
+            except BaseException:
+                toolbox.close()
+                raise
+        return toolbox
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
         report = (self._report_form.tool,) if self._report_form is not None else ()
         tools = (*self._toolbox.definitions, *report)
         has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
+        old, names = self.session.old, [tool.name for tool in self._toolbox.definitions]
+        adds = old is not None and self._mcp is not None and not old.offered_tools.issuperset(names)
         roster, notices = build_roster(
-            self._around, tools, self._options, self.session.old, about_sandbox=self._about_sandbox
+            self._around, tools, self._options, old, about_sandbox=self._about_sandbox, keeps=not adds
         )
         # The settings may name another model than the old session.
         refuse_uncountable_budget(roster.targets, self._around.settings)
@@ -167,6 +193,7 @@ class PreparedRun:
                 permission_mode=self._controls.permission_mode,
                 sandbox=self._plan.level.name,
                 protections=self._plan.protections,
+                mcp_servers=() if self._mcp is None else self._mcp.server_names,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -189,6 +216,11 @@ class PreparedRun:
         said = mode_notice(mode)
         if said is not None:
             yield said
+        offered = frozenset() if self.session.old is None else self.session.old.offered_tools
+        if _may_have_servers(self._around, offered):
+            from ralph.run.servers import mcp_notices  # noqa: PLC0415 - few runs have servers
+
+            yield from mcp_notices(self._around, self._mcp, offered)
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
         not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
         if not_honoured:
@@ -293,6 +325,21 @@ class PreparedRun:
 
     def close(self) -> None:
         self.session.journal.close()
+
+
+def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
+    """Whether there may be something to say about MCP servers: the run has some, the session had some (`offered` are the
+    tools that it has offered), or the repository has a file that configures some.
+    """
+    had = any(name.startswith(MCP_PREFIX) for name in offered)
+    files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))
+    return bool(around.settings.mcp_servers) or had or any(map(os.path.lexists, files))
+
+
+def _build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+    from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
+
+    return build_mcp(around, controls)
 
 
 class _ExpectedCalls:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
+    from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -79,9 +80,11 @@ def build_toolbox(
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
     keeps_list: bool = False,
+    mcp: McpToolset | None = None,
 ) -> LocalToolbox:
     """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory or for a limit on
-    processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none.
+    processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none. `mcp` are the tools
+    of MCP servers, which are not connected yet.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
@@ -106,6 +109,7 @@ def build_toolbox(
             redact=around.redactor.redact,
             redact_longest=around.redactor.longest_bytes,
             why_refused=controls.why_refused,
+            mcp=mcp,
         )
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
@@ -243,13 +247,17 @@ def build_roster(
     options: RunOptions,
     old: Session | None,
     about_sandbox: str = "",
+    *,
+    keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
     """The targets of the run, and notices about its instruction files and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
-    `about_sandbox` tells the model about the sandbox of its commands.
+    `about_sandbox` tells the model about the sandbox of its commands. `keeps` is False if the run has tools that the
+    session has not offered before.
     """
-    settings, keeps = around.settings, old is not None and not options.shapes_requests
+    settings = around.settings
+    keeps = keeps and old is not None and not options.shapes_requests
     prompt, about_prompt = _system_prompt(around, options, about_sandbox)
     targets = settings.targets
     is_implicit = settings.origins.get("targets", "default") == "default"

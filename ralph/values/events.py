@@ -46,6 +46,8 @@ class RunStarted(Struct, frozen=True):
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
     protections: Mapping[str, bool] = field(default_factory=dict)
     """For each protection of the sandbox, by name, whether it is in force."""
+    mcp_servers: tuple[str, ...] = ()
+    """The names of the MCP servers. All of them are connected."""
 
 
 class StreamReceived(Struct, frozen=True):
