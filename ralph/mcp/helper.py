@@ -27,11 +27,13 @@ from ralph.machine.own_process import end_with_parent, keep_memory_private
 from ralph.mcp.descriptor_transport import StderrTail, descriptor_transport
 from ralph.mcp.wire import (
     Call,
+    CallNotSent,
     CallRefused,
     CallReturned,
     Cancel,
     Connect,
     Disconnect,
+    HelperReady,
     Lines,
     ServerConnected,
     ServerLost,
@@ -90,6 +92,7 @@ class _Helper:
     async def serve(self) -> None:
         """Carries out orders until the socket ends."""
         lines = Lines()
+        await self._send(HelperReady())
         while chunk := await self._received():
             for line in lines.feed(chunk):
                 self._obey(order_of(line))
@@ -161,7 +164,7 @@ class _Helper:
         """The answer to a call. None if the connection has ended, which `ServerLost` says."""
         connection = self._connections.get(order.connection)
         if connection is None or connection.session is None:
-            return CallRefused(order.id, "the server is not connected")
+            return CallNotSent(order.id)
         request = mcp_types.CallToolRequest(
             params=mcp_types.CallToolRequestParams(name=order.tool, arguments=order.arguments)
         )

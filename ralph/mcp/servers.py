@@ -10,11 +10,13 @@ from ralph.mcp.helper_process import HELPER_GONE, HelperProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
     Call,
+    CallNotSent,
     CallRefused,
     CallReturned,
     Cancel,
     Connect,
     Disconnect,
+    HelperReady,
     ServerConnected,
     ServerLost,
 )
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _MOST_STDERR_CHARS = 400
 _LAST_WORDS_S = 1.0
+# It takes a second. A minute is for a machine on which nothing moves.
+_HELPER_READY_S = 60.0
 _UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
 
 
@@ -82,8 +86,10 @@ class OwnServers:
         self._call_s = call_s
         self._links = {server.name: _Link(server) for server in servers}
         self._by_connection: dict[int, _Link] = {}
-        self._answers: dict[int, CallReturned | CallRefused] = {}
+        self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
         self._calls = 0
+        self._is_ready = False
+        """Whether the helper process has begun to take orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
         self._helper: HelperProcess | None = HelperProcess(environment, waiter)
 
@@ -97,23 +103,30 @@ class OwnServers:
             self._connect(link)
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        self._await_helper()
         until_s = self._clock.now_s() + self._start_s
         return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
 
+    def _await_helper(self) -> None:
+        """Waits until the helper process takes orders, which is no matter of the servers' own time. Raises
+        ServerFailedError and Interrupted.
+        """
+        until_s = self._clock.now_s() + _HELPER_READY_S
+        while not self._is_ready and self._next(until_s, "the process for MCP servers") is not TIMED_OUT:
+            pass
+        if not self._is_ready:
+            raise ServerFailedError("the process that speaks with MCP servers has ended, or does not begin")
+
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         link = self._links[server]
-        self._look()
-        if link.tools is None:
-            self._restart(link)
-        self._calls += 1
-        order = Call(self._calls, link.connection, tool, arguments)
-        limit_s = link.server.call_s or self._call_s
-        self._send(order)
-        try:
-            return self._answer(link, order, limit_s)
-        except Interrupted:
-            self._cancel(order)
-            raise
+        while True:
+            self._look()
+            if link.tools is None:
+                self._restart(link)
+            result = self._asked(link, tool, arguments)
+            if result is not None:
+                return result
+            self._give_up(link)
 
     def close(self) -> None:
         processes = [link.process for link in self._links.values() if link.process is not None]
@@ -168,7 +181,8 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Ends a connection that took too long, and waits briefly for the last words of its server."""
+        """Ends a connection that is of no use, and waits briefly for the last words of its server."""
+        link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S
         while link.why_lost is None and self._next(until_s, "an MCP server's errors") is not TIMED_OUT:
@@ -189,7 +203,8 @@ class OwnServers:
             process.end()
         try:
             if self._helper is None:
-                self._helper = HelperProcess(self._environment, self._waiter)
+                self._is_ready, self._helper = False, HelperProcess(self._environment, self._waiter)
+                self._await_helper()
             self._connect(link)
             self._tools_of(link, self._clock.now_s() + self._start_s)
         except (ServerFailedError, OSError) as error:
@@ -201,10 +216,29 @@ class OwnServers:
 
     # --- Calls
 
-    def _answer(self, link: _Link, order: Call, limit_s: float) -> dict[str, Any]:
-        connection, until_s = link.connection, self._clock.now_s() + limit_s
+    def _asked(self, link: _Link, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a call. None if the call did not reach the server. Raises CallFailedError and Interrupted."""
+        self._calls += 1
+        order = Call(self._calls, link.connection, tool, arguments)
+        self._send(order)
+        try:
+            answer = self._answer(link, order, link.server.call_s or self._call_s)
+        except Interrupted:
+            self._cancel(order)
+            raise
+        match answer:
+            case CallNotSent():
+                return None
+            case CallRefused():
+                raise CallFailedError(
+                    f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
+                )
+        return answer.result
+
+    def _answer(self, link: _Link, order: Call, limit_s: float) -> CallReturned | CallRefused | CallNotSent:
+        until_s = self._clock.now_s() + limit_s
         while order.id not in self._answers:
-            if link.tools is None or link.connection != connection:
+            if link.tools is None:
                 raise CallFailedError(
                     f"The MCP server {link.server.name!r} ended during this call: {link.epitaph}. {_UNKNOWN} The next "
                     "call starts it again, once."
@@ -214,12 +248,7 @@ class OwnServers:
                 raise CallFailedError(
                     f"The call took longer than {limit_s:g} s, and the server was told to stop. {_UNKNOWN}"
                 )
-        answer = self._answers.pop(order.id)
-        if isinstance(answer, CallRefused):
-            raise CallFailedError(
-                f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
-            )
-        return answer.result
+        return self._answers.pop(order.id)
 
     def _cancel(self, order: Call) -> None:
         if self._helper is not None:
@@ -257,7 +286,9 @@ class OwnServers:
                     link.tools = None
                     link.why_lost = news.error
                     link.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
-            case CallReturned() | CallRefused() if news.id == self._calls:
+            case HelperReady():
+                self._is_ready = True
+            case CallReturned() | CallRefused() | CallNotSent() if news.id == self._calls:
                 self._answers[news.id] = news
         if news is HELPER_GONE:
             self._lose_all()

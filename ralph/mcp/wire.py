@@ -27,7 +27,9 @@ class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):
-    """Calls a tool. The answer is `CallReturned` or `CallRefused`."""
+    """Calls a tool. The answer is `CallReturned`, `CallRefused` or `CallNotSent`, or the
+    `ServerLost` of its connection.
+    """
 
     id: int
     connection: int
@@ -48,6 +50,10 @@ class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
 
 
 # --- From the helper to ralph
+
+
+class HelperReady(Struct, frozen=True, tag="ready", tag_field="kind"):
+    """The helper has begun to take orders. It is the first thing that it sends."""
 
 
 class ServerConnected(Struct, frozen=True, tag="connected", tag_field="kind"):
@@ -78,8 +84,14 @@ class CallRefused(Struct, frozen=True, tag="refused", tag_field="kind"):
     error: str
 
 
+class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):
+    """A call did not reach the server, because the connection had ended before."""
+
+    id: int
+
+
 Order = Connect | Call | Cancel | Disconnect
-News = ServerConnected | ServerLost | CallReturned | CallRefused
+News = HelperReady | ServerConnected | ServerLost | CallReturned | CallRefused | CallNotSent
 
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _news: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import Turn
 from ralph.sandbox.kernel.landlock import support
 from tests.npm_programs import EVERYTHING, NotInstalledError, folder_of
 from tests.patience import wait_until
@@ -23,9 +22,9 @@ from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from ralph.mock_api import MockApi, RecordedRequest
+    from ralph.mock_api import MockApi, RecordedRequest, Turn
 
 pytestmark = [
     pytest.mark.outside,
@@ -270,7 +269,7 @@ def test_a_server_that_does_not_start_ends_the_run_before_anything_is_spent(
     ran = run(ralph, "--mcp-config", config(slow={"command": "sh", "args": ["-c", script]}))
     assert ran.code == 78
     assert f"the MCP server 'slow' {says}" in ran.result["errors"][0]
-    assert server.requests == []
+    assert not server.requests
     assert processes_of(ralph) == []
 
 
