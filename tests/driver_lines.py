@@ -9,8 +9,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.inbox import Inbox
-from ralph.run.progress import Progress
-from ralph.run.steering import Steering
+from ralph.run.driven.progress import Progress
+from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.ports import GuardRefused, InterruptRequested, RetryAborted

@@ -70,7 +70,7 @@ TOUCHES_THE_WORLD = (
     "prompt",
     "run.command",
     "run.context",
-    "run.control_channel",
+    "run.driven.control_channel",
     "run.prepared_run",
     "run.report_check",
     "run.report_schema",

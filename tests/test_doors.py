@@ -39,7 +39,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.mcp.wire": ("ralph.mcp.wire",),
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
     "ralph.output.system_events": ("ralph.output.system_events",),
-    "ralph.run.control_lines": ("ralph.run.control_lines:UserLine", "ralph.run.control_lines:RequestLine"),
+    "ralph.run.driven.control_lines": (
+        "ralph.run.driven.control_lines:UserLine",
+        "ralph.run.driven.control_lines:RequestLine",
+    ),
     "ralph.settings.handover": (),  # a tuple
     "ralph.values.setting": (),  # a type for each setting: below
 }

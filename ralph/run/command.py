@@ -28,7 +28,7 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.run.driven_run import Driver
+    from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
     from ralph.values.ports import Events
@@ -73,7 +73,7 @@ def _tell_failure(error: Exception, redactor: Redactor) -> int:
 
 
 def _run_messages(process: RunProcess, driver: Driver) -> int:
-    from ralph.run.driven_run import run_messages  # noqa: PLC0415 - few runs are driven
+    from ralph.run.driven.driven_run import run_messages  # noqa: PLC0415 - few runs are driven
 
     return run_messages(process, driver)
 

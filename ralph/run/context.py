@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.inbox import Inbox
     from ralph.output.telemetry.metrics_file import MetricsFile
-    from ralph.run.driven_run import Driver
+    from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
     from ralph.settings.tables import Settings
     from ralph.values.events import Event
@@ -101,14 +101,14 @@ def make_context(
     telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
     progress = None
     if options.takes_messages:
-        from ralph.run.progress import Progress  # noqa: PLC0415 - few runs are driven
+        from ralph.run.driven.progress import Progress  # noqa: PLC0415 - few runs are driven
 
         progress = Progress(clock)
         watchers = (progress, *watchers)
     events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
-        from ralph.run.driven_run import make_driver  # noqa: PLC0415 - few runs are driven
+        from ralph.run.driven.driven_run import make_driver  # noqa: PLC0415 - few runs are driven
 
         driver = make_driver(inbox, controls, clock, progress=progress, writer=writer, events=events)
     waiter = InboxWaiter(
@@ -140,7 +140,7 @@ def _find_place(
     metrics = None
     try:
         if options.takes_messages:
-            from ralph.run.driven_run import refuse_unusable_input  # noqa: PLC0415 - few runs are driven
+            from ralph.run.driven.driven_run import refuse_unusable_input  # noqa: PLC0415 - few runs are driven
 
             refuse_unusable_input(options)
         cwd = _enter_directory(options.directory)

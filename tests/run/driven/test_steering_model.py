@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
-from ralph.run.control_channel import END_OF_INPUT
-from ralph.run.control_lines import UserMessage
+from ralph.run.driven.control_channel import END_OF_INPUT
+from ralph.run.driven.control_lines import UserMessage
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 from tests.driver_lines import ACCEPTED, EXHAUSTED, MODELS, RECOVERED, SCHEDULED, Desk, request, user
 

@@ -11,10 +11,10 @@ import pytest
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
-from ralph.run.control_channel import ControlChannel
-from ralph.run.control_lines import UserMessage, success
-from ralph.run.progress import Progress
-from ralph.run.steering import Steering
+from ralph.run.driven.control_channel import ControlChannel
+from ralph.run.driven.control_lines import UserMessage, success
+from ralph.run.driven.progress import Progress
+from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested, RetryAborted
 from tests.driver_lines import SCHEDULED, FakeModels, request, user

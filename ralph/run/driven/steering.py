@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ralph.run import control_lines as lines
-from ralph.run.control_channel import EndOfInput, TooLong
-from ralph.run.control_lines import ControlRequest, Malformed, UserMessage, failure, success
-from ralph.run.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
+from ralph.run.driven import control_lines as lines
+from ralph.run.driven.control_channel import EndOfInput, TooLong
+from ralph.run.driven.control_lines import ControlRequest, Malformed, UserMessage, failure, success
+from ralph.run.driven.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.events import Notice, PermissionModeChanged
 from ralph.values.permission_mode import PermissionMode, mode_notice, permission_mode
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
@@ -22,8 +22,8 @@ from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, Retr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.run.control_channel import Item
-    from ralph.run.progress import Progress
+    from ralph.run.driven.control_channel import Item
+    from ralph.run.driven.progress import Progress
     from ralph.values.controls import RunControls
     from ralph.values.ports import Clock, Events, Mailbox, Waiter
 

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.starting import patiently
-from ralph.run.control_channel import ControlChannel, why_unusable
-from ralph.run.model_choice import ModelChoice
-from ralph.run.steering import Steering
+from ralph.run.driven.control_channel import ControlChannel, why_unusable
+from ralph.run.driven.model_choice import ModelChoice
+from ralph.run.driven.steering import Steering
 from ralph.values.events import RunEnded
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ralph.machine.inbox import Inbox
     from ralph.output.writer import Writer
     from ralph.run.context import RunContext
-    from ralph.run.control_lines import UserMessage
+    from ralph.run.driven.control_lines import UserMessage
+    from ralph.run.driven.progress import Progress
     from ralph.run.options import RunOptions
     from ralph.run.prepared_run import PreparedRun
     from ralph.run.process import RunProcess
-    from ralph.run.progress import Progress
     from ralph.values.controls import RunControls
     from ralph.values.ports import Clock, Events
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.run.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
+from ralph.run.driven.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.permission_mode import PermissionMode
 
 HOOKS: dict[str, object] = {"hooks": {"Stop": [{}]}}

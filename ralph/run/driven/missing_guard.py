@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.run.control_lines import in_short
+from ralph.run.driven.control_lines import in_short
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
-from ralph.run.control_channel import END_OF_INPUT, EndOfInput, TooLong
-from ralph.run.control_lines import UserMessage, failure, success
-from ralph.run.steering import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
+from ralph.run.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
+from ralph.run.driven.control_lines import UserMessage, failure, success
+from ralph.run.driven.steering import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
 from ralph.values.events import (
     ClockFired,
     Heartbeat,

@@ -1,0 +1,1 @@
+"""Runs that another program, a driver, steers over standard input and output."""
