@@ -19,9 +19,10 @@ from ralph.settings.merge import SettingsError
 from ralph.values.credentials import child_environment, known_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
+    from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
 
 REPOSITORY_FILE = ".mcp.json"
@@ -29,23 +30,24 @@ _FLAG = "--mcp-config"
 
 
 def configured_servers(
-    settings: Settings, environment: Mapping[str, str], cwd: Path
+    settings: Settings, environment: Mapping[str, str], cwd: Path, files: Sequence[SettingsFile] = ()
 ) -> tuple[McpServer, ...]:
-    """The servers of the run. If two sources configure a server of the same name, the command line wins, then the
+    """The servers of the run. `files` are those that a loop has read for all its iterations. If two sources configure a server of the same name, the command line wins, then the
     user's settings. Raises SettingsError.
     """
     mcp = settings.mcp
+    known = {file.path: file.data for file in files if file.is_mcp}
     servers: dict[str, McpServer] = {}
     repository = None if mcp.strict or not mcp.repository else repository_file(cwd)
     if repository is not None:
-        servers |= _from_file(repository, settings, environment, cwd)
+        servers |= _from_file(repository, settings, environment, cwd, {})
     if not mcp.strict:
         servers |= _from_settings(settings, environment)
     for word in mcp.config:
         found = (
             _servers(_parsed(word, _FLAG), environment, _FLAG)
             if word.lstrip().startswith("{")
-            else _from_file(Path(word), settings, environment, cwd, is_named=True)
+            else _from_file(Path(word), settings, environment, cwd, known, is_named=True)
         )
         servers |= {name: replace(server, is_asked_for=True) for name, server in found.items()}
     return tuple(servers.values())
@@ -79,18 +81,28 @@ def _from_settings(settings: Settings, environment: Mapping[str, str]) -> dict[s
 
 
 def _from_file(
-    path: Path, settings: Settings, environment: Mapping[str, str], cwd: Path, *, is_named: bool = False
+    path: Path,
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path,
+    known: Mapping[Path, bytes | None],
+    *,
+    is_named: bool = False,
 ) -> dict[str, McpServer]:
-    """The servers of a file. `is_named` says that the command line names it."""
+    """The servers of a file. `known` holds the contents of files that were read before; None stands for a file that did
+    not exist. `is_named` says that the command line names the file.
+    """
     try:
-        data = read_settings_file(path, required=is_named)
+        data = known[path] if path in known else read_settings_file(path, required=is_named)
     except SettingsFileError as error:
         raise SettingsError(f"{_FLAG}: {error}" if is_named else str(error), from_flag=is_named) from None
+    if data is None:
+        raise SettingsError(f"{_FLAG}: {path} did not exist when the loop began", from_flag=True)
     variables = environment
     if leads_through(path, cwd):
         secrets = known_secrets(environment, settings.secrets)
         variables = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
-    return _servers(_parsed(data or b"", str(path)), variables, str(path))
+    return _servers(_parsed(data, str(path)), variables, str(path))
 
 
 def _parsed(data: str | bytes, origin: str) -> Any:

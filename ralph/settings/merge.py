@@ -125,7 +125,7 @@ def load_settings(
     if settings.mcp != McpSettings():
         from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
 
-        settings = replace(settings, mcp_servers=configured_servers(settings, environment, cwd))
+        settings = replace(settings, mcp_servers=configured_servers(settings, environment, cwd, files or ()))
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
         problem = meant_for_another_cloud(settings.targets, environment)
@@ -189,7 +189,8 @@ def _file_layers(
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
     try:
-        for file in find_settings_files(environment, cwd, config_file) if files is None else files:
+        found = find_settings_files(environment, cwd, config_file) if files is None else files
+        for file in (one for one in found if not one.is_mcp):
             layer = _file_layer(file, user_place)
             if not file.is_trusted:
                 layers.untrusted.append(layer)

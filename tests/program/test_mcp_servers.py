@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.mock_api import MockApi, RecordedRequest, Turn
 
@@ -53,23 +53,32 @@ def stdio(everything) -> str:
     return config(all={"command": "node", "args": [everything, "stdio"], "env": {"GIVEN": "for-the-server"}})
 
 
+@contextmanager
+def over_http(ralph: Ralph, everything: str, transport: str) -> Iterator[tuple[int, Callable[[], object]]]:
+    """Runs the test server as a server over HTTP. Gives its port, and a function that ends it."""
+    log, port = ralph.cwd.parent / "http-server.log", free_port()
+    environment = {"PATH": ralph.environment["PATH"], "PORT": str(port)}
+    with log.open("wb") as errors:
+        server = subprocess.Popen(
+            ["node", everything, transport], env=environment, stdout=errors, stderr=errors
+        )
+
+    def stop() -> None:
+        server.kill()
+        server.wait()
+
+    try:
+        wait_until(lambda: b"on port" in log.read_bytes())
+        yield port, stop
+    finally:
+        stop()
+
+
 @pytest.fixture
 def http(everything, ralph: Ralph) -> Iterator[str]:
     """The configuration of the test server as a server over HTTP, which runs meanwhile."""
-    log = ralph.cwd.parent / "http-server.log"
-    with log.open("wb") as errors:
-        # Port 0 would be a false value for it.
-        port = free_port()
-        environment = {"PATH": ralph.environment["PATH"], "PORT": str(port)}
-        server = subprocess.Popen(
-            ["node", everything, "streamableHttp"], env=environment, stdout=errors, stderr=errors
-        )
-    try:
-        wait_until(lambda: b"listening" in log.read_bytes())
+    with over_http(ralph, everything, "streamableHttp") as (port, _):
         yield config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
-    finally:
-        server.kill()
-        server.wait()
 
 
 def free_port() -> int:
@@ -318,6 +327,38 @@ def test_a_call_has_a_time_limit_and_the_server_works_on(ralph, serve, stdio) ->
     assert result(server, 2) == ("Echo: hello", False)
 
 
+# Answers all requests but calls, and writes every line that it gets into a file.
+SILENT = """
+import json, sys
+log = open("got", "a")
+for line in sys.stdin:
+    log.write(line)
+    log.flush()
+    message = json.loads(line)
+    answers = {
+        "initialize": {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}},
+        "tools/list": {"tools": [{"name": "wait", "inputSchema": {"type": "object"}}]},
+    }
+    if message["method"] in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answers[message["method"]]}), flush=True)
+"""
+
+
+def test_a_server_is_told_that_nobody_waits_for_a_call_any_more(ralph, serve) -> None:
+    ralph.environment["MCP_TOOL_TIMEOUT"] = "500"
+    got = ralph.cwd / "got"
+
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index == 1:
+            wait_until(lambda: "notifications/cancelled" in got.read_text())
+        return calls(("mcp__silent__wait", {"any": "argument"})) if index == 0 else DONE
+
+    serve(script=play)
+    assert run(ralph, "--mcp-config", config(silent={"command": "python3", "args": ["-c", SILENT]})).code == 0
+    called = [json.loads(line) for line in got.read_text().splitlines() if "tools/call" in line]
+    assert [message["params"]["arguments"] for message in called] == [{"any": "argument"}]
+
+
 # --- Interrupted runs
 
 
@@ -363,6 +404,7 @@ def test_a_session_without_servers_gets_their_tools_when_it_is_resumed_with_them
     assert ralph("go").code == 0
     ran = ralph("more", "--continue", "--mcp-config", stdio)
     assert ran.code == 0
+    assert ECHO[0] in tools_of(server, 1)
     assert result(server, 2) == ("Echo: hello", False)
 
 
@@ -382,3 +424,64 @@ def test_a_command_cannot_end_a_server_and_its_own_processes_end_without_it(ralp
     assert run(ralph, "--mcp-config", stdio).code == 0
     assert result(server, 2)[0] == "begun"
     assert result(server, 3) == ("Echo: hello", False)
+
+
+def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -> None:
+    file = ralph.cwd / "servers.json"
+    file.write_text(config(all={"command": "node", "args": [everything, "stdio"]}))
+    changed = config(other={"command": "sh", "args": ["-c", "touch planted; exit 1"]})
+    server = iterations([calls(("Write", {"file_path": "servers.json", "content": changed})), DONE], [DONE])
+    ran = ralph("loop", "go", "--max-iterations", "2", "--mcp-config", "servers.json")
+    assert ran.code == 0, ran.stderr
+    assert file.read_text() == changed
+    assert "mcp__all__echo" in tools_of(server, 0)
+    assert tools_of(server, -1) == tools_of(server, 0)
+    assert not (ralph.cwd / "planted").exists()
+
+
+def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index == 1:
+            [helper] = [
+                pid
+                for pid in processes_of(ralph)
+                if b"ralph.mcp.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+            os.kill(helper, signal.SIGKILL)
+        return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
+
+    server = serve(script=play)
+    assert run(ralph, "--mcp-config", stdio).code == 0
+    assert result(server, 1) == ("Echo: 0", False)
+    # The call after the kill may already have been on its way.
+    assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
+    assert result(server, 3) == ("Echo: 2", False)
+
+
+def test_the_tools_of_a_server_over_sse_are_called(ralph, serve, everything) -> None:
+    with over_http(ralph, everything, "sse") as (port, _):
+        server = serve(calls(ECHO), DONE)
+        ran = run(ralph, "--mcp-config", config(all={"type": "sse", "url": f"http://127.0.0.1:{port}/sse"}))
+    assert ran.code == 0, ran.stderr
+    assert result(server, 1) == ("Echo: hello", False)
+
+
+def test_a_server_over_http_that_goes_away_is_an_error_of_the_call_and_then_of_the_next_run(
+    ralph, serve, everything
+) -> None:
+    with over_http(ralph, everything, "streamableHttp") as (port, stop):
+        asked = config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
+
+        def play(_request: RecordedRequest, index: int) -> Turn:
+            if index == 1:
+                stop()
+            return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
+
+        server = serve(script=play)
+        assert run(ralph, "--mcp-config", asked).code == 0
+        gone = run(ralph, "--mcp-config", asked)
+    assert result(server, 1) == ("Echo: 0", False)
+    assert result(server, 2)[1]
+    assert "could not be started again: the MCP server 'all' did not start" in result(server, 3)[0]
+    assert gone.code == 78
+    assert "the MCP server 'all' did not start: ConnectError" in gone.result["errors"][0]
