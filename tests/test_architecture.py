@@ -15,19 +15,19 @@ PACKAGE = Path(__file__).parent.parent / "ralph"
 # A room, and the rooms it may know. Two rooms never know each other; `specs/architecture.md` says why it is so.
 MAY_KNOW: dict[str, set[str]] = {
     "run": {
-        *{"settings", "agent", "retry", "api", "sessions", "tools", "prompt", "sandbox", "output", "machine"},
-        "permissions",
-        *{"conversation", "values"},
+        *{"settings", "agent", "retry", "api", "sessions", "tools", "mcp", "prompt", "sandbox", "output"},
+        *{"permissions", "machine", "conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
     "loop": {"settings", "output", "sessions", "retry", "prompt", "sandbox", "machine", "values"},
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
-    "settings": {"retry", "api", "sandbox", "conversation", "machine", "values"},
+    "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
-    "tools": {"sandbox", "machine", "values"},
+    "tools": {"mcp", "sandbox", "machine", "values"},
+    "mcp": {"machine", "values"},
     "prompt": {"sandbox", "machine", "values"},
     "sandbox": {"machine", "values"},
     "machine": {"values"},
@@ -59,6 +59,10 @@ TOUCHES_THE_WORLD = (
     "loop.store",
     "loop.until_check",
     "machine",
+    "mcp.descriptor_transport",
+    "mcp.helper",
+    "mcp.helper_process",
+    "mcp.server_process",
     "mock_api",
     "output.result_file",
     "output.spool",
@@ -95,6 +99,7 @@ TOUCHES_THE_WORLD = (
     "settings.claude_files",
     "settings.files",
     "settings.handover",
+    "settings.mcp_servers",
     "tools",
 )
 

@@ -30,7 +30,9 @@ import os, sys
 loaded, leave = set(sys.modules), os._exit
 
 def tell(code):
-    os.write(int(os.environ["TELL"]), " ".join(set(sys.modules) - loaded).encode())
+    # ralph forbids the import of a module by None.
+    there = {name for name, module in sys.modules.items() if module is not None}
+    os.write(int(os.environ["TELL"]), " ".join(there - loaded).encode())
     leave(code)
 
 os._exit = tell

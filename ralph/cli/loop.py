@@ -177,6 +177,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         bare,
         run_arguments=arguments_for_run(typed),
         config_file=absolute(to_run.config),
+        mcp_files=_mcp_files(to_run),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.tools["tools.pass_env"] or (),
@@ -190,6 +191,12 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         pushes=line.push,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
+
+
+def _mcp_files(to_run: RunLine) -> tuple[str, ...]:
+    """The absolute paths of the files of `--mcp-config`."""
+    words = to_run.flags["mcp.config"]
+    return tuple(word for word in words if word.startswith("/")) if isinstance(words, tuple) else ()
 
 
 def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:

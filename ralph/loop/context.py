@@ -249,7 +249,8 @@ def _settings_files(
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
-        files = files_of_loop(environment, Path(plan.directory), config_file, recorded)
+        mcp_files = map(Path, plan.mcp_files)
+        files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
     except SettingsFileError as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
     for path in changed_since(recorded):

@@ -52,8 +52,10 @@ class LoopPlan(Struct, frozen=True):
     """The session directory in `run_arguments`, absolute. None means the user's state directory."""
     config_file: str | None = None
     """The settings file in `run_arguments`, absolute, or None if they contain none."""
+    mcp_files: tuple[str, ...] = ()
+    """The files with MCP servers in `run_arguments`, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, with their content from before the first iteration. The loop
+    """Settings files, and files with MCP servers, that an iteration could write to, with their content from before the first iteration. The loop
     uses this content until it ends. None if they are not recorded yet.
     """
     metrics_file: str | None = None

@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
-else:
-    import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
 
     from ralph.machine.tree_usage import Limits
+else:
+    import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1

@@ -79,6 +79,7 @@ class RunOptions(Struct, frozen=True):
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,
+            "--mcp-config": self._mcp_file,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
 
@@ -86,6 +87,13 @@ class RunOptions(Struct, frozen=True):
     def _allowed_hosts(self) -> tuple[str, ...]:
         hosts = self.settings.get("sandbox.allow_hosts")
         return hosts if isinstance(hosts, tuple) else ()
+
+    @property
+    def _mcp_file(self) -> str | None:
+        """The file of `--mcp-config`, if that is one file. JSON may hold credentials, which the journal must not."""
+        words = self.settings.get("mcp.config")
+        is_file = isinstance(words, tuple) and len(words) == 1 and words[0].startswith("/")
+        return words[0] if is_file and isinstance(words, tuple) else None
 
     @property
     def names_tools(self) -> bool:

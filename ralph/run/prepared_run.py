@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
+from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
@@ -38,6 +39,7 @@ from ralph.run.wiring import (
 from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
+from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
+    from ralph.mcp.toolset import McpToolset
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
     from ralph.run.driven.context_usage import ContextSizes
@@ -104,7 +107,18 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
-        begin_sandbox_trial(around)
+        # Both take long, so that they begin first.
+        self._mcp = _build_mcp(around, controls) if around.settings.mcp_servers else None
+        try:
+            begin_sandbox_trial(around)
+            self._prepare(new_id, has_prompt=has_prompt)
+        except BaseException:
+            if self._mcp is not None:
+                self._mcp.close()
+            raise
+
+    def _prepare(self, new_id: str, *, has_prompt: bool) -> None:
+        options, around = self._options, self._around
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -144,7 +158,7 @@ class PreparedRun:
             self._plan = plan_sandbox(self._around, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
-        return build_toolbox(
+        toolbox = build_toolbox(
             self._around,
             options,
             writable=self._writable,
@@ -153,7 +167,17 @@ class PreparedRun:
             controls=self._controls,
             keeps_list=keeps_list,
             judge=self._guards.judge,
+            mcp=self._mcp,
         )
+        if self._mcp is not None:
+            from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
+
+            try:
+                connect_servers(toolbox)
+            except BaseException:
+                toolbox.close()
+                raise
+        return toolbox
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
         report = (self._report_form.tool,) if self._report_form is not None else ()
@@ -161,10 +185,12 @@ class PreparedRun:
         has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
         around, options, old = self._around, self._options, self.session.old
+        names = [tool.name for tool in self._toolbox.definitions]
+        adds = old is not None and self._mcp is not None and not old.offered_tools.issuperset(names)
         user = user_folder(around.environment, around.cwd)
         memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
         skills = self._list_skills(tools)
-        if old is None or options.shapes_requests:
+        if old is None or adds or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
             self._skills = () if skills is None else skills.names
         roster, notices = build_roster(
@@ -172,6 +198,7 @@ class PreparedRun:
             about_sandbox=self._about_sandbox,
             memory=memory,
             skills="" if skills is None else skills.text,
+            keeps=not adds,
         )
         # The settings may name another model than the old session.
         refuse_uncountable_budget(roster.targets, around.settings)
@@ -243,6 +270,7 @@ class PreparedRun:
                 memory=self._memory,
                 commands=self._library.names,
                 skills=self._skills,
+                mcp_servers=() if self._mcp is None else self._mcp.server_names,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -263,6 +291,11 @@ class PreparedRun:
         said = self._controls.mode_notice
         if said is not None:
             yield said
+        offered = frozenset() if self.session.old is None else self.session.old.offered_tools
+        if _may_have_servers(self._around, offered):
+            from ralph.run.servers import mcp_notices  # noqa: PLC0415 - few runs have servers
+
+            yield from mcp_notices(self._around, self._mcp, offered)
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
         yield from self._guards.notices
 
@@ -423,6 +456,21 @@ class PreparedRun:
 
     def close(self) -> None:
         self.session.journal.close()
+
+
+def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
+    """Whether there may be something to say about MCP servers: the run has some, the session had some (`offered` are the
+    tools that it has offered), or the repository has a file that configures some.
+    """
+    had = any(name.startswith(MCP_PREFIX) for name in offered)
+    files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))
+    return bool(around.settings.mcp_servers) or had or any(map(os.path.lexists, files))
+
+
+def _build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+    from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
+
+    return build_mcp(around, controls)
 
 
 class _ExpectedCalls:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
+    from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -85,8 +86,10 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
     judge: CallJudge | None = None,
+    mcp: McpToolset | None = None,
 ) -> LocalToolbox:
-    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the sandbox of commands; None means that they have none.
+    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the
+    sandbox of commands; None means that they have none. `mcp` are the tools of MCP servers, which are not connected yet.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
@@ -110,6 +113,7 @@ def build_toolbox(
             redact=around.redactor.redact,
             redact_longest=around.redactor.longest_bytes,
             why_refused=controls.why_refused,
+            mcp=mcp,
         )
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
@@ -258,14 +262,17 @@ def build_roster(
     about_sandbox: str = "",
     memory: Memory | None = None,
     skills: str = "",
+    keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
     """The targets of the run, and notices about its memory and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
     `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
-    prompt of a new session; None means that there are none. `skills` is its section about skills.
+    prompt of a new session; None means that there are none. `skills` is its section about skills. `keeps` is False if
+    the run has tools that the session has not offered before.
     """
-    settings, keeps = around.settings, old is not None and not options.shapes_requests
+    settings = around.settings
+    keeps = keeps and old is not None and not options.shapes_requests
     memory = memory or Memory()
     prompt = _system_prompt(around, options, about_sandbox, memory, skills=skills)
     targets = settings.targets

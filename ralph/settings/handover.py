@@ -46,13 +46,15 @@ def files_of_loop(
     cwd: Path,
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
+    mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """The settings files of a resumed loop. Recorded files have their recorded content; all other files are read now.
+    """The settings files of a loop, and its files with MCP servers. Recorded files have their recorded content; all
+    other files are read now.
 
     Raises SettingsFileError.
     """
     known = {file.path: _data(file.text) for file in recorded}
-    return find_settings_files(environment, cwd, config_file, known)
+    return find_settings_files(environment, cwd, config_file, known, mcp_files)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
@@ -66,7 +68,9 @@ def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
 
     The descriptor is closed at the end. Raises OSError if the contents cannot be written.
     """
-    entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
+    entries = [
+        [str(file.path), file.is_trusted, _text(file.data), file.is_named, file.is_mcp] for file in files
+    ]
     data = json.dumps(entries).encode()
     with _private_file() as descriptor:
         with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -82,12 +86,12 @@ def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
     """
     try:
         with os.fdopen(descriptor, "rb") as file:
-            entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool], ...])
+            entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool, bool], ...])
     except (OSError, ValueError) as error:  # msgspec.ValidationError is a ValueError
         raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
     return tuple(
-        SettingsFile(Path(path), is_trusted, _data(text), is_named)
-        for path, is_trusted, text, is_named in entries
+        SettingsFile(Path(path), is_trusted, _data(text), is_named, is_mcp)
+        for path, is_trusted, text, is_named, is_mcp in entries
     )
 
 

@@ -61,6 +61,7 @@ FILES = (
     SettingsFile(Path("/a/config.toml"), is_trusted=True, data=b"\xff\n"),
     SettingsFile(Path("/b/ralph.toml"), is_trusted=False, data=None),
     SettingsFile(Path("/c.toml"), is_trusted=True, data=b"", is_named=True),
+    SettingsFile(Path("/mcp.json"), is_trusted=True, data=b"{}", is_named=True, is_mcp=True),
 )
 
 
