@@ -1,13 +1,101 @@
-"""The directory for files with the complete output of commands whose output is too long for an answer."""
+"""Temporary directories of a run: one for any use, and one for files with the complete output of commands whose output
+is too long for an answer. If ralph is killed, a later run removes its directories.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 # A run keeps this many files with long outputs. Older files are removed.
 _KEPT_FILES = 10
+# Another ralph may remove a new directory that is not locked yet, because it looks like a left-over one.
+_TRIES = 3
+# A run does not wait longer at its end.
+_REMOVE_WITHIN_S = 1.0
+_LOOKED_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SPILL_PREFIX = "ralph-output-"
+
+
+class OwnDirectory:
+    """A temporary directory that only the user can access, until `remove()`. It is locked (flock(2)), and the lock ends
+    with this process, however it ends. So a directory without a lock belongs to nobody.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """Makes the directory, and removes those with this prefix that killed processes have left. Raises OSError."""
+        import tempfile  # noqa: PLC0415 - most runs never need it
+
+        self._removing = _removing_left_over(tempfile.gettempdir(), prefix)
+        for number in range(_TRIES):
+            self.path = os.path.realpath(tempfile.mkdtemp(prefix=prefix))
+            try:
+                self._lock = _locked(self.path)
+            except OSError:
+                if number == _TRIES - 1:
+                    raise
+                continue
+            if os.path.isdir(self.path):  # noqa: PTH112 - the path is a string
+                return
+            os.close(self._lock)
+        raise FileNotFoundError(2, os.strerror(2), self.path)
+
+    def remove(self) -> None:
+        """Removes the directory with everything in it, as far as that is possible."""
+        import shutil  # noqa: PLC0415 - only a run with such a directory needs it
+
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        if self._removing is not None:
+            self._removing.join(_REMOVE_WITHIN_S)
+
+
+def _locked(path: str) -> int:
+    """Locks a directory and returns the descriptor that holds the lock. Raises OSError if another process holds it."""
+    lock = os.open(path, _LOOKED_INTO)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def remove_left_over(place: str, prefix: str) -> None:
+    """Removes the user's directories in `place` whose names begin with `prefix` and that nobody has locked."""
+    import shutil  # noqa: PLC0415 - only a run with such a directory needs it
+
+    with suppress(OSError), os.scandir(place) as listing:
+        names = [entry.name for entry in listing if entry.name.startswith(prefix)]
+        for name in names:
+            path = f"{place}/{name}"
+            with suppress(OSError):
+                lock = _locked(path)
+                try:
+                    if os.fstat(lock).st_uid == os.geteuid():
+                        shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
+
+def _removing_left_over(place: str, prefix: str) -> Thread | None:
+    """Removes left-over directories in a thread, because that may take long. What is not done when this process ends is
+    done by a later one.
+    """
+    from ralph.machine.starting import start_thread  # noqa: PLC0415 - as above
+    from ralph.values.shortage import ShortageError  # noqa: PLC0415 - as above
+
+    try:
+        return start_thread(remove_left_over, place, prefix, name="left-over directories")
+    except ShortageError:
+        return None
 
 
 class SpillDirectory:
@@ -16,34 +104,32 @@ class SpillDirectory:
     """
 
     def __init__(self) -> None:
-        self._path: Path | None = None
+        self._directory: OwnDirectory | None = None
         self._files: deque[Path] = deque()
 
     @property
     def path(self) -> Path | None:
         """The directory, or None if it has not been made yet."""
-        return self._path
+        return None if self._directory is None else Path(self._directory.path)
 
     def new_file(self) -> tuple[int, Path]:
         """Makes a new file and returns its open descriptor and its path. Removes the oldest file if there are too
         many. Raises OSError.
         """
-        if self._path is None or not self._path.is_dir():  # a command may have cleared the place
-            import tempfile  # noqa: PLC0415 - most runs never need it
-
-            self._path = Path(tempfile.mkdtemp(prefix="ralph-"))
-            self._files.clear()
+        directory = self.path
+        if directory is None or not directory.is_dir():  # a command may have cleared the place
+            self.remove()
+            self._directory = OwnDirectory(_SPILL_PREFIX)
+            directory = Path(self._directory.path)
         if len(self._files) >= _KEPT_FILES:
             self._files.popleft().unlink(missing_ok=True)
-        path = self._path / f"output-{os.urandom(4).hex()}.txt"
+        path = directory / f"output-{os.urandom(4).hex()}.txt"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._files.append(path)
         return descriptor, path
 
     def remove(self) -> None:
-        if self._path is not None:
-            import shutil  # noqa: PLC0415
-
-            shutil.rmtree(self._path, ignore_errors=True)
-            self._path = None
-            self._files.clear()
+        directory, self._directory = self._directory, None
+        self._files.clear()
+        if directory is not None:
+            directory.remove()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.machine.command_supervisor import Confinement
+from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined
 from ralph.sandbox.box import Box
 from ralph.sandbox.box_places import box_facts
@@ -70,9 +70,13 @@ class CommandBox:
         self._door: ProxyDoor | None = None
 
     @cached_property
+    def _temporary(self) -> OwnDirectory:
+        return OwnDirectory(_PREFIX)
+
+    @property
     def temporary(self) -> str:
         """The directory for temporary files of commands. It lives as long as the run. Raises OSError."""
-        return os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+        return self._temporary.path
 
     @cached_property
     def _facts(self) -> BoxFacts:
@@ -233,7 +237,5 @@ class CommandBox:
         self._close_door()
         if "_box" in vars(self):
             self._box.close()
-        if "temporary" in vars(self):
-            import shutil  # noqa: PLC0415 - only a run with commands needs it
-
-            shutil.rmtree(self.temporary, ignore_errors=True)
+        if "_temporary" in vars(self):
+            self._temporary.remove()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import time
 from contextlib import contextmanager
@@ -27,6 +28,11 @@ _MOST_BYTES = 1024 * 1024
 """A larger file is noticed when it changes, and cannot be restored."""
 _MOST_HOOKS = 512
 """A directory with more entries counts as one thing: it is not looked into."""
+_MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
+"""The most bytes of all files together that are kept in memory. Hooks are scripts of some kilobytes."""
+_KEPT = 100
+"""The number of directories with what commands wrote. Older ones are removed."""
+_KEPT_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
 _SETTLED_NS = 100_000_000
@@ -51,6 +57,7 @@ class ProtectedSnapshot:
         self._kept_in = kept_in
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
+        self._left_bytes = 0
 
     def look(self) -> None:
         """Remembers the protected files, before a command. Files of a repository that an earlier command removed stay
@@ -77,6 +84,7 @@ class ProtectedSnapshot:
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
+        self._left_bytes = _MOST_REMEMBERED_BYTES
         for root in self._roots:
             for name in _AT_ROOTS:
                 self._add(found, f"{root}/{name}")
@@ -119,12 +127,14 @@ class ProtectedSnapshot:
         stamp = _stamp(status)
         known = self._known.get(path)
         if known is not None and known.is_settled and known.stamp == stamp:
+            self._left_bytes -= len(known.content or b"")
             found[path] = known
             return False
         is_settled = status.st_ctime_ns < time.time_ns() - _SETTLED_NS
         self._statuses[path] = status
         if stat.S_ISREG(mode):
-            content = _content(path) if status.st_size <= _MOST_BYTES else None
+            content = _content(path) if status.st_size <= min(_MOST_BYTES, self._left_bytes) else None
+            self._left_bytes -= len(content or b"")
             found[path] = Entry("file", stat.S_IMODE(mode), content, stamp, is_settled)
         elif stat.S_ISLNK(mode):
             found[path] = Entry("link", content=_target(path))
@@ -219,6 +229,7 @@ class _Undoing:
             place = f"{self._kept_in}/{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
             os.makedirs(place, mode=0o700)
             self._kept = place
+            _prune(self._kept_in)
         self._count += 1
         return f"{self._kept}/{self._count}-{name}"
 
@@ -303,6 +314,15 @@ def _check_size(source: str) -> None:
         sizes += [os.lstat(os.path.join(directory, name)).st_size for name in names]
     if sum(sizes) > _MOST_COPIED_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
+def _prune(kept_in: str) -> None:
+    """Removes the oldest directories with what commands wrote, if there are too many."""
+    import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
+
+    kept = sorted(name for name in _names(kept_in) or () if _KEPT_NAME.fullmatch(name))
+    for name in kept[:-_KEPT]:
+        shutil.rmtree(f"{kept_in}/{name}", ignore_errors=True)
 
 
 def _remove(source: str) -> None:

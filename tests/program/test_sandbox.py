@@ -355,6 +355,20 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
     assert "--sandbox strict: this machine lacks network (" in strict.last_line
 
 
+@needs_landlock
+def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ralph, serve) -> None:
+    serve(bash("seq 100000"), bash("touch $TMPDIR/x there; sleep 99"), DONE)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    place = Path(ralph.environment["TMPDIR"])
+    assert len(list(place.iterdir())) == 2
+    process.kill()
+    process.communicate()
+    serve(bash("seq 100000"), DONE)
+    assert ralph("again").code == 0
+    assert list(place.iterdir()) == []
+
+
 # --- Limits on a command's tree
 
 

@@ -294,3 +294,25 @@ def test_a_file_that_has_not_changed_for_a_while_is_read_once(work, monkeypatch)
 
 def forbidden(path: str) -> bytes:
     raise AssertionError(f"{path} was read")
+
+
+def test_what_commands_wrote_is_kept_for_the_newest_changes(work) -> None:
+    for number in range(103):
+        (work.kept_in / f"20200101-000000-{number:06x}").mkdir(parents=True)
+    (work.kept_in / "notes").mkdir()
+    assert work.run("echo x > .git/hooks/post-commit")[".git/hooks/post-commit"].kept
+    names = sorted(path.name for path in work.kept_in.iterdir())
+    assert len(names) == 101
+    assert names[0] == "20200101-000000-000004"
+    assert names[-1] == "notes"
+
+
+def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same(work) -> None:
+    for number in range(8):
+        work.write(f".git/hooks/large-{number}", "x" * 1_000_000)
+    work.snapshot.look()
+    held = sum(len(entry.content or b"") for entry in work.snapshot._known.values())
+    assert 3_000_000 < held <= 4 * 1024 * 1024
+    undone = work.run("for i in 0 7; do echo y >> .git/hooks/large-$i; done")
+    assert set(undone) == {".git/hooks/large-0", ".git/hooks/large-7"}
+    assert sorted(one.why_not for one in undone.values()) == ["", "its content was not known"]

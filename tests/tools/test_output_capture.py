@@ -53,8 +53,8 @@ def test_characters_are_never_cut_in_two(spill: SpillDirectory) -> None:
 def test_only_the_newest_files_are_kept(spill: SpillDirectory) -> None:
     for _ in range(15):
         captured([b"x" * 50], 10, spill)
-    assert spill._path is not None
-    assert len(list(spill._path.iterdir())) == 10
+    assert spill.path is not None
+    assert len(list(spill.path.iterdir())) == 10
 
 
 def test_a_spill_that_cannot_be_written_is_said(
@@ -109,8 +109,8 @@ def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks: list[bytes], 
 
 def test_a_cleared_temporary_directory_is_made_again(spill: SpillDirectory) -> None:
     captured([b"x" * 50], 10, spill)
-    assert spill._path is not None
-    shutil.rmtree(spill._path)
+    assert spill.path is not None
+    shutil.rmtree(spill.path)
     assert "; whole output: " in captured([b"x" * 50], 10, spill)
 
 

@@ -1,0 +1,89 @@
+"""A killed ralph's temporary directories are removed by a later one, and those in use are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ralph.machine.spill_directory import OwnDirectory, SpillDirectory, remove_left_over
+from tests.patience import wait_until
+
+OTHER = """
+import sys, time
+from ralph.machine.spill_directory import OwnDirectory
+own = OwnDirectory("ralph-tmp-")
+print(own.path, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_a_directory_of_a_killed_ralph_is_removed_by_a_later_one_and_not_before(place) -> None:
+    with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        left = Path(other.stdout.readline().strip())
+        (left / "x").mkdir()
+        remove_left_over(str(place), "ralph-tmp-")
+        assert (left / "x").is_dir(), "its owner lives"
+        other.kill()
+    own = OwnDirectory("ralph-tmp-")
+    wait_until(lambda: not left.exists())
+    assert list(place.iterdir()) == [Path(own.path)]
+    own.remove()
+    assert list(place.iterdir()) == []
+
+
+def test_only_ralphs_own_directories_are_removed(place) -> None:
+    elsewhere = place / "elsewhere"
+    (elsewhere / "x").mkdir(parents=True)
+    (place / "ralph-tmp-link").symlink_to(elsewhere)
+    (place / "ralph-tmp-file").write_text("")
+    (place / "ralph-other").mkdir()
+    (place / "ralph-tmp-left").mkdir()
+    remove_left_over(str(place), "ralph-tmp-")
+    assert sorted(path.name for path in place.iterdir()) == [
+        "elsewhere",
+        "ralph-other",
+        "ralph-tmp-file",
+        "ralph-tmp-link",
+    ]
+    assert (elsewhere / "x").is_dir()
+
+
+def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, monkeypatch) -> None:
+    made: list[Path] = []
+
+    def mkdtemp(prefix: str) -> str:
+        path = place / f"{prefix}{len(made)}"
+        made.append(path)
+        path.mkdir()
+        if len(made) == 1:
+            path.rmdir()
+        return str(path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    own = OwnDirectory("ralph-tmp-")
+    assert own.path == str(made[1])
+    own.remove()
+
+
+def test_long_outputs_have_a_directory_again_after_a_command_removed_it(place) -> None:
+    spill = SpillDirectory()
+    _, first = spill.new_file()
+    first.unlink()
+    first.parent.rmdir()
+    _, second = spill.new_file()
+    assert second.exists()
+    spill.remove()
+    assert spill.path is None
+    assert not second.parent.exists()
