@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ralph.agent.call_rules import as_written
 from ralph.agent.result_room import all_fitted, output_size
 from ralph.conversation.records import intent_record, result_record
-from ralph.values.events import ToolFinished, ToolStarted
+from ralph.values.events import Notice, ToolFinished, ToolStarted
 from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 
@@ -112,9 +112,13 @@ class ToolTurn:
         self._announce(calls)
         try:
             outputs = self.toolbox.run(calls)
-        except Interrupted:
+        except Interrupted as stop:
+            text = f"{INTERRUPTED}\n{stop.undone}" if stop.undone else INTERRUPTED
             for call in calls:
-                self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
+                self.finished[call.id] = ToolResult(call.id, ToolOutput(text, is_error=True))
+                if stop.undone:
+                    self.rules.denied.append(call)
+                    self.events.emit(Notice(stop.undone))
             raise
         done = []
         for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):

@@ -133,11 +133,20 @@ def restrict(ruleset: int, program: bytes) -> None:
     """
     import resource  # noqa: PLC0415 - only what restricts itself needs it
 
-    calls = prepare()
-    step = "rlimit core"
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        step = "no_new_privs"
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "rlimit core") from None
+    restrict_thread(ruleset, program)
+
+
+def restrict_thread(ruleset: int, program: bytes) -> None:
+    """Restricts the calling thread alone, as `restrict` does, but for the limit on core dumps, which all threads of a
+    process share. Raises the errors of `restrict`.
+    """
+    calls = prepare()
+    step = "no_new_privs"
+    try:
         calls.prctl(_PR_SET_NO_NEW_PRIVS, 1)
         step = "bounding set"
         _drop_bounding_set(calls)

@@ -61,6 +61,10 @@ _RESUMABLE = frozenset(
 signal."""
 
 
+_CHANGED = "(Changed since then: "
+"""The beginning of a note for the model about a changed sandbox."""
+
+
 class PreparedRun:
     def __init__(
         self,
@@ -235,15 +239,22 @@ class PreparedRun:
         return self.with_resume_command(ended)
 
     def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
-        """The prompt, with a note at its end if the system prompt, which a resumed session keeps, says something else
-        about the sandbox than is true in this run. Unfinished work that goes on without a prompt gets no note.
+        """The prompt, with a note at its end if the model was told something else about the sandbox than is true in this
+        run: by the system prompt, which a resumed session keeps, or by the last such note. Unfinished work that goes on
+        without a prompt gets the note alone. No note if only the end of the last task is to be told again.
         """
+        old = self.session.old
+        if self._is_change_told or (prompt is None and _is_only_retold(old)):
+            return prompt
+        note = f"{_CHANGED}{self._about_sandbox or 'commands run without a sandbox.'})"
         told = str(self.roster.first_shape.head().fields.get("system", ""))
         is_true = self._about_sandbox in told if self._about_sandbox else SANDBOX_WORDS not in told
-        if prompt is None or is_true or self._is_change_told:
+        last = _last_note(old)
+        if last == note or (is_true and not last):
             return prompt
         self._is_change_told = True
-        note = f"(Changed since then: {self._about_sandbox or 'commands run without a sandbox.'})"
+        if prompt is None:
+            return note
         return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
 
     def with_resume_command(self, ended: RunEnded) -> RunEnded:
@@ -340,3 +351,18 @@ def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> 
         name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
     }
     roster.cool(ends_s, serving=old.target)
+
+
+def _is_only_retold(old: Session | None) -> bool:
+    """Whether a run without a prompt only delivers what the session already has: an answer or an accepted report."""
+    return old is None or old.awaits_delivery or (old.report is not None and old.pending is None)
+
+
+def _last_note(old: Session | None) -> str:
+    """The last note about a changed sandbox in a session. Empty if there is none."""
+    for message in reversed(() if old is None else old.conversation.messages):
+        for block in reversed(message.content):
+            text = str(block.get("text", "")) if message.role == "user" else ""
+            if _CHANGED in text and text.endswith(")"):
+                return text[text.rindex(_CHANGED) :]
+    return ""

@@ -156,7 +156,7 @@ def _end_of(pid: int) -> str:
 
 def _privileges() -> str:
     try:
-        restriction.restrict(restriction.NO_RULESET, restriction.NO_FILTER)
+        restriction.restrict_thread(restriction.NO_RULESET, restriction.NO_FILTER)
     except OSError as error:
         return f"privileges cannot be given up: {error.filename}: {error.strerror}"
     return ""
@@ -170,7 +170,7 @@ def _landlock() -> str:
     ruleset = restriction.NO_RULESET
     try:
         ruleset = build_ruleset(support.abi, [Rule("/", -1)])
-        restriction.restrict(ruleset, restriction.NO_FILTER)
+        restriction.restrict_thread(ruleset, restriction.NO_FILTER)
     except OSError as error:
         return f"0 Landlock cannot be applied: {error.strerror}"
     finally:
@@ -192,7 +192,7 @@ def _filter() -> str:
         return f"the kernel takes no seccomp filter: {error.strerror}"
     program = make_filter(machine, internet="all", unix_sockets=False)
     try:
-        restriction.restrict(restriction.NO_RULESET, program or restriction.NO_FILTER)
+        restriction.restrict_thread(restriction.NO_RULESET, program or restriction.NO_FILTER)
     except OSError as error:
         return f"a seccomp filter cannot be applied: {error.strerror}"
     return ""

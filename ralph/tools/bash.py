@@ -11,7 +11,7 @@ from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.values.error_text import ToolError, os_error_text
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolOutput
 
@@ -62,12 +62,13 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
     box = room.box
     if box is None:
         return []
-    mailbox = room.waiter.mailbox()
+    mailbox, told = room.waiter.mailbox(), list[str]()
 
     def look() -> None:
         try:
             working_directory = os.path.realpath(room.settings.cwd)
-            mailbox.put(box.undo_changes(working_directory))
+            told.append(box.undo_changes(working_directory))
+            mailbox.put(told[0])
             denial = box.denial_note(output, working_directory) if has_failed else None
             mailbox.put(f"[{denial}]" if denial else "")
         except BaseException as failed:  # noqa: BLE001 - raised where it is waited for
@@ -81,8 +82,10 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
         undone = room.waiter.wait(mailbox, until_s=None, waiting_for="Bash: protected files")
         until_s = room.clock.now_s() + _EXPLAIN_WITHIN_S
         denial = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: what the sandbox denied")
-    except BaseException:
+    except BaseException as error:
         thread.join(_EXPLAIN_WITHIN_S)  # a change that is half undone would stay
+        if isinstance(error, Interrupted) and told:
+            error.undone = room.redact(told[0])
         raise
     finally:
         mailbox.close()
@@ -90,6 +93,24 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
         if isinstance(found, BaseException):
             raise found
     return [note for note in (denial, undone) if note and note is not TIMED_OUT]
+
+
+def _undone_at_stop(room: ToolRoom) -> str:
+    """Undoes what a command that was stopped did to protected files, and returns a note about that. A thread does it,
+    which is not waited for longer than a moment.
+    """
+    box, told = room.box, list[str]()
+    if box is None:
+        return ""
+
+    def undo() -> None:
+        told.append(box.undo_changes(os.path.realpath(room.settings.cwd)))
+
+    try:
+        start_thread(undo, name="protected files").join(_EXPLAIN_WITHIN_S)
+    except ShortageError:
+        undo()
+    return room.redact(told[0]) if told else ""
 
 
 def _ran(
@@ -112,10 +133,11 @@ def _ran(
     try:
         return running.run(limit_s, waiting_for), capture
     except BaseException as error:
-        if room.box is not None:  # the command may have changed protected files before it was stopped
-            room.box.undo_changes(str(settings.cwd))
+        undone = _undone_at_stop(room)  # the command may have changed protected files before it was stopped
         if isinstance(error, NotFollowedError):
-            raise ToolError(str(error)) from None
+            raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
+        if isinstance(error, Interrupted):
+            error.undone = undone
         raise
 
 

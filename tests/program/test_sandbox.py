@@ -117,6 +117,23 @@ def test_a_resumed_session_is_told_that_its_sandbox_has_changed_exits_0(ralph, s
     assert len({str(request.json()["system"]) for request in server.requests}) == 1
 
 
+@needs_landlock
+def test_a_changed_sandbox_is_told_without_a_prompt_too_and_once_exits_0(ralph, serve) -> None:
+    server = serve(bash("touch there; sleep 99"), Turn("One."), Turn("Two."), Turn("Three."))
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    process.kill()
+    process.communicate()
+    assert ralph("-c", "--sandbox", "off").code == 0
+    assert ralph("-c", "next", "--sandbox", "off").code == 0
+    assert ralph("-c", "boxed again").code == 0
+    told = [request.json()["messages"][-1]["content"] for request in server.requests[1:]]
+    assert told[0][-1]["text"] == "(Changed since then: commands run without a sandbox.)"
+    assert told[0][0]["type"] == "tool_result"
+    assert told[1][-1]["text"] == "next"
+    assert told[2][-1]["text"].startswith("boxed again\n\n(Changed since then: Commands run in a sandbox: ")
+
+
 def test_without_a_sandbox_a_command_can_do_what_its_user_can_exits_0(ralph, serve, tmp_path) -> None:
     server = serve(bash(f"echo out > {tmp_path}/outside; cat {secret(ralph)}; echo $TMPDIR"), DONE)
     ran = ralph("go", "--sandbox", "off")
@@ -228,12 +245,20 @@ def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_
     ralph, checkout, serve
 ) -> None:
     before = (ralph.cwd / ".git" / "config").read_bytes()
-    serve(bash("git config core.fsmonitor x; touch there; sleep 99"), DONE)
-    process = ralph.start("go")
+    server = serve(bash("git config core.fsmonitor x; echo x > ralph.toml; touch there; sleep 99"), DONE)
+    process = ralph.start("go", "--output-format", "stream-json")
     wait_until((ralph.cwd / "there").exists)
     ran, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert (ralph.cwd / ".git" / "config").read_bytes() == before
+    assert not (ralph.cwd / "ralph.toml").exists()
+    changed = "ralph.toml" if MEANS.bwrap else ".git/config, ralph.toml"
+    assert f"[notice] [undone: changes to {changed}. Commands may not change these" in ran.stderr
+    assert len(ran.result["permission_denials"]) == 1
+    assert ralph("-c").code == 0
+    [told] = [block for block in server.requests[1].json()["messages"][-1]["content"] if "content" in block]
+    assert "its effects are unknown" in str(told["content"])
+    assert f"[undone: changes to {changed}." in str(told["content"])
 
 
 # --- Namespaces
