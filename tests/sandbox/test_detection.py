@@ -136,3 +136,20 @@ def test_a_bubblewrap_in_the_working_directory_is_not_run(tmp_path) -> None:
     planted.chmod(0o755)
     assert find_means(str(tmp_path), tmp_path).bwrap != str(planted)
     assert not (tmp_path / "ran").exists()
+
+
+def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:
+    code = (
+        "import os, resource, sys; sys.path[:] = sys.argv[1:]\n"
+        "from pathlib import Path\n"
+        "from ralph.sandbox.trial import try_means\n"
+        "def state():\n"
+        "    status = [line for line in Path('/proc/self/status').read_text().splitlines()\n"
+        "        if line.startswith(('Cap', 'NoNewPrivs', 'Seccomp', 'Threads'))]\n"
+        "    return [*status, resource.getrlimit(resource.RLIMIT_CORE), sorted(os.listdir('/proc/self/fd'))]\n"
+        "before = state(); try_means(); print(before == state() or (before, state()))"
+    )
+    paths = [str(ROOT), *(entry for entry in sys.path if entry.startswith("/"))]
+    for program in (b"", refusing()):
+        ran = run_restricted(code, *paths, program=program)
+        assert ran.stdout == "True\n", ran.stdout + ran.stderr
