@@ -58,6 +58,7 @@ TOUCHES_THE_WORLD = (
     "loop.until_check",
     "machine",
     "mock_api",
+    "output.diagnostics",
     "output.result_file",
     "output.spool",
     "output.standard_streams",

@@ -27,6 +27,7 @@ from ralph.cli.values import (
     requested_report,
     setting_sources,
     text_or_file,
+    title,
     whole,
     working_directory,
     writable_file,
@@ -288,8 +289,10 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
         text_or_file(option, text, file, directory, takes_pipe=False)
     permission_mode(to_run.permission_mode)
     setting_sources(to_run.setting_sources)
+    title(to_run.name)
     writable = directories("--add-dir", to_run.add_dir)
     writable_file("--metrics-file", to_run.metrics_file, directory)
+    writable_file("--debug-file", to_run.debug_file, directory)
     requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)
     return writable
 

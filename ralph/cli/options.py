@@ -141,6 +141,17 @@ class RunLine(Struct, frozen=True, kw_only=True):
             metavar="MODE",
         ),
     ] = None
+    name: Annotated[
+        str | None,
+        Option("--name -n", "A title for the session, which lists of sessions show.", metavar="TITLE"),
+    ] = None
+    debug: Annotated[
+        bool,
+        Option("--debug -d", "Write a line for each event to standard error.", may_have_value=True),
+    ] = False
+    debug_file: Annotated[
+        str | None, Option("--debug-file", "Like --debug, appended to this file.", metavar="PATH")
+    ] = None
     verbose: Annotated[bool, Option("--verbose", "Accepted without effect: standard error shows all.")] = (
         False
     )

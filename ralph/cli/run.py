@@ -21,6 +21,7 @@ from ralph.cli.values import (
     session_options,
     setting_sources,
     text_or_file,
+    title,
     uuid_text,
     writable_file,
 )
@@ -90,6 +91,9 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         is_iteration=line.iteration,
         metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
         exports_traces=line.otel,
+        has_diagnostics=line.debug or line.debug_file is not None,
+        debug_file=writable_file("--debug-file", line.debug_file, line.directory),
+        title=title(line.name),
         output=_output_options(line),
         settings=line.flags,
     )

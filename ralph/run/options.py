@@ -55,6 +55,12 @@ class RunOptions(Struct, frozen=True):
     user gets no command for that."""
     metrics_file: str | None = None
     exports_traces: bool = False
+    has_diagnostics: bool = False
+    """True if each event gets a line of diagnostics."""
+    debug_file: str | None = None
+    """The file to which diagnostics are appended. None means standard error."""
+    title: str | None = None
+    """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
     """The values of flags, by the names of their settings, such as `model.name`."""

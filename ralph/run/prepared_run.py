@@ -250,6 +250,7 @@ class PreparedRun:
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
+        title = self._options.title
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_record(
             shape,
@@ -258,6 +259,7 @@ class PreparedRun:
             target=name,
             writable=self._writable,
             again=self._options.needed_again,
+            title=title and self._around.redactor.redact(title),
         )
         self._controls.narrowed = None
         task = self._of_command(prompt, typed) or self._task(prompt)

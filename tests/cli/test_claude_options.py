@@ -25,7 +25,7 @@ WORKS = """
 --append-system-prompt x|--append-system-prompt-file x|--json-schema {}|--add-dir A B|--allowedTools Read Edit
 --allowed-tools Read|--disallowedTools Read Edit|--disallowed-tools Read|--tools Read Edit|--tools=|--tools default
 --betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
---bare|--safe-mode|--restricted
+--bare|--safe-mode|--restricted|-n x|--name x|-d|--debug|--debug=api|--debug-file x
 """
 NO_EFFECT = """
 -p|--dangerously-skip-permissions|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
@@ -40,8 +40,8 @@ REFUSED = """
 """
 # Not built yet. A row that is built belongs above.
 NOT_YET = """
---mcp-config A B|--strict-mcp-config|--settings x|--permission-prompt-tool stdio|--permission-prompts none|-n x
---name x|-d|--debug|--debug-file x|--replay-user-messages|--include-hook-events
+--mcp-config A B|--strict-mcp-config|--settings x|--permission-prompt-tool stdio|--permission-prompts none
+--replay-user-messages|--include-hook-events
 """
 
 
