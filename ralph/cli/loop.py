@@ -6,6 +6,8 @@ the loop sets both itself.
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
@@ -57,6 +59,7 @@ REFUSED = {
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
+    "task_chars": "the loop says itself where the task begins",
     "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
@@ -174,6 +177,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     if line.plan_file is not None and not line.plan_file.strip():
         raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
+    _refuse_unknown_command(line.prompt, to_run, bare.directory)
     return replace(
         bare,
         run_arguments=arguments_for_run(typed),
@@ -264,6 +268,20 @@ def _refuse_command_word(prompt: str | None) -> None:
     instead = instead_of_in_loop(prompt)
     if instead is not None:
         raise UsageError(instead)
+
+
+def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:
+    """Raises UsageError if the prompt calls a command of the project that does not exist, as `ralph run` does."""
+    if prompt is None or not prompt.startswith("/") or to_run.disable_slash_commands:
+        return
+    from ralph.prompt.commands import find_commands  # noqa: PLC0415 - few prompts call a command
+    from ralph.prompt.judged_file import user_folder  # noqa: PLC0415 - few prompts call a command
+
+    cwd = Path(directory)
+    sources = setting_sources("" if to_run.bare else to_run.setting_sources)
+    why = find_commands(cwd, user_folder(os.environ, cwd), sources).why_unknown(prompt)
+    if why is not None:
+        raise UsageError(why)
 
 
 def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:

@@ -116,6 +116,10 @@ class RunLine(Struct, frozen=True, kw_only=True):
     iteration: Annotated[bool, Option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
         False
     )
+    task_chars: Annotated[
+        int | None,
+        Option("--task-chars", "The end of the prompt, which an outer loop did not write.", is_hidden=True),
+    ] = None
     settings_fd: Annotated[
         int | None,
         Option("--settings-fd", "An outer loop hands its settings files over there.", is_hidden=True),

@@ -89,6 +89,7 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         ),
         report=requested_report(line.json_schema, line.directory, is_required=line.require_report),
         is_iteration=line.iteration,
+        task_chars=line.task_chars,
         metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
         exports_traces=line.otel,
         has_diagnostics=line.debug or line.debug_file is not None,

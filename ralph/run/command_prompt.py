@@ -42,15 +42,19 @@ class CommandPrompt:
     def __init__(
         self,
         call: CommandCall,
-        below: str,
         *,
+        above: str = "",
+        below: str = "",
         cwd: Path,
         session_id: str,
         controls: RunControls,
         events: Events,
     ) -> None:
-        """`below` is the text below the call, such as piped data. It is no argument of the command."""
+        """`above` and `below` are the texts around the call, such as the facts of a loop and piped data. They are no
+        arguments of the command.
+        """
         self._call = call
+        self._above = above
         self._below = below
         self._cwd = cwd
         self._session_id = session_id
@@ -75,7 +79,9 @@ class CommandPrompt:
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
         texts, images = self._read_files(expansion, calls)
-        text = "\n\n".join(filter(None, ("".join(shown).strip(), self._below.strip(), *texts)))
+        text = "\n\n".join(
+            filter(None, (self._above.strip(), "".join(shown).strip(), self._below.strip(), *texts))
+        )
         if not text:
             raise PromptRefusedError(f"{self._name} has no text: {command.file.path}")
         return [{"type": "text", "text": text}, *images] if images else text

@@ -53,6 +53,8 @@ class RunOptions(Struct, frozen=True):
     is_iteration: bool = False
     """True if `ralph loop` started this run. The loop has its own limits. It resumes the session by itself, so the
     user gets no command for that."""
+    task_chars: int | None = None
+    """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
     metrics_file: str | None = None
     exports_traces: bool = False
     has_diagnostics: bool = False

@@ -242,11 +242,11 @@ class PreparedRun:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
 
-    def work(self, prompt: Prompt | None, typed: str | None = None) -> RunEnded:
+    def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. Only its part `typed` can be the call then; the rest stands below. None means
-        that all of it can.
+        The prompt may call a command. Only its part `own`, the user's own words, can be the call then; the rest stays
+        around it. None means that all of it can.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
@@ -262,7 +262,7 @@ class PreparedRun:
             title=title and self._around.redactor.redact(title),
         )
         self._controls.narrowed = None
-        task = self._of_command(prompt, typed) or self._task(prompt)
+        task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
@@ -281,21 +281,22 @@ class PreparedRun:
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
 
-    def _of_command(self, prompt: Prompt | None, typed: str | None) -> PromptMaker | None:
+    def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
 
         An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
         """
         whole = text_of_prompt(prompt)
-        own = whole if typed is None else typed.rstrip()
-        call = self._library.called(own)
+        begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
+        call = self._library.called(whole[begin:end])
         if call is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
         command = CommandPrompt(
             call,
-            whole.removeprefix(own),
+            above=whole[:begin],
+            below=whole[end:],
             cwd=self._around.cwd,
             session_id=self.session.id,
             controls=self._controls,

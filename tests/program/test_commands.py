@@ -342,3 +342,31 @@ def test_a_known_credential_in_a_command_is_not_sent(ralph, serve) -> None:
     assert ralph("/fix").code == 0
     assert KEY not in str(server.requests[0].body)
     assert "The key is [redacted" in first_prompt(server.requests[0])
+
+
+def test_a_loop_carries_out_a_command_in_each_iteration_below_its_own_words(ralph, serve) -> None:
+    server = serve(DONE, DONE)
+    command(ralph, "work", "Work on $1. !`echo now`")
+    ran = ralph("loop", "/work it\n", "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    for request in server.requests:
+        words = first_prompt(request)
+        assert words.startswith("[ralph loop ")
+        assert words.endswith("\n\n---\n\nWork on it. now")
+    assert len(server.requests) == 2
+
+
+def test_a_check_of_a_loop_cannot_call_a_command(ralph, serve) -> None:
+    server = serve(DONE)
+    command(ralph, "work", "Work.")
+    check = "printf '\\n---\\n\\n/work'; exit 1"
+    assert ralph("loop", "Go on.", "--max-iterations", "1", "--until", check).code == 3
+    assert first_prompt(server.requests[0]).endswith("\n\n---\n\nGo on.")
+    assert "Work." not in first_prompt(server.requests[0])
+
+
+def test_a_loop_refuses_an_unknown_command_before_anything_exits_2(ralph, ralph_here) -> None:
+    command(ralph, "work", "Work.")
+    ran = ralph_here("loop", "/wrok it", "--max-iterations", "1")
+    assert ran.code == 2
+    assert "no command is called /wrok (commands: /work)" in ran.stderr

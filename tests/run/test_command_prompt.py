@@ -50,7 +50,9 @@ def make(tmp_path):
         assert call is not None
         tools, events = Tools(), RecordingEvents()
         controls = RunControls()
-        command = CommandPrompt(call, below, cwd=tmp_path, session_id="s1", controls=controls, events=events)
+        command = CommandPrompt(
+            call, below=below, cwd=tmp_path, session_id="s1", controls=controls, events=events
+        )
         try:
             return command.make(PromptCalls(tools, Rules, events)), tools, events.events  # type: ignore[arg-type]
         except PromptRefusedError as error:
