@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "ralph"
 MAY_KNOW: dict[str, set[str]] = {
     "run": {
         *{"settings", "agent", "retry", "api", "sessions", "tools", "prompt", "sandbox", "output", "machine"},
+        "permissions",
         *{"conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
@@ -31,6 +32,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "sandbox": {"machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
+    "permissions": {"values"},
     "values": set(),
     "mock_api": set(),
 }
@@ -66,6 +68,7 @@ TOUCHES_THE_WORLD = (
     "prompt",
     "run.command",
     "run.context",
+    "run.permission_rules",
     "run.driven.control_channel",
     "run.prepared_run",
     "run.report_check",
@@ -95,7 +98,8 @@ TOUCHES_THE_WORLD = (
     "tools",
 )
 
-# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment.
+# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment. tree-sitter parses a text
+# that it is given.
 PURE = {
     "__future__",
     "array",
@@ -110,6 +114,7 @@ PURE = {
     "email",
     "enum",
     "errno",
+    "fnmatch",
     "functools",
     "hashlib",
     "heapq",
@@ -121,6 +126,7 @@ PURE = {
     "msgspec",
     "operator",
     "pathlib",
+    "posixpath",
     "random",
     "re",
     "shlex",
@@ -130,6 +136,8 @@ PURE = {
     "sys",
     "textwrap",
     "tomllib",
+    "tree_sitter",
+    "tree_sitter_bash",
     "types",
     "typing",
     "unicodedata",

@@ -6,6 +6,7 @@ packages cost. Nothing here measures time.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import MockApi, Scenario, Turn
+from tests.program.model_answers import bash
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -97,6 +99,24 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     # The standard library imports other modules of its own in each version of Python. The list is for the oldest one.
     if sys.version_info < (3, 12):
         assert {name for name in standard if not name.startswith("_")} - set(modules.split()) == set()
+
+
+RULES = {"permissions": {"deny": ["Bash(rm:*)"]}}
+
+
+@every_row(
+    ("turns", "packages"),
+    [([Turn("Hello.")], set()), ([bash("true"), Turn("Done.")], {"tree_sitter", "tree_sitter_bash"})],
+)
+def test_rules_are_loaded_where_there_are_some_and_the_parser_with_the_first_command(
+    turns: list[Turn], packages: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / ".claude").mkdir(exist_ok=True)
+    (tmp_path / ".claude" / "settings.json").write_text(json.dumps(RULES))
+    with MockApi(Scenario(turns)) as server:
+        loaded = loaded_by("hi", server.base_url, tmp_path)
+    assert "ralph.permissions.judge" in loaded
+    assert {name for name in loaded if name in {"tree_sitter", "tree_sitter_bash"}} == packages
 
 
 def loaded_by(command: str, base_url: str, directory: Path) -> set[str]:

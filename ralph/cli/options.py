@@ -128,6 +128,14 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         Option("--dangerously-skip-permissions", "Accepted without effect: ralph never asks."),
     ] = False
+    claude_settings: Annotated[
+        str | None,
+        Option(
+            "--settings",
+            "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
+            metavar="FILE|JSON",
+        ),
+    ] = None
     setting_sources: Annotated[
         str | None,
         Option(
@@ -140,11 +148,23 @@ class RunLine(Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--permission-mode",
-            "plan: read only, without commands and changes. bypassPermissions, auto, acceptEdits, default: all tools "
-            "of the run work without asking.",
+            "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
+            "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
             metavar="MODE",
         ),
     ] = None
+    permission_prompt_tool: Annotated[
+        str | None,
+        Option(
+            "--permission-prompt-tool",
+            "With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
+            metavar="stdio",
+        ),
+    ] = None
+    permission_prompts: Annotated[
+        Literal["host", "none"],
+        Option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
+    ] = "host"
     name: Annotated[
         str | None,
         Option("--name -n", "A title for the session, which lists of sessions show.", metavar="TITLE"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ralph.cli.errors import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
@@ -15,6 +15,7 @@ from ralph.cli.values import (
     absolute,
     check_partial_messages,
     directories,
+    json_or_path,
     permission_mode,
     requested_report,
     run_directories,
@@ -23,6 +24,7 @@ from ralph.cli.values import (
     text_or_file,
     title,
     uuid_text,
+    who_permits,
     writable_file,
 )
 from ralph.values.outcome import Outcome
@@ -51,15 +53,20 @@ def run(line: RunLine, typed: Typed) -> int:
     takes_messages = line.input_format == "stream-json"
     if takes_messages and line.output_format != "stream-json":
         raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
+    permissions = who_permits(
+        line.permission_prompt_tool, line.permission_prompts, takes_messages=takes_messages
+    )
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
     has_prompt = names_prompt or line.continue_ or takes_messages
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable))
+    return run_command(_run_options(line, writable, permissions=permissions))
 
 
-def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+def _run_options(
+    line: RunLine, writable: tuple[str, ...], *, permissions: Literal["driver", "nobody"] | None
+) -> RunOptions:
     from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
 
     return RunOptions(
@@ -70,9 +77,11 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         writable=writable,
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
+        claude_settings=json_or_path(line.claude_settings),
         setting_sources=setting_sources("" if line.bare else line.setting_sources),
         takes_commands=not line.disable_slash_commands,
         permission_mode=permission_mode(line.permission_mode),
+        permissions=permissions,
         session=session_options(
             continues=line.continue_,
             resume=line.resume,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ralph.cli.errors import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
@@ -72,6 +72,11 @@ def absolute(path: str | None) -> str | None:
         return str(Path.cwd() / path)
     except FileNotFoundError:  # the working directory is gone; the run reports that
         return path
+
+
+def json_or_path(text: str | None) -> str | None:
+    """A JSON text as it is, and anything else as an absolute path."""
+    return text if text is None or text.lstrip().startswith("{") else absolute(text)
 
 
 def working_directory(directory: str | None) -> Path:
@@ -193,6 +198,23 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     if problem is not None:
         raise wrong_value(option, problem)
     return where
+
+
+def who_permits(
+    tool: str | None, prompts: str, *, takes_messages: bool
+) -> Literal["driver", "nobody"] | None:
+    """Who is asked about tool calls, as in `RunOptions.permissions`.
+
+    `tool` is the value of --permission-prompt-tool. Raises BadParameter for a way to ask that ralph does not have.
+    """
+    option = "--permission-prompt-tool"
+    if tool is not None and tool != "stdio":
+        raise wrong_value(option, f"ralph asks only the driver: use stdio, not {tool}")
+    if tool is not None and not takes_messages:
+        raise wrong_value(option, "nobody can be asked without --input-format stream-json")
+    if prompts == "none":
+        return "nobody"
+    return None if tool is None else "driver"
 
 
 def requested_report(

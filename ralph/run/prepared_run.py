@@ -6,6 +6,7 @@ sent without an open session.
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
+from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
+from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -32,25 +35,27 @@ from ralph.run.wiring import (
     text_of_prompt,
 )
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.permission_mode import mode_notice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ralph.agent.ports import Gate
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
+    from ralph.run.command_rules import TaskJudge
+    from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
+    from ralph.values.ports import CallJudge
     from ralph.values.tool_calls import ToolDefinition
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
@@ -78,8 +83,13 @@ class PreparedRun:
         new_id: str,
         *,
         has_prompt: bool,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
     ) -> None:
-        """Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError."""
+        """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
+
+        Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError.
+        """
+        self._make_gate = make_gate
         self._options = options
         self._around = around
         self._controls = controls
@@ -87,6 +97,9 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """How the last task ended. The journal records it before the result is delivered. None before the end of the
         first task, and after the delivery of the result has been recorded."""
+        self._guards = build_guards(around, options, controls)
+        if self._guards.mode is not None:
+            self._controls.permission_mode = self._guards.mode
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -97,7 +110,12 @@ class PreparedRun:
         prompt, and reads none."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
-        self._library = find_library(around, options, self._plan)
+        rules = self._guards.judge
+        self._library = find_library(around, options, self._plan, rules)
+        self._task_judge = _task_judge(rules) if self._library.files else None
+        """The rules about calls, to which a command adds its own. None if there is no command."""
+        self._judge: CallJudge | None = self._task_judge or rules
+        """The rules about calls, or None if there are none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -134,6 +152,7 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
+            judge=self._judge,
         )
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
@@ -143,7 +162,8 @@ class PreparedRun:
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
         around, options, old = self._around, self._options, self.session.old
         user = user_folder(around.environment, around.cwd)
-        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        why_not = None if self._guards.judge is None else self._guards.judge.why_not_read
+        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny, why_not)
         skills = self._list_skills(tools)
         if old is None or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
@@ -182,6 +202,28 @@ class PreparedRun:
             session=self.session.old,
             limits=around.settings.limits,
             report_form=self._report_form,
+            gate=self._gate(),
+        )
+
+    def _gate(self) -> Gate | None:
+        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        guards, controls, session = self._guards, self._controls, self.session
+        gate = None if self._make_gate is None else self._make_gate(session, self._judge)
+        if not guards.hooks:
+            return gate
+        from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.driven.driver_gate import HookFacts  # noqa: PLC0415 - few runs have hooks
+
+        facts = HookFacts(session.id, session.journal_path, str(self._around.cwd))
+        return CommandHookGate(
+            gate or ModeGate(controls.why_refused),
+            guards.hooks,
+            self._toolbox.run_hook,
+            facts=facts,
+            controls=controls,
+            events=self._around.events,
+            judge=self._judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -217,17 +259,13 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode and the tools of this run, and about the permission rules in Claude
-        Code's settings files, which ralph does not apply.
-        """
+        """Notices about the permission mode, the tools and the permission rules of this run."""
         mode = self._controls.permission_mode
-        said = mode_notice(mode)
+        said = self._controls.mode_notice
         if said is not None:
             yield said
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
-        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
-        if not_honoured:
-            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
+        yield from self._guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)
@@ -241,6 +279,25 @@ class PreparedRun:
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
+
+    def context_sizes(self) -> ContextSizes:
+        """The sizes of the parts of the next request."""
+        from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
+
+        roster, conversation = self.roster, self._run.conversation
+        head = roster.shape.head()
+        tools = len(json.dumps(head.fields.get("tools", [])))
+        in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
+        return ContextSizes(
+            model=roster.target.model,
+            window_tokens=roster.window,
+            total_tokens=roster.estimate(conversation, self._run.log.session.meter),
+            part_bytes={
+                "System prompt": max(len(head.body) - tools, 0),
+                "System tools": tools,
+                "Messages": in_messages,
+            },
+        )
 
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
@@ -262,6 +319,8 @@ class PreparedRun:
             title=title and self._around.redactor.redact(title),
         )
         self._controls.narrowed = None
+        if self._task_judge is not None:
+            self._task_judge.begin_task(None)
         task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
@@ -289,7 +348,7 @@ class PreparedRun:
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
         call = self._library.called(whole[begin:end])
-        if call is None:
+        if call is None or self._task_judge is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
@@ -298,8 +357,10 @@ class PreparedRun:
             above=whole[:begin],
             below=whole[end:],
             cwd=self._around.cwd,
+            home=self._around.environment.get("HOME", ""),
             session_id=self.session.id,
             controls=self._controls,
+            judge=self._task_judge,
             events=self._around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
@@ -363,6 +424,12 @@ class PreparedRun:
 
     def close(self) -> None:
         self.session.journal.close()
+
+
+def _task_judge(rules: CallJudge | None) -> TaskJudge:
+    from ralph.run.command_rules import TaskJudge  # noqa: PLC0415 - few projects have commands
+
+    return TaskJudge(rules)
 
 
 class _ExpectedCalls:

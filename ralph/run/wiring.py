@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.ports import CallJudge, Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
@@ -83,6 +83,7 @@ def build_toolbox(
     offered: frozenset[str] | None = None,
     controls: RunControls | None = None,
     keeps_list: bool = False,
+    judge: CallJudge | None = None,
 ) -> LocalToolbox:
     """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory or for a limit on
     processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none.
@@ -90,6 +91,7 @@ def build_toolbox(
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
     the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
+    `judge` has the rules that people wrote.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
@@ -99,7 +101,7 @@ def build_toolbox(
         enabled &= offered
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
-    tool_settings = _tool_settings(around, options, enabled, writable, plan)
+    tool_settings = replace(_tool_settings(around, options, enabled, writable, plan), judge=judge)
     if tool_settings.most_processes not in (0, SandboxSettings().max_processes):
         _expect_process_limit(tool_settings)
     try:
@@ -177,13 +179,22 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         raise SettingsError(str(error)) from error
 
 
-def find_library(around: Surroundings, options: RunOptions, plan: BoxPlan | None = None) -> Library:
-    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files."""
+def find_library(
+    around: Surroundings,
+    options: RunOptions,
+    plan: BoxPlan | None = None,
+    judge: CallJudge | None = None,
+) -> Library:
+    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files, and `judge`
+    has the rules that people wrote.
+    """
     if not options.takes_commands:
         return Library()
     user = user_folder(around.environment, around.cwd)
     denied = () if plan is None else plan.read_deny
-    return find_commands(around.cwd, user, options.setting_sources, denied)
+    return find_commands(
+        around.cwd, user, options.setting_sources, denied, None if judge is None else judge.why_not_read
+    )
 
 
 def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: str) -> None:

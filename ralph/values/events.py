@@ -329,6 +329,15 @@ class PermissionModeChanged(Struct, frozen=True):
     mode: str
 
 
+class SessionStateChanged(Struct, frozen=True):
+    """The run began to work, to wait for the driver, or to wait for a message. Only a driver that asked for it is
+    told: it keeps its end of the pipe open until `idle`.
+    """
+
+    state: str
+    """"running", "requires_action" while the driver is asked about a call, or "idle"."""
+
+
 class Notice(Struct, frozen=True):
     """A message for the people who read the output of a run or a loop."""
 
@@ -455,6 +464,7 @@ Event = (
     | PermissionModeChanged
     | PromptCalled
     | PromptCallEnded
+    | SessionStateChanged
     | Notice
     | LoopEvent
     | SessionOpened

@@ -150,7 +150,7 @@ REFUSED = {
     "no turns": (["--max-turns", "0"], "--max-turns must be a whole number of at least 1, not 0"),
     "value for a flag": (["--quiet=yes"], "--quiet"),
     "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
-    "mode that needs rules": (["--permission-mode", "dontAsk"], "--permission-mode dontAsk needs allow rules"),
+    "unknown mode": (["--permission-mode", "yolo"], "--permission-mode must be one of plan"),
     "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
