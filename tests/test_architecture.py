@@ -64,6 +64,7 @@ TOUCHES_THE_WORLD = (
     "mcp.helper_process",
     "mcp.server_process",
     "mock_api",
+    "output.diagnostics",
     "output.result_file",
     "output.spool",
     "output.standard_streams",

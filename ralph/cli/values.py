@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ralph.values.permission_mode import PermissionMode
 
 
+_LONGEST_TITLE = 200
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
@@ -139,6 +140,14 @@ def setting_sources(text: str | None) -> frozenset[str]:
         known = ", ".join(sorted(ALL_SOURCES))
         raise UsageError(f"--setting-sources takes {known}, separated by commas, not {unknown[0]!r}")
     return ALL_SOURCES if text is None else names
+
+
+def title(text: str | None) -> str | None:
+    """The title of a session in one line, or None if `text` is None. Raises UsageError if it is empty or too long."""
+    words = None if text is None else " ".join(text.split())
+    if words is not None and not 0 < len(words) <= _LONGEST_TITLE:
+        raise UsageError(f"--name must have 1 to {_LONGEST_TITLE} characters")
+    return words
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -170,6 +170,8 @@ class IterationOrder(Struct, frozen=True):
     time_s: float | None = None
     """The most seconds that the process may take, or None without a limit."""
     waiting_for: str = "the iteration"
+    task_chars: int = 0
+    """The number of characters at the end of the prompt that are the user's own."""
 
 
 class IterationResult(Struct, frozen=True):

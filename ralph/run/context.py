@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.machine.inbox import Inbox
+    from ralph.output.diagnostics import Diagnostics
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
@@ -99,6 +100,8 @@ def make_context(
     writer = _make_writer(options, environment, new_id, redactor)
     heartbeats = _make_heartbeats(options, settings, clock)
     telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
+    if options.has_diagnostics:
+        watchers = (_make_diagnostics(options, clock, started_s, writer, redactor), *watchers)
     progress = None
     if options.takes_messages:
         from ralph.run.driven.progress import Progress  # noqa: PLC0415 - few runs are driven
@@ -231,6 +234,21 @@ def _make_writer(
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),
     )
+
+
+def _make_diagnostics(
+    options: RunOptions, clock: Clock, started_s: float, writer: Writer, redactor: Redactor
+) -> Diagnostics:
+    from ralph.output.diagnostics import Diagnostics, DiagnosticsFile  # noqa: PLC0415 - few runs want them
+
+    write = writer.write_line
+    if options.debug_file is not None:
+        try:
+            write = DiagnosticsFile(options.debug_file, redactor.redact_all).write
+        except OSError as error:
+            problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
+            writer.tell(Notice(problem))
+    return Diagnostics(clock, started_s, write)
 
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:

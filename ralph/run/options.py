@@ -58,8 +58,16 @@ class RunOptions(Struct, frozen=True):
     is_iteration: bool = False
     """True if `ralph loop` started this run. The loop has its own limits. It resumes the session by itself, so the
     user gets no command for that."""
+    task_chars: int | None = None
+    """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
     metrics_file: str | None = None
     exports_traces: bool = False
+    has_diagnostics: bool = False
+    """True if each event gets a line of diagnostics."""
+    debug_file: str | None = None
+    """The file to which diagnostics are appended. None means standard error."""
+    title: str | None = None
+    """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
     """The values of flags, by the names of their settings, such as `model.name`."""

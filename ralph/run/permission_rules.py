@@ -84,7 +84,7 @@ def _built(
         )
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
-    if judge.needs_parser and not _has_parser():
+    if judge.needs_parser and not has_parser():
         raise SettingsError(
             "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
             "commands; install them, or remove the rules"
@@ -93,7 +93,7 @@ def _built(
     return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
 
 
-def _has_parser() -> bool:
+def has_parser() -> bool:
     """Whether the packages that parse commands are installed. They are imported with the first command."""
     from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
 

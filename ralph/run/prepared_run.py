@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
+    from ralph.run.command_rules import TaskJudge
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
@@ -129,7 +130,12 @@ class PreparedRun:
         prompt, and reads none."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
-        self._library = find_library(around, options, self._plan)
+        rules = self._guards.judge
+        self._library = find_library(around, options, self._plan, rules)
+        self._task_judge = _task_judge(rules) if self._library.files else None
+        """The rules about calls, to which a command adds its own. None if there is no command."""
+        self._judge: CallJudge | None = self._task_judge or rules
+        """The rules about calls, or None if there are none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -166,7 +172,7 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
-            judge=self._guards.judge,
+            judge=self._judge,
             mcp=self._mcp,
         )
         if self._mcp is not None:
@@ -188,7 +194,8 @@ class PreparedRun:
         names = [tool.name for tool in self._toolbox.definitions]
         adds = old is not None and self._mcp is not None and not old.offered_tools.issuperset(names)
         user = user_folder(around.environment, around.cwd)
-        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        why_not = None if self._guards.judge is None else self._guards.judge.why_not_read
+        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny, why_not)
         skills = self._list_skills(tools)
         if old is None or adds or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
@@ -234,7 +241,7 @@ class PreparedRun:
     def _gate(self) -> Gate | None:
         """The gate of the run. None means that the permission mode alone decides, beside the rules."""
         guards, controls, session = self._guards, self._controls, self.session
-        gate = None if self._make_gate is None else self._make_gate(session, guards.judge)
+        gate = None if self._make_gate is None else self._make_gate(session, self._judge)
         if not guards.hooks:
             return gate
         from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
@@ -249,7 +256,7 @@ class PreparedRun:
             facts=facts,
             controls=controls,
             events=self._around.events,
-            judge=guards.judge,
+            judge=self._judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -331,14 +338,15 @@ class PreparedRun:
             },
         )
 
-    def work(self, prompt: Prompt | None, typed: str | None = None) -> RunEnded:
+    def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. Only its part `typed` can be the call then; the rest stands below. None means
-        that all of it can.
+        The prompt may call a command. Only its part `own`, the user's own words, can be the call then; the rest stays
+        around it. None means that all of it can.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
+        title = self._options.title
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_record(
             shape,
@@ -347,9 +355,12 @@ class PreparedRun:
             target=name,
             writable=self._writable,
             again=self._options.needed_again,
+            title=title and self._around.redactor.redact(title),
         )
         self._controls.narrowed = None
-        task = self._of_command(prompt, typed) or self._task(prompt)
+        if self._task_judge is not None:
+            self._task_judge.begin_task(None)
+        task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
@@ -368,24 +379,27 @@ class PreparedRun:
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
 
-    def _of_command(self, prompt: Prompt | None, typed: str | None) -> PromptMaker | None:
+    def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
 
         An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
         """
         whole = text_of_prompt(prompt)
-        own = whole if typed is None else typed.rstrip()
-        call = self._library.called(own)
-        if call is None:
+        begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
+        call = self._library.called(whole[begin:end])
+        if call is None or self._task_judge is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
         command = CommandPrompt(
             call,
-            whole.removeprefix(own),
+            above=whole[:begin],
+            below=whole[end:],
             cwd=self._around.cwd,
+            home=self._around.environment.get("HOME", ""),
             session_id=self.session.id,
             controls=self._controls,
+            judge=self._task_judge,
             events=self._around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
@@ -471,6 +485,12 @@ def _build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None
     from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
 
     return build_mcp(around, controls)
+
+
+def _task_judge(rules: CallJudge | None) -> TaskJudge:
+    from ralph.run.command_rules import TaskJudge  # noqa: PLC0415 - few projects have commands
+
+    return TaskJudge(rules)
 
 
 class _ExpectedCalls:

@@ -165,13 +165,22 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         raise SettingsError(str(error)) from error
 
 
-def find_library(around: Surroundings, options: RunOptions, plan: BoxPlan | None = None) -> Library:
-    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files."""
+def find_library(
+    around: Surroundings,
+    options: RunOptions,
+    plan: BoxPlan | None = None,
+    judge: CallJudge | None = None,
+) -> Library:
+    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files, and `judge`
+    has the rules that people wrote.
+    """
     if not options.takes_commands:
         return Library()
     user = user_folder(around.environment, around.cwd)
     denied = () if plan is None else plan.read_deny
-    return find_commands(around.cwd, user, options.setting_sources, denied)
+    return find_commands(
+        around.cwd, user, options.setting_sources, denied, None if judge is None else judge.why_not_read
+    )
 
 
 def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: str) -> None:

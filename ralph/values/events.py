@@ -464,9 +464,9 @@ Event = (
     | ReportAccepted
     | ContextCompacted
     | PermissionModeChanged
-    | SessionStateChanged
     | PromptCalled
     | PromptCallEnded
+    | SessionStateChanged
     | Notice
     | LoopEvent
     | SessionOpened

@@ -128,6 +128,7 @@ class RalphIterations:
             yield from ("--resume", order.session_id)
         else:
             yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+            yield from ("--task-chars", str(order.task_chars))
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:
