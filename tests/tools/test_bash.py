@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine import launcher
+from ralph.sandbox.command_box import CommandBox
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
@@ -65,12 +66,18 @@ class SlowBox:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.confinement = None
+        self._working: threading.Thread | None = None
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         return environment
 
     def look(self) -> None:
         pass
+
+    def prepare(self) -> None:
+        pass
+
+    in_turn = CommandBox.in_turn
 
     def undo_changes(self, _working_directory: str) -> str:
         return "[undone: all of it]"
@@ -90,6 +97,31 @@ def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monk
     text = make_tools().error("Bash", command="echo no; exit 3")
     assert text == "no\nExit code 3\n[undone: all of it]"
     assert not box.answers.is_set()
+
+
+class SilentBox(SlowBox):
+    """A sandbox whose protected files are on a file system that does not answer at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def look(self) -> None:
+        self.answers.wait(within_s(60))
+        self.looks += 1
+
+
+def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
+    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", 0.05)
+    box = SilentBox()
+    monkeypatch.setattr(ToolRoom, "box", box)
+    tools = make_tools()
+    for _ in range(2):
+        assert "the command was not started: a file system" in tools.error("Bash", command="echo yes")
+    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", within_s(60))
+    box.answers.set()
+    assert tools.ok("Bash", command="echo yes") == "yes"
+    assert box.looks == 3, "no look of an earlier call is left that could come during a command"
 
 
 def test_silence_is_said_in_words(tools: Any) -> None:
