@@ -124,6 +124,23 @@ def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monk
     assert box.looks == 3, "no look of an earlier call is left that could come during a command"
 
 
+def test_the_looks_of_the_sandbox_take_turns() -> None:
+    box, order = SlowBox(), list[int]()
+
+    def first() -> None:
+        box.answers.wait(within_s(60))
+        order.append(1)
+
+    box.in_turn(first)
+    box.in_turn(lambda: order.append(2))
+    second = box._working
+    assert second is not None
+    second.join(0.2)
+    box.answers.set()
+    second.join()
+    assert order == [1, 2]
+
+
 def test_silence_is_said_in_words(tools: Any) -> None:
     assert tools.ok("Bash", command="true") == "(no output)"
 
