@@ -77,7 +77,7 @@ class SlowBox:
     def prepare(self) -> None:
         pass
 
-    in_turn = CommandBox.in_turn
+    in_turn: Any = CommandBox.in_turn
 
     def undo_changes(self, _working_directory: str) -> str:
         return "[undone: all of it]"
