@@ -108,7 +108,12 @@ class LocalToolbox:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
                 if self._room.box is not None:
-                    self._room.box.prepare()
+                    self._room.box.in_turn(self._make_box)
+
+    def _make_box(self) -> None:
+        with suppress(OSError, ImportError, MemoryError):  # as in `expect`
+            if self._room.box is not None:
+                self._room.box.prepare()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
