@@ -297,3 +297,15 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
     assert (ran.code, server.request_count) == (78, 0)
     assert f"{path} {says}: nobody knows which calls its rules forbid" in ran.result["errors"][0]
     assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout
+
+
+def test_a_resumed_session_keeps_the_patterns_until_tools_are_named_again(ralph, serve) -> None:
+    server = serve(DONE, bash("ls"), bash("echo a; echo b"), DONE, bash("ls"), DONE, bash("ls"), DONE)
+    assert ralph("go", "--allowedTools", "Bash(echo *)", "--disallowedTools", "Bash(echo b)").code == 0
+    assert ralph("-c", "again").code == 0
+    assert ["the session's options" in results(server, nth)[0][0] for nth in (2, 3)] == [False, True]
+    assert results(server, 2)[0][0].endswith("no rule allows `ls`.")
+    assert ralph("-c", "and again").code == 0
+    assert results(server, 5)[0][1]
+    assert ralph("-c", "now all", "--tools", "default").code == 0
+    assert not results(server, 7)[0][1]
