@@ -49,7 +49,9 @@ def build_guards(
     SettingsError if a rule or a hook cannot be honoured.
     """
     try:
-        files = read_claude_files(around.cwd, around.environment, options.claude_settings)
+        files = around.settings.claude_files
+        if files is None:
+            files = read_claude_files(around.cwd, around.environment, options.claude_settings)
         has_files = guards_in_short(files)
         for file in files:
             if file.kind == "flag" or has_files:

@@ -309,3 +309,30 @@ def test_a_resumed_session_keeps_the_patterns_until_tools_are_named_again(ralph,
     assert results(server, 5)[0][1]
     assert ralph("-c", "now all", "--tools", "default").code == 0
     assert not results(server, 7)[0][1]
+
+
+def test_a_loop_keeps_the_rules_with_which_it_began(ralph, iterations, project) -> None:
+    """Without a sandbox, a command could change the file for the next iteration."""
+    more = write(ralph.cwd / "more.json", {"permissions": {"deny": ["Bash(touch:*)"]}})
+    server = iterations(
+        [bash(f"echo '{{}}' > {project}; echo '{{}}' > {more}")], [bash("rm kept"), bash("touch x")]
+    )
+    ran = ralph(
+        *("loop", "go", "--max-iterations", "2", "--sandbox", "off"),
+        *("--settings", str(more), "--disallowedTools", "Bash(ls:*)"),
+    )
+    assert ran.code == 0
+    assert project.read_text() == "{}\n"
+    assert (ralph.cwd / "kept").exists()
+    assert not (ralph.cwd / "x").exists()
+    told = str([results(server, nth) for nth in range(3, 5)])
+    assert "the rule Bash(rm:*)" in told
+    assert "the rule Bash(touch:*)" in told
+
+
+def test_a_loop_does_not_begin_with_a_file_that_cannot_be_read(ralph, iterations) -> None:
+    server = iterations([])
+    (ralph.cwd / ".claude" / "settings.json").mkdir(parents=True)
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "is no regular file: nobody knows which calls its rules forbid" in ran.stderr
