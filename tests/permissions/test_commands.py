@@ -381,6 +381,13 @@ def test_output_may_be_redirected_where_a_rule_allows_to_write() -> None:
     assert not denies(permissions(allow=["Bash(echo *)", "Write"]), "Bash", command="echo hi > src/x")
 
 
+@every_row("command", ["printf -v 'a[$(rm y)]' x", "[[ -v 'a[$(rm y)]' ]]", "read 'a[`rm y`]' < x"])
+def test_a_text_that_is_evaluated_is_not_allowed_with_its_command(command: str) -> None:
+    judge = permissions(allow=["Bash(printf *)", "Bash([[ *)", "Bash(read *)"])
+    assert denies(judge, "Bash", command=command)
+    assert not denies(judge, "Bash", command="printf '%s' x")
+
+
 def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:
     judge = permissions(allow=["Bash(echo *)"])
     assert denies(judge, "Write", file_path="x", content="")
