@@ -83,7 +83,10 @@ class RunOptions(Struct, frozen=True):
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
-            "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
+            "--permission-mode": self.permission_mode
+            if self.permission_mode in ("plan", "dontAsk")
+            else None,
+            "--settings": self.claude_settings,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,

@@ -21,7 +21,7 @@ from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
-from ralph.run.permission_rules import build_guards
+from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     begin_sandbox_trial,
@@ -42,7 +42,7 @@ from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ralph.agent.ports import Gate
     from ralph.agent.prompt_calls import PromptMaker
@@ -139,6 +139,7 @@ class PreparedRun:
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
+            self._kept_patterns = self._keep_patterns()
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
@@ -152,6 +153,18 @@ class PreparedRun:
             old = self.session.old
             self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
         self._run = self._make_run()
+
+    def _keep_patterns(self) -> Mapping[str, tuple[str, ...]]:
+        """The lists of tools with patterns that this run keeps. Those of a resumed session hold too, unless the command line
+        selects tools again.
+        """
+        old, own = self.session.old, patterns_of_tools(self._around)
+        if old is None or self._options.names_tools or not old.tool_patterns:
+            return own
+        kept = old.tool_patterns
+        self._guards = build_guards(self._around, self._options, self._controls, kept)
+        disallowed = dict.fromkeys((*own.get("disallowed", ()), *kept.get("disallowed", ())))
+        return {**own, **kept, **({"disallowed": tuple(disallowed)} if disallowed else {})}
 
     def _make_toolbox(self) -> LocalToolbox:
         """Makes the tools of the run.
@@ -356,6 +369,7 @@ class PreparedRun:
             writable=self._writable,
             again=self._options.needed_again,
             title=title and self._around.redactor.redact(title),
+            tool_patterns=self._kept_patterns,
         )
         self._controls.narrowed = None
         if self._task_judge is not None:

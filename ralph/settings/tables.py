@@ -44,6 +44,7 @@ from ralph.values.tool_choice import ToolLists, enabled_tools
 if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.mcp.configuration import McpServer
+    from ralph.settings.claude_files import ClaudeFile
     from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
 
@@ -462,6 +463,8 @@ class Settings(Struct, frozen=True):
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
     """The keys and secret headers of all configured targets, including targets that are not used. They must not be
     shown either."""
+    claude_files: "tuple[ClaudeFile, ...] | None" = None
+    """The settings files made for Claude Code that a loop has read for this run. None if the run reads them itself."""
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
