@@ -127,6 +127,12 @@ class GetContextUsage(Struct, frozen=True, tag_field="subtype", tag="get_context
     pass
 
 
+class McpMessage(Struct, frozen=True, tag_field="subtype", tag="mcp_message"):
+    """A message that one of the driver's MCP servers sends by itself."""
+
+    message: dict[str, Any] = {}
+
+
 class McpStatus(Struct, frozen=True, tag_field="subtype", tag="mcp_status"):
     pass
 
@@ -139,6 +145,7 @@ Request = (
     | SetMaxThinkingTokens
     | GetContextUsage
     | McpStatus
+    | McpMessage
     | SetAutoRetry
     | AbortRetry
     | GetStatus

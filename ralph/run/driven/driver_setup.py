@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
 
 # Keys that ask for what ralph does not have. An empty value asks for nothing.
-_NOT_OFFERED = ("skills", "sdkMcpServers", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
+_NOT_OFFERED = ("skills", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
 
 class _Asked(Struct, frozen=True, rename="camel"):
     system_prompt: str | tuple[str, ...] | None = None
     append_system_prompt: str | None = None
     json_schema: dict[str, Any] | None = None
+    sdk_mcp_servers: tuple[str, ...] | None = None
 
 
 class DriverSetup(Struct, frozen=True):
@@ -34,11 +35,15 @@ class DriverSetup(Struct, frozen=True):
     json_schema: dict[str, Any] | None = None
     """The JSON Schema of the final report that the driver requires, or None."""
     hooks: HookTable = field(default_factory=HookTable)
+    servers: tuple[str, ...] = ()
+    """The names of the MCP servers in the driver's own process."""
 
     @property
     def shapes_requests(self) -> bool:
         """Whether it changes what is sent to the model, which is fixed once the session is open."""
-        return (self.system_prompt, self.append_system_prompt, self.json_schema) != (None, None, None)
+        return bool(self.servers) or (self.system_prompt, self.append_system_prompt, self.json_schema) != (
+            *(None, None, None),
+        )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
         """The options of the run with what the driver wants. The driver wins over the command line."""
@@ -71,6 +76,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
         asked.append_system_prompt or None,
         None if asked.json_schema is None else _checked_schema(asked.json_schema),
         hook_table(fields.get("hooks")),
+        asked.sdk_mcp_servers or (),
     )
 
 
