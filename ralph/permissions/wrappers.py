@@ -266,12 +266,12 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
     if name in _CHANGE_SHELL:
         return Within(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
-    if any(re.fullmatch(short, text) for text in texts if text):
-        return Within(suspect=f"`{name}`, which can run other commands,")
-    if name in _RUN_OTHERS or any(text is not None and _RUNNING_OPTION.fullmatch(text) for text in texts):
-        return Within(suspect=f"`{name}`, which can run other commands,")
+    if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
+        return Within(not_understood=f"an option of `{name}` that runs another command")
     if name == "git" and _GIT_RUNS.intersection(text for text in texts if text):
-        return Within(suspect="`git`, which can run other commands here,")
+        return Within(not_understood="an option of `git` that can run another command")
+    if name in _RUN_OTHERS:
+        return Within(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
         return Within(suspect=f"code for `{name}`")
     return NOTHING
