@@ -33,10 +33,13 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
         from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
         _end_if_too_short(error)
-        if left_out and isinstance(error, ModuleNotFoundError):
-            _refuse_to_import(error.name, left_out)
+        _refuse_to_import(error, left_out)
         raise
-    code = run_cli(arguments)
+    try:
+        code = run_cli(arguments)
+    except ModuleNotFoundError as error:
+        _refuse_to_import(error, left_out)
+        raise
     # A thread that is still busy (a name lookup, output that nobody reads) must not delay the exit.
     try:
         sys.stdout.flush()
@@ -56,11 +59,14 @@ def _tell_version() -> None:
     os._exit(0)
 
 
-def _refuse_to_import(module: str | None, left_out: list[str]) -> None:
+def _refuse_to_import(error: BaseException, left_out: list[str]) -> None:
+    """Exits with code 78 if a module was not found and `left_out`, which may contain it, is not empty."""
+    if not left_out or not isinstance(error, ModuleNotFoundError):
+        return
     where = ", ".join(left_out)
     os.write(
         2,
-        f"ralph: module {module} not found; PYTHONPATH names {where}, but ralph imports nothing from the working "
+        f"ralph: module {error.name} not found; PYTHONPATH names {where}, but ralph imports nothing from the working "
         "directory: install ralph elsewhere, or run it from another directory\n".encode(),
     )
     os._exit(78)  # Outcome.CONFIG, which cannot be imported either

@@ -17,6 +17,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "run": {
         *{"settings", "agent", "retry", "api", "sessions", "tools", "mcp", "prompt", "sandbox", "output"},
         *{"machine", "conversation", "values"},
+        "permissions",
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
     "loop": {"settings", "output", "sessions", "retry", "prompt", "sandbox", "machine", "values"},
@@ -32,6 +33,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "sandbox": {"machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
+    "permissions": {"values"},
     "values": set(),
     "mock_api": set(),
 }
@@ -70,6 +72,7 @@ TOUCHES_THE_WORLD = (
     "prompt",
     "run.command",
     "run.context",
+    "run.permission_rules",
     "run.driven.control_channel",
     "run.prepared_run",
     "run.report_check",
@@ -100,7 +103,8 @@ TOUCHES_THE_WORLD = (
     "tools",
 )
 
-# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment.
+# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment. tree-sitter parses a text
+# that it is given.
 PURE = {
     "__future__",
     "array",
@@ -115,6 +119,7 @@ PURE = {
     "email",
     "enum",
     "errno",
+    "fnmatch",
     "functools",
     "hashlib",
     "heapq",
@@ -126,6 +131,7 @@ PURE = {
     "msgspec",
     "operator",
     "pathlib",
+    "posixpath",
     "random",
     "re",
     "shlex",
@@ -135,6 +141,8 @@ PURE = {
     "sys",
     "textwrap",
     "tomllib",
+    "tree_sitter",
+    "tree_sitter_bash",
     "types",
     "typing",
     "unicodedata",

@@ -25,11 +25,6 @@ TOP = Path(__file__).parent.parent
 # A module that decodes, and what it decodes: all Structs of a module, or one of them (`module:Type`).
 DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
-    "ralph.cli.line_command": (
-        *("ralph.cli.options:RunLine", "ralph.cli.options:DoctorLine"),
-        *("ralph.cli.loop:LoopLine", "ralph.cli.loop:InitLine"),
-        *("ralph.cli.scripted:DemoLine", "ralph.cli.scripted:MockApiLine"),
-    ),
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
     "ralph.loop.git.lock": ("ralph.loop.git.lock",),
     "ralph.loop.git.pins": ("ralph.loop.git.pins:_KeptPins",),
@@ -43,6 +38,9 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.run.driven.control_lines:UserLine",
         "ralph.run.driven.control_lines:RequestLine",
     ),
+    "ralph.run.driven.driver_setup": ("ralph.run.driven.driver_setup:_Asked",),
+    "ralph.run.driven.hooks": ("ralph.run.driven.hooks:HookMatcher", "ralph.run.driven.hooks:HookAnswer"),
+    "ralph.run.driven.permission_requests": ("ralph.run.driven.permission_requests",),
     "ralph.settings.handover": (),  # a tuple
     "ralph.values.setting": (),  # a type for each setting: below
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.agent.guards import Guards
 from ralph.agent.tool_arguments import check_arguments
@@ -20,10 +21,11 @@ from ralph.values.events import DeadEnd, GuardTripped, MalformedCallRefused
 from ralph.values.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ralph.agent.finishing import Finishing
     from ralph.agent.guards import Refusal
+    from ralph.agent.ports import Gate
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
     from ralph.values.tool_calls import ToolDefinition
@@ -60,9 +62,17 @@ class MalformedAnswers(Struct, frozen=True):
         return f"every tool call of {self.count} answers in a row {what}"
 
 
-Ruling = ToolOutput | tuple[str, ...]
-"""The decision about a call. A `ToolOutput` is an error result for the model, and the call must not run. With a
-tuple, the call may run; the tuple lists the arguments that the tool does not have."""
+class Runnable(Struct, frozen=True):
+    """A call that may run."""
+
+    call: ToolCall
+    """The call as it must run. A gate may have changed its arguments."""
+    notes: tuple[str, ...] = ()
+    """Texts that the model gets with the result."""
+
+
+Ruling = ToolOutput | Runnable
+"""The decision about a call. A `ToolOutput` is an error result for the model, and the call must not run."""
 
 _NO_CHANGE = FileChange(path="", before="", after="")
 
@@ -78,17 +88,17 @@ class CallRules:
         finishing: Finishing,
         desk: ReportDesk | None,
         events: Events,
-        why_refused: Callable[[str], str | None] = lambda _tool: None,
+        gate: Gate | None = None,
     ) -> None:
         """`desk` checks the final report, or is None if no report is required.
 
-        `why_refused` returns the reason why a tool may not be used now, or None if the tool may be used.
+        `gate` decides about the calls that are valid. None lets all of them run.
         """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._desk = desk
         self._events = events
-        self._why_refused = why_refused
+        self._gate = gate
         self._guards = Guards()
         self.turn = 0
         """The number of the current turn, for events."""
@@ -103,7 +113,7 @@ class CallRules:
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """All calls of the task that the permission mode refused, or to which the sandbox denied something."""
+        """All calls of the task that the gate refused, or to which the sandbox denied something."""
 
     def begin_answer(self, turn: int) -> None:
         """Must be called before the calls of an answer."""
@@ -160,14 +170,27 @@ class CallRules:
             return checked
         self.has_use = True
         refusal = self._guards.before(shown)
-        if refusal is not None:
-            return self._guarded(refusal)
-        why = self._why_refused(call.name)
-        if why is None:
-            return checked
-        self.denied.append(shown)
+        return self._guarded(refusal) if refusal is not None else self._permitted(shown, checked)
+
+    def _permitted(self, call: ToolCall, checked: tuple[str, ...]) -> Ruling:
+        """The decision of the gate about a valid call. `checked` lists the arguments that the tool does not have."""
+        if self._gate is None:
+            return Runnable(call, _notes(checked))
+        permission = self._gate.judge(call)
+        if permission.denied is not None:
+            return self._denied(call, permission.denied)
+        if permission.arguments is None:
+            return Runnable(call, (*_notes(checked), *permission.context))
+        changed = replace(call, arguments=permission.arguments)
+        rechecked = self._checked(changed)
+        if isinstance(rechecked, ToolOutput):
+            return self._denied(call, f"A hook changed the arguments of this call. {rechecked.content}")
+        return Runnable(changed, (*_notes(rechecked), *permission.context))
+
+    def _denied(self, call: ToolCall, why: str) -> ToolOutput:
+        self.denied.append(call)
         output = _refused(why)
-        self._guards.after(shown, output)
+        self._guards.after(call, output)
         return output
 
     def _received(self, call: ToolCall | MalformedCall, desk: ReportDesk) -> ToolOutput:
@@ -188,6 +211,10 @@ class CallRules:
             change = _NO_CHANGE
         self._guards.after(call, output, change=change)
 
+    def heard(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
+        """The output of a call that ran, as the gate leaves it. Raises `Interrupted`."""
+        return output if self._gate is None else self._gate.observe(call, output, took_s)
+
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:
             guard = refusal.guard.replace("_", " ")
@@ -196,7 +223,8 @@ class CallRules:
         self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
         return _refused(refusal.message)
 
-    def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
+    def _checked(self, call: ToolCall | MalformedCall) -> ToolOutput | tuple[str, ...]:
+        """An error result for a malformed call, otherwise the names of the arguments that the tool does not have."""
         if call.name not in self._tools:
             names = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
             return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(names)}.")
@@ -212,6 +240,10 @@ def as_written(call: ToolCall | MalformedCall) -> ToolCall:
     Faulty input is put into an object, in the form that the API documents.
     """
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
+
+
+def _notes(ignored: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"(ignored arguments that the tool does not have: {', '.join(ignored)})",) if ignored else ()
 
 
 def _refused(why: str) -> ToolOutput:

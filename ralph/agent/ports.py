@@ -1,14 +1,16 @@
-"""The ports of a task: the toolbox and the journal. `tools/` and `sessions/` implement them."""
+"""The ports of a task: the toolbox, the gate and the journal. `tools/`, `run/` and `sessions/` implement them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
+    from ralph.values.tool_calls import Block, FileChange, ToolCall, ToolDefinition, ToolOutput
 
 
 class Toolbox(Protocol):
@@ -36,6 +38,42 @@ class Toolbox(Protocol):
         If there are several calls, all of them are read-only, and they run in parallel. If a tool fails, its output
         says so; no exception is raised. Raises `Interrupted` when a signal arrives, after it has stopped the calls.
         Raises `WorkingDirectoryGoneError` if the working directory is gone; no call has had an effect then.
+        """
+        ...
+
+
+class Permission(Struct, frozen=True):
+    """The decision of a gate about one tool call."""
+
+    denied: str | None = None
+    """The reason why the call must not run, written for the model. None if it may run."""
+    arguments: dict[str, Any] | None = None
+    """The arguments with which the call must run. None if they stay as the model wrote them."""
+    context: tuple[str, ...] = ()
+    """Texts that the model gets with the result of the call."""
+
+
+class Gate(Protocol):
+    """Asks everybody who may refuse a call, a task or its end: the permission mode, rules, hooks and people.
+
+    Every method raises `Interrupted` when a signal arrives or a hook ends the run.
+    """
+
+    def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
+        """Is called with each new task. Returns texts that are added to it. Raises `HookStopped` to refuse it."""
+        ...
+
+    def judge(self, call: ToolCall) -> Permission:
+        """Decides whether a call with valid arguments may run."""
+        ...
+
+    def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
+        """Is called after each call that ran, which took `took_s` seconds. Returns the output for the model."""
+        ...
+
+    def before_end(self, text: str, *, was_held: bool) -> str | None:
+        """Is called when the model has completed the task with this text. Returns the reason why it must go on, or
+        None. `was_held` is True if an earlier end of this task was refused.
         """
         ...
 

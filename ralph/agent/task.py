@@ -13,6 +13,7 @@ from ralph.agent.asking import Asking
 from ralph.agent.call_rules import CallRules
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
 from ralph.agent.hints import come_back_hint, hints_for
+from ralph.agent.mode_gate import ModeGate
 from ralph.agent.run_end import Ending, Tally
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import ToolTurn
@@ -57,7 +58,7 @@ from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneEr
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.agent.ports import Journal, Toolbox
+    from ralph.agent.ports import Gate, Journal, Toolbox
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
@@ -92,8 +93,11 @@ class Run:
         session: Session | None = None,
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """`session` is the state that an earlier process left. None means that the session is new; its first task
+        """`gate` decides about tool calls, tasks and ends. None means that only the permission mode decides.
+
+        `session` is the state that an earlier process left. None means that the session is new; its first task
         must then have a prompt.
 
         `report_form` is the form of the final report, or None if no report is required.
@@ -103,6 +107,7 @@ class Run:
         self._limits = limits or LimitSettings()
         self._budget = Budget(self._limits.max_budget_usd)
         self._report_form = report_form
+        self._gate: Gate = gate or ModeGate(self._controls.why_refused)
         self._toolbox = toolbox
         self._clock = clock
         self._waiter = waiter
@@ -127,11 +132,13 @@ class Run:
         self._rules = self._fresh_rules()
         self._asking = Asking(self._site, self._transcript)
         self._requests = TurnRequests(1)
+        self._was_held = False
+        """True if the gate has refused an end of this task."""
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
         tools, finishing = self._toolbox.definitions, closing.finishing
-        return CallRules(tools, finishing, closing.desk, self, self._controls.why_refused)
+        return CallRules(tools, finishing, closing.desk, self, self._gate)
 
     @property
     def conversation(self) -> Conversation:
@@ -225,6 +232,7 @@ class Run:
         if not blocks:
             transcript.write(*opening)
             return
+        blocks = (*blocks, *self._added_by_gate(blocks, opening))
         lifted = text_blocks(LIMIT_LIFTED)
         if is_bound(transcript.conversation.messages) and list(blocks) != lifted:
             blocks = (*lifted, *blocks)
@@ -240,6 +248,16 @@ class Run:
                 self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
         transcript.take_task(blocks, *opening)
+
+    def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
+        """The blocks that the gate adds to a task. If it refuses the task, the records of the run's beginning are written
+        before `Interrupted` is raised.
+        """
+        try:
+            return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
+        except Interrupted:
+            self._transcript.write(*opening)
+            raise
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
         """The report that an earlier process accepted but did not deliver, or None."""
@@ -329,7 +347,7 @@ class Run:
                 if self.conversation.messages[-1].role == "assistant":
                     self._transcript.say(CONTINUE)
             case End():
-                return self._closing.ended_by(step, answer.stop_reason)
+                return self._unless_held(self._closing.ended_by(step, answer.stop_reason))
             case _:  # The server paused: the conversation is sent as it is.
                 pass
         return state
@@ -384,7 +402,7 @@ class Run:
         rules, closing = self._rules, self._closing
         rules.end_answer()
         if closing.reported is not None:
-            return closing.accepted(closing.reported)
+            return self._unless_held(closing.accepted(closing.reported))
         if rules.has_report:
             closing.collapse("report_failed")
         self._tally.turns += rules.has_use
@@ -401,6 +419,25 @@ class Run:
             return self._gave_up(step, state)
         self.emit(SyntheticRetry(self._turn, state.failures, step.reason))
         return state
+
+    def _unless_held(self, ending: Ending) -> Ending | None:
+        """The end of the task, or None if the gate refuses it. The model is then told why, and a new turn begins.
+
+        Only an end that the model chose can be refused.
+        """
+        if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
+            return ending
+        said = ending.result or (ending.report.summary if ending.report is not None else "")
+        reason = self._gate.before_end(said, was_held=self._was_held)
+        if reason is None:
+            return ending
+        self._was_held = True
+        if self._closing.needs_report:
+            self._closing.forget_reports()
+            denied, self._rules = self._rules.denied, self._fresh_rules()
+            self._rules.denied += denied
+        self._transcript.say(f"Stop hook feedback:\n{reason}")
+        return None
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
         """Returns the end of the run after too many useless answers, or the unchanged state if this turn becomes the

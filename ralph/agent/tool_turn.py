@@ -20,7 +20,7 @@ from ralph.values.tool_calls import FILE_TOOLS, ToolCall, ToolOutput, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.agent.call_rules import CallRules
+    from ralph.agent.call_rules import CallRules, Runnable
     from ralph.agent.ports import Toolbox
     from ralph.agent.session_log import SessionLog
     from ralph.values.answer import MalformedCall
@@ -95,7 +95,7 @@ class ToolTurn:
         return tuple(self.finished[call.id] for call in self.calls)
 
     def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
-        runnable: list[tuple[ToolCall, tuple[str, ...]]] = []
+        runnable: list[Runnable] = []
         for call in batch:
             shown = as_written(call)
             self.events.emit(ToolStarted(shown))
@@ -103,12 +103,12 @@ class ToolTurn:
             if isinstance(ruling, ToolOutput):
                 self._finish([(shown, ruling, 0.0)])
             else:
-                runnable.append((shown, ruling))
+                runnable.append(ruling)
         if runnable:
             self._run_all(runnable)
 
-    def _run_all(self, runnable: Sequence[tuple[ToolCall, tuple[str, ...]]]) -> None:
-        calls = [call for call, _ in runnable]
+    def _run_all(self, runnable: Sequence[Runnable]) -> None:
+        calls = [each.call for each in runnable]
         self._announce(calls)
         try:
             outputs = self.toolbox.run(calls)
@@ -117,10 +117,25 @@ class ToolTurn:
                 self.finished[call.id] = ToolResult(call.id, ToolOutput(INTERRUPTED, is_error=True))
             raise
         done = []
-        for (call, ignored), (output, took_s) in zip(runnable, outputs, strict=True):
-            self.rules.observe(call, output, self.changes.get(call.id))
-            done.append((call, _with_note(output, ignored), took_s))
-        self._finish(done)
+        for each, (output, took_s) in zip(runnable, outputs, strict=True):
+            self.rules.observe(each.call, output, self.changes.get(each.call.id))
+            done.append((each.call, _with_notes(output, each.notes), took_s))
+        self._finish(self._observed(done))
+
+    def _observed(
+        self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
+    ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
+        """The outputs as the gate leaves them. If it raises `Interrupted`, all outputs are recorded before that,
+        because the calls have run.
+        """
+        observed: list[tuple[ToolCall, ToolOutput, float]] = []
+        try:
+            for call, output, took_s in done:
+                observed.append((call, self.rules.heard(call, output, took_s), took_s))
+        except Interrupted:
+            self._finish([*observed, *done[len(observed) :]])
+            raise
+        return observed
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
         """Records in the journal that the calls are about to run.
@@ -195,10 +210,10 @@ def _refused(why: str) -> ToolOutput:
     return ToolOutput(why, is_error=True)
 
 
-def _with_note(output: ToolOutput, ignored: tuple[str, ...]) -> ToolOutput:
-    if not ignored:
+def _with_notes(output: ToolOutput, notes: Sequence[str]) -> ToolOutput:
+    if not notes:
         return output
-    note = f"(ignored arguments that the tool does not have: {', '.join(ignored)})"
+    note = "\n".join(notes)
     if isinstance(output.content, str):
         return replace(output, content=f"{output.content}\n{note}")
     return replace(output, content=(*output.content, {"type": "text", "text": note}))

@@ -1,1 +1,1 @@
-"""The command line. No other package of ralph imports typer."""
+"""The command line. No other package of ralph imports typer, and a run, a loop and `ralph doctor` do without it."""

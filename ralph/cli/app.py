@@ -3,55 +3,26 @@
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
 
-import typer
-from typer.exceptions import TyperException
-from typer.main import get_command
-
-from ralph.cli.commands import COMMANDS, INIT, Commands
-from ralph.cli.values import CannotError
+from ralph.cli.commands import COMMANDS, INIT, line_command
+from ralph.cli.errors import CannotError, LineError
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
-
-app = typer.Typer(
-    name="ralph",
-    cls=Commands,
-    help=(
-        "Run a language-model agent in a directory, with nobody watching.\n\n"
-        'ralph "fix the failing test" is short for ralph run "fix the failing test". '
-        "ralph run --help lists the options; ralph demo shows how ralph works, without a key or a network."
-    ),
-    epilog=(
-        "Exit codes: 0 completed, 1 task failed by its report, 2 usage, 3 limit reached, 4 no progress, 69 API rejected, 70 bug, "
-        "74 input/output, 75 API unavailable (try later), 77 authentication, 78 configuration, 124 time limit, "
-        "128+n signal n."
-    ),
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
 
 
 def run_cli(arguments: list[str]) -> int:
     """Runs the command that the arguments name. Returns the exit code."""
     try:
         given, arguments = arguments, _with_command(arguments)
-        is_command_inserted = len(arguments) > len(given)
-        code = get_command(app).main(
-            args=arguments, prog_name="ralph", standalone_mode=False, obj=is_command_inserted
-        )
-    except UsageError as error:
-        return _complain(str(error), Outcome.USAGE.exit_code())
-    except TyperException as error:
+        return _run(arguments, is_command_inserted=len(arguments) > len(given))
+    except LineError as error:
         command = arguments[0]
         hint = "see `ralph --help`" if command.startswith("-") else f"see `ralph {command} --help`"
-        return _complain(f"{error.format_message().rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
+        return _complain(f"{str(error).rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
+    except UsageError as error:
+        return _complain(str(error), Outcome.USAGE.exit_code())
     except CannotError as error:
         return _complain(str(error), error.outcome.exit_code())
-    except SystemExit:
-        return 0  # typer raises it if the reader of its help has closed the pipe
     except (OSError, MemoryError, ImportError, RuntimeError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
@@ -59,7 +30,19 @@ def run_cli(arguments: list[str]) -> int:
         if not isinstance(error, OSError):
             raise
         return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
-    return code if isinstance(code, int) else 0
+
+
+def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
+    name, *words = arguments
+    command = line_command(name)
+    if command is not None:
+        read = command.read(words, is_command_inserted=is_command_inserted)
+        if read is not None:
+            return command.run(*read)
+        arguments = [name, "--help"]
+    from ralph.cli.command_tree import run_tree  # noqa: PLC0415 - loads typer, which a run does not need
+
+    return run_tree(arguments)
 
 
 def _with_command(arguments: list[str]) -> list[str]:
@@ -101,15 +84,3 @@ def _complain_of(shortage: ShortageError) -> int:
     with suppress(OSError):
         os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())
     return Outcome.API_UNAVAILABLE.exit_code()
-
-
-@app.callback()
-def _root(
-    *,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
-        from ralph import __version__  # noqa: PLC0415 - only --version needs it
-
-        typer.echo(f"ralph {__version__}")
-        raise typer.Exit

@@ -24,7 +24,7 @@ from ralph.cli.checks.machine import (
     look_at_sessions,
     look_at_working_directory,
 )
-from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
@@ -32,7 +32,6 @@ from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.settings.claude_files import rules_not_honoured
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings, Settings
@@ -199,13 +198,10 @@ def _findings(
     yield from look_at_sandbox(SandboxSettings() if settings is None else settings.sandbox, environment, cwd)
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
-    not_honoured = rules_not_honoured(cwd, environment) if cwd is not None else None
-    if not_honoured is not None:
-        yield warn(
-            "rules of Claude Code",
-            not_honoured,
-            "take tools away by --disallowed-tools or [tools] disallowed",
-        )
+    if cwd is not None:
+        from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
+
+        yield from look_at_claude_rules(cwd, environment)
     if problem is not None:
         yield problem
     elif settings is not None:
@@ -255,4 +251,4 @@ def _endpoint_findings(
     )
 
 
-COMMAND = LineCommand("doctor", doctor, DoctorLine)
+COMMAND = LineCommand("doctor", doctor, (Section(DoctorLine),))

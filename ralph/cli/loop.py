@@ -1,6 +1,6 @@
-"""The commands `ralph loop` and `ralph loop init`: their options, their help, and the combinations that they refuse.
+"""The command `ralph loop`: its options, its help, and the combinations that it refuses.
 
-`ralph loop` takes most options of `ralph run` too. Those that choose a session or a result file are refused, because
+It takes most options of `ralph run` too. Those that choose a session or a result file are refused, because
 the loop sets both itself.
 """
 
@@ -8,34 +8,33 @@ the loop sets both itself.
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from msgspec import Struct
 from msgspec.structs import replace
-from typer.exceptions import TyperException
 
-from ralph.cli.line_command import LineCommand, Typed, TypedOption
+from ralph.cli.errors import wrong_value
+from ralph.cli.line_command import LineCommand, Section, Typed
+from ralph.cli.line_reader import TypedOption
 from ralph.cli.options import Directory, RunLine
+from ralph.cli.parameters import Argument, Option
 from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
-    CannotError,
     absolute,
     check_partial_messages,
     directories,
     duration,
     permission_mode,
     requested_report,
+    setting_sources,
     text_or_file,
     whole,
     working_directory,
     writable_file,
 )
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
-
     from ralph.loop.values import LoopLimits, LoopPlan
 
 _EPILOG = """\b
@@ -48,12 +47,6 @@ Examples:
 Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
-
-_WHAT_NEXT = """
-Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
-  ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20
-./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a check."""
 
 _STATUS_TAKES = ("status", "json_", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
@@ -72,110 +65,70 @@ REFUSED = {
 class LoopLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
-        typer.Argument(
-            help="The task of each iteration; `-` or none: read it once, from standard input.",
-            show_default=False,
-        ),
+        Argument("The task of each iteration; `-` or none: read it once, from standard input."),
     ] = None
     prompt_file: Annotated[
         str | None,
-        typer.Option(
-            "--prompt-file", "-f", metavar="PATH", help="Read the task from a file, again for each iteration."
-        ),
+        Option("--prompt-file -f", "Read the task from a file, again for each iteration.", metavar="PATH"),
     ] = None
     until: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--until",
-            metavar="CMD",
-            help="The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
+            "The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
             "after each; if it fails, its output begins the next prompt.",
+            metavar="CMD",
         ),
     ] = None
     until_timeout: Annotated[
         str | None,
-        typer.Option(
-            "--until-timeout", metavar="TIME", help="A check that takes longer has failed. Default: 30m."
-        ),
+        Option("--until-timeout", "A check that takes longer has failed. Default: 30m.", metavar="TIME"),
     ] = None
     at_least_once: Annotated[
-        bool, typer.Option("--at-least-once", help="Run an iteration even if the check passes already.")
+        bool, Option("--at-least-once", "Run an iteration even if the check passes already.")
     ] = False
     max_iterations: Annotated[
-        int | None, typer.Option("--max-iterations", metavar="N", help="End after N iterations.")
+        int | None, Option("--max-iterations", "End after N iterations.", metavar="N")
     ] = None
     max_budget_usd: Annotated[
         float | None,
-        typer.Option("--max-budget-usd", metavar="USD", help="Never spend more, over all iterations."),
+        Option("--max-budget-usd", "Never spend more, over all iterations.", metavar="USD"),
     ] = None
     max_time: Annotated[
         str | None,
-        typer.Option(
-            "--max-time", metavar="TIME", help="End the loop after this time, waits included: 90s, 30m, 8h."
-        ),
+        Option("--max-time", "End the loop after this time, waits included: 90s, 30m, 8h.", metavar="TIME"),
     ] = None
-    commit: Annotated[
-        bool, typer.Option("--commit", help="Commit the changes that an iteration left uncommitted.")
-    ] = False
+    commit: Annotated[bool, Option("--commit", "Commit the changes that an iteration left uncommitted.")] = (
+        False
+    )
     push: Annotated[
         bool,
-        typer.Option("--push", help="Push after each iteration; a failed push is reported and tried again."),
+        Option("--push", "Push after each iteration; a failed push is reported and tried again."),
     ] = False
     plan_file: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--plan-file",
+            f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
             metavar="PATH",
-            help=f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.",
         ),
     ] = None
     directory: Directory = None
     continue_: Annotated[
         bool,
-        typer.Option(
-            "--continue",
-            "-c",
-            help="Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
+        Option(
+            "--continue -c",
+            "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
             "--max options may be given again.",
         ),
     ] = False
-    status: Annotated[
-        bool, typer.Option("--status", help="Show the state of this directory's loop, and exit.")
-    ] = False
+    status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
     json_: Annotated[
-        bool, typer.Option("--json", help="With --status: the loop's whole record, as one JSON object.")
+        bool, Option("--json", "With --status: the loop's whole record, as one JSON object.")
     ] = False
 
 
 _OWN = frozenset(LoopLine.__struct_fields__)
-
-
-class LoopWithRunCommand(LineCommand):
-    """The command `ralph loop`. Its help lists the options of `ralph run` in a separate section."""
-
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except TyperException as error:
-            near = getattr(error, "possibilities", None)
-            if not near:
-                raise
-            # typer would sort the suggestions by name. Among so many options, the most similar ones should come
-            # first.
-            raise TyperException(f"{error} (Possible options: {', '.join(near)})") from None
-
-    def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        own, of_run = ([slot.parameter for slot in slots] for slots in self.slots())
-        options = [one for one in own if one.param_type_name == "option"]
-        help_option = self.get_help_option(ctx)
-        panels = {
-            "Arguments": [one for one in own if one.param_type_name == "argument"],
-            "Options": [*options, *([help_option] if help_option else [])],
-            "Options of `ralph run`, for each iteration": [one for one in of_run if one.name not in REFUSED],
-        }
-        for title, parameters in panels.items():
-            with formatter.section(title):
-                formatter.write_dl([row for one in parameters if (row := one.get_help_record(ctx))])
 
 
 def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
@@ -218,7 +171,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         added_directories = _check_values(to_run, line.directory)
     check_timeout_s = _check_timeout_s(line)
     if line.plan_file is not None and not line.plan_file.strip():
-        raise typer.BadParameter("is empty", param_hint="--plan-file")
+        raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
     return replace(
         bare,
@@ -299,15 +252,11 @@ def _limits(line: LoopLine) -> "LoopLimits":
 
 def _check_timeout_s(line: LoopLine) -> float:
     if line.until is not None and not line.until.strip():
-        raise typer.BadParameter(
-            "is empty: give a command that exits 0 when all is done", param_hint="--until"
-        )
+        raise wrong_value("--until", "is empty: give a command that exits 0 when all is done")
     if line.until is None and line.until_timeout is not None:
-        raise typer.BadParameter("needs --until", param_hint="--until-timeout")
+        raise wrong_value("--until-timeout", "needs --until")
     if line.until is None and line.at_least_once:
-        raise typer.BadParameter(
-            "needs --until, whose first check it overrules", param_hint="--at-least-once"
-        )
+        raise wrong_value("--at-least-once", "needs --until, whose first check it overrules")
     return duration("--until-timeout", line.until_timeout) or DEFAULT_CHECK_TIMEOUT_S
 
 
@@ -345,37 +294,19 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
     ):
         text_or_file(option, text, file, directory, takes_pipe=False)
     permission_mode(to_run.permission_mode)
+    setting_sources(to_run.setting_sources)
     writable = directories("--add-dir", to_run.add_dir)
     writable_file("--metrics-file", to_run.metrics_file, directory)
     requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)
     return writable
 
 
-class InitLine(Struct, frozen=True):
-    directory: Directory = None
-
-
-def init(line: InitLine, _typed: Typed) -> int:
-    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
-
-    Existing files are left unchanged.
-    """
-    from ralph.loop.starter_files import write_starters  # noqa: PLC0415 - not needed for --help
-
-    where = working_directory(line.directory)
-    try:
-        for starter in write_starters(where):
-            kept = starter.kept_because
-            typer.echo(f"wrote {starter.name}" if kept is None else f"kept {starter.name}, {kept}")
-    except OSError as error:
-        if error.filename is None:  # only an error of standard output has no file name
-            raise
-        raise CannotError(
-            Outcome.IO_ERROR, f"cannot write {where / error.filename}: {error.strerror}"
-        ) from None
-    typer.echo(_WHAT_NEXT)
-    return 0
-
-
-COMMAND = LoopWithRunCommand("loop", loop, LoopLine, RunLine, epilog=_EPILOG)
-INIT_COMMAND = LineCommand("loop init", init, InitLine)
+COMMAND = LineCommand(
+    "loop",
+    loop,
+    (
+        Section(LoopLine),
+        Section(RunLine, "Options of `ralph run`, for each iteration", unlisted=REFUSED),
+    ),
+    epilog=_EPILOG,
+)

@@ -7,152 +7,161 @@ The flags of settings, such as `--model`, are not listed here. They are made fro
 
 from typing import Annotated, Literal
 
-import typer
 from msgspec import Struct
 
-from ralph.cli.line_command import FlagsOf
+from ralph.cli.parameters import Argument, FlagsOf, Option
 
-Directory = Annotated[str | None, typer.Option("--cd", "-C", metavar="DIR", help="Work in this directory.")]
+Directory = Annotated[str | None, Option("--cd -C", "Work in this directory.", metavar="DIR")]
 Config = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="Read this settings file too, trusted like flags."),
+    Option("--config", "Read this settings file too, trusted like flags.", metavar="FILE"),
 ]
-SessionDir = Annotated[
-    str | None, typer.Option("--session-dir", metavar="DIR", help="Keep sessions in this directory.")
-]
+SessionDir = Annotated[str | None, Option("--session-dir", "Keep sessions in this directory.", metavar="DIR")]
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The task; `-` or none: read it from standard input.", show_default=False),
+        Argument("The task; `-` or none: read it from standard input."),
     ] = None
     prompt_file: Annotated[
-        str | None, typer.Option("--prompt-file", "-f", metavar="PATH", help="Read the task from a file.")
+        str | None, Option("--prompt-file -f", "Read the task from a file.", metavar="PATH")
     ] = None
     print_: Annotated[
         bool,
-        typer.Option(
-            "--print", "-p", help="Accepted without effect: ralph always prints the result and exits."
-        ),
+        Option("--print -p", "Accepted without effect: ralph always prints the result and exits."),
     ] = False
     settings: Annotated[dict[str, object], FlagsOf(but="tools")]
     input_format: Annotated[
         Literal["text", "stream-json"],
-        typer.Option(
-            "--input-format",
-            help="stream-json: messages and control requests on standard input, as JSON lines.",
+        Option(
+            "--input-format", "stream-json: messages and control requests on standard input, as JSON lines."
         ),
     ] = "text"
     output_format: Annotated[
         Literal["text", "json", "stream-json"],
-        typer.Option("--output-format", help="Format of standard output."),
+        Option("--output-format", "Format of standard output."),
     ] = "text"
     include_partial_messages: Annotated[
-        bool, typer.Option("--include-partial-messages", help="With stream-json: also the raw stream events.")
+        bool, Option("--include-partial-messages", "With stream-json: also the raw stream events.")
     ] = False
     result_file: Annotated[
         str | None,
-        typer.Option("--result-file", metavar="PATH", help="Also write the result object to this file."),
+        Option("--result-file", "Also write the result object to this file.", metavar="PATH"),
     ] = None
     metrics_file: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--metrics-file",
+            "Write metrics to this file every minute, in Prometheus' text format.",
             metavar="PATH",
-            help="Write metrics to this file every minute, in Prometheus' text format.",
         ),
     ] = None
     otel: Annotated[
-        bool, typer.Option("--otel", help="Export a trace over OTLP (pip install 'ralph-headless[otel]').")
+        bool, Option("--otel", "Export a trace over OTLP (pip install 'ralph-headless[otel]').")
     ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only errors and the outcome on standard error.")
-    ] = False
+    quiet: Annotated[bool, Option("--quiet -q", "Only errors and the outcome on standard error.")] = False
     system_prompt: Annotated[
-        str | None, typer.Option("--system-prompt", metavar="TEXT", help="Replace ralph's own system prompt.")
+        str | None, Option("--system-prompt", "Replace ralph's own system prompt.", metavar="TEXT")
     ] = None
     system_prompt_file: Annotated[
         str | None,
-        typer.Option("--system-prompt-file", metavar="PATH", help="Like --system-prompt, from a file."),
+        Option("--system-prompt-file", "Like --system-prompt, from a file.", metavar="PATH"),
     ] = None
     append_system_prompt: Annotated[
-        str | None, typer.Option("--append-system-prompt", metavar="TEXT", help="Add to the system prompt.")
+        str | None, Option("--append-system-prompt", "Add to the system prompt.", metavar="TEXT")
     ] = None
     append_system_prompt_file: Annotated[
         str | None,
-        typer.Option(
-            "--append-system-prompt-file", metavar="PATH", help="Like --append-system-prompt, from a file."
-        ),
+        Option("--append-system-prompt-file", "Like --append-system-prompt, from a file.", metavar="PATH"),
     ] = None
     json_schema: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--json-schema",
+            "Require a final report whose payload fits this JSON Schema.",
             metavar="JSON|FILE",
-            help="Require a final report whose payload fits this JSON Schema.",
         ),
     ] = None
     require_report: Annotated[
         bool,
-        typer.Option("--require-report", help="Require a final report: success or failure, and a summary."),
+        Option("--require-report", "Require a final report: success or failure, and a summary."),
     ] = False
     tools: Annotated[dict[str, object], FlagsOf("tools")]
     directory: Directory = None
     add_dir: Annotated[
         tuple[str, ...],
-        typer.Option(
-            "--add-dir", metavar="DIR...", help="Also let Write and Edit change files in these directories."
-        ),
+        Option("--add-dir", "Also let Write and Edit change files in these directories.", metavar="DIR..."),
     ] = ()
     config: Config = None
-    continue_: Annotated[
-        bool, typer.Option("--continue", "-c", help="Resume the last session of this directory.")
-    ] = False
+    continue_: Annotated[bool, Option("--continue -c", "Resume the last session of this directory.")] = False
     resume: Annotated[
         str | None,
-        typer.Option(
-            "--resume",
-            "-r",
-            metavar="ID",
-            help="Resume this session; the first characters of its id are enough.",
+        Option(
+            "--resume -r", "Resume this session; the first characters of its id are enough.", metavar="ID"
         ),
     ] = None
     fork_session: Annotated[
         bool,
-        typer.Option(
-            "--fork-session", help="With -c or -r: resume a copy, and leave the session itself unchanged."
-        ),
+        Option("--fork-session", "With -c or -r: resume a copy, and leave the session itself unchanged."),
     ] = False
     session_id: Annotated[
-        str | None, typer.Option("--session-id", metavar="UUID", help="The id of the new session.")
+        str | None, Option("--session-id", "The id of the new session.", metavar="UUID")
     ] = None
     session_dir: SessionDir = None
     no_session_persistence: Annotated[
         bool,
-        typer.Option("--no-session-persistence", help="Keep no session: the run cannot be resumed."),
+        Option("--no-session-persistence", "Keep no session: the run cannot be resumed."),
     ] = False
-    iteration: Annotated[
-        bool, typer.Option("--iteration", hidden=True, help="An outer loop starts this run.")
-    ] = False
+    iteration: Annotated[bool, Option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
+        False
+    )
     settings_fd: Annotated[
         int | None,
-        typer.Option("--settings-fd", hidden=True, help="An outer loop hands its settings files over there."),
+        Option("--settings-fd", "An outer loop hands its settings files over there.", is_hidden=True),
     ] = None
     dangerously_skip_permissions: Annotated[
         bool,
-        typer.Option("--dangerously-skip-permissions", help="Accepted without effect: ralph never asks."),
+        Option("--dangerously-skip-permissions", "Accepted without effect: ralph never asks."),
     ] = False
-    permission_mode: Annotated[
+    claude_settings: Annotated[
         str | None,
-        typer.Option(
-            "--permission-mode",
-            metavar="MODE",
-            help="plan: read only, without commands and changes. bypassPermissions, auto, acceptEdits, default: all tools "
-            "of the run work without asking.",
+        Option(
+            "--settings",
+            "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
+            metavar="FILE|JSON",
         ),
     ] = None
-    verbose: Annotated[bool, typer.Option("--verbose", help="Accepted without effect.")] = False
+    setting_sources: Annotated[
+        str | None,
+        Option(
+            "--setting-sources",
+            "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
+            metavar="NAMES",
+        ),
+    ] = None
+    permission_mode: Annotated[
+        str | None,
+        Option(
+            "--permission-mode",
+            "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
+            "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
+            metavar="MODE",
+        ),
+    ] = None
+    permission_prompt_tool: Annotated[
+        str | None,
+        Option(
+            "--permission-prompt-tool",
+            "With --input-format stream-json: ask the driver about tool calls (can_use_tool).",
+            metavar="stdio",
+        ),
+    ] = None
+    permission_prompts: Annotated[
+        Literal["host", "none"],
+        Option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
+    ] = "host"
+    verbose: Annotated[bool, Option("--verbose", "Accepted without effect.")] = False
 
     @property
     def flags(self) -> dict[str, object]:
@@ -164,11 +173,9 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     settings: Annotated[dict[str, object], FlagsOf(but="sandbox")]
     sandbox: Annotated[
         bool,
-        typer.Option(
-            "--sandbox", help="Only try what commands could do in the sandbox, and show each result."
-        ),
+        Option("--sandbox", "Only try what commands could do in the sandbox, and show each result."),
     ] = False
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach the endpoints.")] = False
+    offline: Annotated[bool, Option("--offline", "Do not try to reach the endpoints.")] = False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.errors import wrong_value
+from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import RunLine
 from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
@@ -16,12 +15,15 @@ from ralph.cli.values import (
     absolute,
     check_partial_messages,
     directories,
+    json_or_path,
     permission_mode,
     requested_report,
     run_directories,
     session_options,
+    setting_sources,
     text_or_file,
     uuid_text,
+    who_permits,
     writable_file,
 )
 from ralph.values.outcome import Outcome
@@ -49,16 +51,21 @@ def run(line: RunLine, typed: Typed) -> int:
     check_partial_messages(is_asked=line.include_partial_messages, output_format=line.output_format)
     takes_messages = line.input_format == "stream-json"
     if takes_messages and line.output_format != "stream-json":
-        raise typer.BadParameter("stream-json needs --output-format stream-json", param_hint="--input-format")
+        raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
+    permissions = who_permits(
+        line.permission_prompt_tool, line.permission_prompts, takes_messages=takes_messages
+    )
     names_prompt = (line.prompt, line.prompt_file, line.resume) != (None, None, None)
     has_prompt = names_prompt or line.continue_ or takes_messages
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable))
+    return run_command(_run_options(line, writable, permissions=permissions))
 
 
-def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+def _run_options(
+    line: RunLine, writable: tuple[str, ...], *, permissions: Literal["driver", "nobody"] | None
+) -> RunOptions:
     from ralph.run.options import RunOptions  # noqa: PLC0415 - not needed for --help
 
     return RunOptions(
@@ -69,7 +76,10 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
         writable=writable,
         config_file=absolute(line.config),
         settings_descriptor=line.settings_fd,
+        claude_settings=json_or_path(line.claude_settings),
+        setting_sources=setting_sources(line.setting_sources),
         permission_mode=permission_mode(line.permission_mode),
+        permissions=permissions,
         session=session_options(
             continues=line.continue_,
             resume=line.resume,
@@ -121,4 +131,4 @@ def _write_result(shortage: ShortageError, output_format: str) -> None:
         os.write(1, line.encode())
 
 
-COMMAND = LineCommand("run", run, RunLine, loads_late=True)
+COMMAND = LineCommand("run", run, (Section(RunLine),), loads_late=True)

@@ -1,21 +1,21 @@
 """The commands `ralph demo` and `ralph mock-api`, in which a script answers in place of a model."""
 
-# No `from __future__ import annotations` here: the options are read from the annotations.
+# No `from __future__ import annotations` here: typer reads the annotations.
 
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from msgspec import Struct
 
-from ralph.cli.line_command import LineCommand, Typed
-from ralph.cli.values import CannotError
+from ralph.cli.errors import CannotError, wrong_value
+from ralph.cli.typer_command import typer_command
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 
 
-class DemoLine(Struct, frozen=True):
+def demo(
+    *,
     scenario: Annotated[
         Literal["fix", "fallback", "outage", "loop"],
         typer.Option(
@@ -25,23 +25,21 @@ class DemoLine(Struct, frozen=True):
             "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
             "in the second, a second for a minute (7 s).",
         ),
-    ] = "fix"
+    ] = "fix",
     speed: Annotated[
         float, typer.Option("--speed", metavar="FACTOR", help="Divide the waits for the API by this.")
-    ] = 1.0
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")] = (
-        False
-    )
-
-
-def demo(line: DemoLine, _typed: Typed) -> int:
+    ] = 1.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the demo's directory and say where it is.")
+    ] = False,
+) -> int:
     """Show ralph at work without a key or a network. The loop, HTTP and the tools are real; the model is scripted."""
     from ralph.demo import run_demo  # noqa: PLC0415 - not needed for --help
 
-    if not line.speed > 0:
-        raise typer.BadParameter("must be greater than 0", param_hint="--speed")
+    if not speed > 0:
+        raise wrong_value("--speed", "must be greater than 0")
     try:
-        return run_demo(scenario=line.scenario, speed=line.speed, keep=line.keep, say=_say)
+        return run_demo(scenario=scenario, speed=speed, keep=keep, say=_say)
     except BlockingIOError as error:  # git, which prepares the project, could not be started
         raise ShortageError("process") from error
 
@@ -64,47 +62,44 @@ def _examples() -> str:
     return f"{', '.join(plain)}, or quirk-* (what other servers do: {', '.join(quirks)})"
 
 
-class MockApiLine(Struct, frozen=True):
+def mock_api(
     scenario: Annotated[
         str,
         typer.Argument(
             help="Scenario file (.toml or .json; docs/mock-api.md describes it), or the name of an example: "
             f"{_examples()}."
         ),
-    ]
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0
+    ],
+    *,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
     record: Annotated[
         str | None,
         typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines."),
-    ] = None
-
-
-def mock_api(line: MockApiLine, _typed: Typed) -> int:
+    ] = None,
+) -> int:
     """Serve a scripted Messages API on 127.0.0.1, for tests and CI. The answers and the faults come from a file."""
     from ralph import mock_api as server  # noqa: PLC0415 - not needed for --help
 
-    is_example = line.scenario in server.example_names() and not Path(line.scenario).exists()
+    is_example = scenario in server.example_names() and not Path(scenario).exists()
     try:
-        script = (
-            server.load_example(line.scenario) if is_example else server.load_scenario(Path(line.scenario))
-        )
+        script = server.load_example(scenario) if is_example else server.load_scenario(Path(scenario))
         server.run_forever(
             script,
-            port=line.port,
-            record=Path(line.record) if line.record else None,
+            port=port,
+            record=Path(record) if record else None,
             ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
         )
     except server.ScenarioError as error:
-        raise typer.BadParameter(str(error), param_hint="SCENARIO") from None
+        raise wrong_value("SCENARIO", str(error)) from None
     except OSError as error:
         what = (
             f"{error.filename}: {error.strerror}"
             if error.filename
-            else f"port {line.port}: {error.strerror or error}"
+            else f"port {port}: {error.strerror or error}"
         )
         raise CannotError(Outcome.IO_ERROR, f"cannot serve: {what}") from None
     return 0
 
 
-DEMO = LineCommand("demo", demo, DemoLine)
-MOCK_API = LineCommand("mock-api", mock_api, MockApiLine)
+DEMO = typer_command("demo", demo)
+MOCK_API = typer_command("mock-api", mock_api)

@@ -8,7 +8,6 @@ import typer
 from typer.main import get_command
 
 from ralph.cli.values import absolute
-from ralph.machine.garbage import begin_garbage_collection
 
 if TYPE_CHECKING:
     from ralph.sessions.command import SessionsPlace
@@ -53,7 +52,6 @@ sessions = typer.Typer(
 
 @sessions.callback(invoke_without_command=True)
 def _help_alone(context: typer.Context) -> None:
-    begin_garbage_collection()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -1,79 +1,68 @@
 """Makes the command-line options of the settings, in the order of the tables of settings.
 
-The parser checks only the type of an option's value. The range of the value is checked by `check_settings`, or when
-the run reads its settings.
+The reader of the command line checks only the type of an option's value. The range of the value is checked by
+`check_settings`, or when the run reads its settings.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import typer
-
-from ralph.cli.line_command import Slot, made_parameter
-from ralph.cli.values import absolute
+from ralph.cli.parameters import FlagsOf, Parameter
 from ralph.settings.keys import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Takes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.cli.line_command import FlagsOf
     from ralph.values.setting import Flag, Key
 
 
-def slots_of(field: str, flags: FlagsOf) -> Iterator[Slot]:
+def parameters_of_settings(field: str, flags: FlagsOf) -> Iterator[Parameter]:
     for key in ALL_KEYS:
         table = key.name.partition(".")[0]
         if key.flag is not None and table != flags.but and flags.only in {None, table}:
-            yield _slot(field, key, key.flag)
+            yield _parameter(field, key, key.flag)
 
 
-def _slot(field: str, key: Key, flag: Flag) -> Slot:
+def _parameter(field: str, key: Key, flag: Flag) -> Parameter:
     name = flag.spelling.removeprefix("--")
     plain = key.kind.plain_type
-    spelling = f"{flag.spelling}/--no-{name}" if plain is bool else flag.spelling
-    kind: Any = plain if plain in {bool, int, float} else str
-    if flag.choices:
-        kind = Literal[flag.choices]
-    elif flag.takes is not Takes.ONE:
-        kind = list[str]
-    row = typer.Option(spelling, *flag.other_spellings, metavar=flag.metavar, help=flag.help)
-    return Slot(
-        made_parameter(name.replace("-", "_"), kind, row),
-        field,
-        key.name,
-        _READ[flag.takes],
+    is_list = flag.takes is not Takes.ONE
+    return Parameter(
+        name=name.replace("-", "_"),
+        field=field,
+        spellings=(flag.spelling, *flag.other_spellings),
+        negation=f"--no-{name}" if plain is bool else None,
+        kind=plain if plain in {bool, int, float} and not is_list and not flag.choices else str,
+        choices=flag.choices,
+        is_list=is_list,
         takes_words=flag.takes in {Takes.WORDS, Takes.PLACES},
+        joined=_JOINED.get(flag.takes, _names),
+        setting=key.name,
+        help=flag.help,
+        metavar=flag.metavar,
     )
 
 
-def _joined(words: list[str] | None) -> str | None:
-    return ",".join(words) if words else None
+def _comma_separated(words: Sequence[str]) -> str:
+    return ",".join(words)
 
 
-def _names(words: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(name for word in words for name in split_names(word)) if words else None
+def _names(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for word in words for name in split_names(word))
 
 
-def _places(words: list[str] | None) -> tuple[str, ...] | None:
+def _places(words: Sequence[str]) -> tuple[str, ...]:
     """The words, with an absolute path for each word that is no JSON object."""
-    return (
-        tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
-        if words
-        else None
-    )
+    from ralph.cli.values import absolute  # noqa: PLC0415 - few command lines need it
+
+    return tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
 
 
-_READ = {
-    Takes.ONE: lambda value: value,
-    Takes.JOINED: _joined,
-    Takes.NAMES: _names,
-    Takes.WORDS: _names,
-    Takes.PLACES: _places,
-}
+_JOINED = {Takes.JOINED: _comma_separated, Takes.PLACES: _places}
 
 
 def split_names(word: str) -> list[str]:

@@ -10,8 +10,6 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from typer import BadParameter
-
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
         raise UsageError(f"no prompt: {advice}")
     try:
         yield
-    except BadParameter as error:
-        raise UsageError(f"{error.format_message().rstrip('.')} ({advice})") from None
     except UsageError as error:
         raise UsageError(f"{error} ({advice})") from None
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
+from ralph.cli.errors import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
@@ -20,21 +18,15 @@ _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
 
-class CannotError(Exception):
-    """The command line is valid, but the command cannot be carried out. The message is one line."""
-
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-
-
 def uuid_text(text: str | None) -> str | None:
     if text is None:
         return None
+    import uuid  # noqa: PLC0415 - few runs need it
+
     try:
         return str(uuid.UUID(text))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no UUID", param_hint="--session-id") from None
+        raise wrong_value("--session-id", f"{text!r} is no UUID") from None
 
 
 def text_or_file(
@@ -47,7 +39,7 @@ def text_or_file(
     be read only once.
     """
     if text is not None and path is not None:
-        raise typer.BadParameter(f"give either --{option} or --{option}-file", param_hint=f"--{option}")
+        raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")
     if text is None and path is None:
         return None
     from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
@@ -62,11 +54,9 @@ def text_or_file(
         )
     except ValueError as error:
         hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
-        raise typer.BadParameter(f"{subject} {error}", param_hint=hint) from None
+        raise wrong_value(hint, f"{subject} {error}") from None
     except OSError as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error.strerror}", param_hint=f"--{option}-file"
-        ) from None
+        raise wrong_value(f"--{option}-file", f"cannot read {path}: {error.strerror}") from None
 
 
 def absolute(path: str | None) -> str | None:
@@ -83,10 +73,15 @@ def absolute(path: str | None) -> str | None:
         return path
 
 
+def json_or_path(text: str | None) -> str | None:
+    """A JSON text as it is, and anything else as an absolute path."""
+    return text if text is None or text.lstrip().startswith("{") else absolute(text)
+
+
 def working_directory(directory: str | None) -> Path:
     """The working directory as an absolute path with links resolved.
 
-    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises BadParameter if the
+    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises LineError if the
     directory does not exist, and CannotError if the directory where ralph was called is gone.
     """
     try:
@@ -122,7 +117,7 @@ def duration(option: str, text: str | None) -> float | None:
 
 def check_partial_messages(*, is_asked: bool, output_format: str) -> None:
     if is_asked and output_format != "stream-json":
-        raise typer.BadParameter("needs --output-format stream-json", param_hint="--include-partial-messages")
+        raise wrong_value("--include-partial-messages", "needs --output-format stream-json")
 
 
 def permission_mode(text: str | None) -> PermissionMode | None:
@@ -134,19 +129,31 @@ def permission_mode(text: str | None) -> PermissionMode | None:
         raise UsageError(f"--permission-mode {error}") from None
 
 
+def setting_sources(text: str | None) -> frozenset[str]:
+    """The places that `--setting-sources` names, separated by commas. All of them if `text` is None."""
+    from ralph.prompt.memory import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
+
+    names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
+    unknown = sorted(names - ALL_SOURCES)
+    if unknown:
+        known = ", ".join(sorted(ALL_SOURCES))
+        raise UsageError(f"--setting-sources takes {known}, separated by commas, not {unknown[0]!r}")
+    return ALL_SOURCES if text is None else names
+
+
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories that the words name, as absolute paths.
 
-    A word may hold several names, separated by commas or spaces. Raises BadParameter if one of them is not an
+    A word may hold several names, separated by commas or spaces. Raises LineError if one of them is not an
     existing directory.
     """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # `Path("")` would mean the current directory
-            raise typer.BadParameter("is empty", param_hint=option)
+            raise wrong_value(option, "is empty")
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
-            raise typer.BadParameter(f"{path} {problem}", param_hint=option)
+            raise wrong_value(option, f"{path} {problem}")
     return tuple(str(absolute(path)) for path in paths)
 
 
@@ -176,12 +183,29 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
 
     if path == "-":
-        raise typer.BadParameter("must be a file: standard output belongs to the result", param_hint=option)
+        raise wrong_value(option, "must be a file: standard output belongs to the result")
     where = absolute(path)
     problem = result_file_problem(where, run_directories(directory)) if where is not None else None
     if problem is not None:
-        raise typer.BadParameter(problem, param_hint=option)
+        raise wrong_value(option, problem)
     return where
+
+
+def who_permits(
+    tool: str | None, prompts: str, *, takes_messages: bool
+) -> Literal["driver", "nobody"] | None:
+    """Who is asked about tool calls, as in `RunOptions.permissions`.
+
+    `tool` is the value of --permission-prompt-tool. Raises BadParameter for a way to ask that ralph does not have.
+    """
+    option = "--permission-prompt-tool"
+    if tool is not None and tool != "stdio":
+        raise wrong_value(option, f"ralph asks only the driver: use stdio, not {tool}")
+    if tool is not None and not takes_messages:
+        raise wrong_value(option, "nobody can be asked without --input-format stream-json")
+    if prompts == "none":
+        return "nobody"
+    return None if tool is None else "driver"
 
 
 def requested_report(
@@ -196,15 +220,15 @@ def requested_report(
     if schema is None:
         return RequestedReport() if is_required else None
     if not schema.strip():
-        raise typer.BadParameter("is empty: give a schema as text, or its file", param_hint="--json-schema")
+        raise wrong_value("--json-schema", "is empty: give a schema as text, or its file")
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
         return RequestedReport(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
     except FileNotFoundError:
-        raise typer.BadParameter("the working directory is gone", param_hint="--json-schema") from None
+        raise wrong_value("--json-schema", "the working directory is gone") from None
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--json-schema") from None
+        raise wrong_value("--json-schema", str(error)) from None
 
 
 def session_options(
@@ -216,22 +240,20 @@ def session_options(
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
-    """The options that choose a session. Raises BadParameter for options that contradict each other."""
+    """The options that choose a session. Raises LineError for options that contradict each other."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
     is_old = continues or resume is not None
     if continues and resume is not None:
-        raise typer.BadParameter("give one of them", param_hint="--continue, --resume")
+        raise wrong_value("--continue, --resume", "give one of them")
     if resume is not None and not resume.strip():
-        raise typer.BadParameter("needs the beginning of a session's id", param_hint="--resume")
+        raise wrong_value("--resume", "needs the beginning of a session's id")
     if forks and not is_old:
-        raise typer.BadParameter("needs --continue or --resume", param_hint="--fork-session")
+        raise wrong_value("--fork-session", "needs --continue or --resume")
     if session_id is not None and is_old and not forks:
-        raise typer.BadParameter(
-            "an old session has its id; with --fork-session it is the copy's", param_hint="--session-id"
-        )
+        raise wrong_value("--session-id", "an old session has its id; with --fork-session it is the copy's")
     if is_old and not is_kept:
-        raise typer.BadParameter("a session that goes on is kept", param_hint="--no-session-persistence")
+        raise wrong_value("--no-session-persistence", "a session that goes on is kept")
     return SessionOptions(
         session_id, continues, resume, forks, Path(directory) if directory else None, is_kept
     )

@@ -119,6 +119,8 @@ class Narration:
         match event:
             case ev.RunStarted():
                 yield self.color("dim", f"[ralph] {event.model} in {event.cwd} (sandbox: {event.sandbox})")
+                if event.memory:
+                    yield self.color("dim", f"[ralph] read {', '.join(event.memory.values())}")
                 if event.targets:
                     yield self.color("dim", f"[target] in this order: {', '.join(event.targets)}")
             case ev.ToolStarted():

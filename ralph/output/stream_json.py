@@ -66,6 +66,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "output_style": OUTPUT_STYLE,
         "skills": [],
         "plugins": [],
+        **({"memory_paths": list(event.memory)} if event.memory else {}),
         "claude_code_version": READERS_WANT_VERSION,
         "ralph_version": ralph_version,
         "sandbox": event.sandbox,

@@ -86,7 +86,7 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
     The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
     """
     match event:
-        case ev.Heartbeat():
+        case ev.Heartbeat() | ev.SessionStateChanged():
             return None
         case ev.AttemptEnded():
             return {
@@ -163,6 +163,8 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
             }
         case ev.PermissionModeChanged():
             return {"subtype": "status", "status": None, "permissionMode": event.mode}
+        case ev.SessionStateChanged():
+            return {"subtype": "session_state_changed", "state": event.state, "sdk_host_only": True}
         case ev.Heartbeat():
             since_s = round(event.since_s, 1)
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}

@@ -74,23 +74,26 @@ def refuse_kernel_file(descriptor: int, path: str) -> None:
         raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
 
 
-def why_not_of_repository(descriptor: int, path: str, top: str) -> str | None:
-    """The reason why a file that was opened through a link in a repository must not be read, or None.
+def why_not_inside(
+    descriptor: int, path: str, top: str | None, top_name: str, denied: Sequence[str] = ()
+) -> str | None:
+    """The reason why a file that was opened must not be read, or None.
 
-    The file must be a regular file inside the repository whose top directory is `top`, and must not be secret. A hard
-    link to a file outside cannot be recognised.
+    The file must be a regular file inside the directory `top`, which messages call `top_name`, and must not be
+    secret. If `top` is None, the file may be anywhere. `denied` are paths, without links, that must not be read either.
+    A hard link to a file outside cannot be recognised.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
     if not stat.S_ISREG(status.st_mode) or real is None:
-        return "it is a link that leads to no regular file"
+        return "it is no regular file"
+    where = "it" if real == path else f"it is {real}, which"
     if is_made_by_kernel(real, status):
-        return f"it is a link to {real}, which the kernel makes up"
-    real_top = os.path.realpath(top)
+        return f"{where} is made up by the kernel"
+    real_top = os.path.dirname(real) if top is None else os.path.realpath(top)  # noqa: PTH120 - it is a str
     if not is_beneath(real, (real_top,)):
-        return f"it is a link that leads out of {top}, to {real}"
-    why = _why_secret(real, real_top)
-    return None if why is None else f"it is a link, and {why}"
+        return f"{where} lies outside of {top_name}"
+    return _why_secret(real, real_top, denied)
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
@@ -107,7 +110,7 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 
 
-def _why_secret(real: str, top: str) -> str | None:
+def _why_secret(real: str, top: str, denied: Sequence[str] = ()) -> str | None:
     """The reason why a file in the repository with the top directory `top` is secret, or None if it is not secret.
 
     A repository may be a home directory, which contains the user's keys. `.git` may contain a token in the address of
@@ -116,7 +119,7 @@ def _why_secret(real: str, top: str) -> str | None:
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - links are rare
 
-    protection = gather_paths((top,), os.environ).why_not_read(real)
+    protection = gather_paths((top,), os.environ, denied=denied).why_not_read(real)
     if protection is not None:
         return f"it leads to {real}: {protection.place} {protection.predicate}"
     git = PROTECTED_NAMES[0]

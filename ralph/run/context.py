@@ -195,9 +195,17 @@ def _run_ends_s(settings: Settings | None, started_s: float) -> float | None:
 
 
 def _make_controls(options: RunOptions, settings: Settings | None) -> RunControls:
-    mode = options.permission_mode or PermissionMode.BYPASS
+    # A driver that wants to be asked would never be, if every tool were permitted.
+    usual = PermissionMode.DEFAULT if options.permissions == "driver" else PermissionMode.BYPASS
+    mode = options.permission_mode or usual
     retries = settings is None or (settings.retry.enabled and settings.retry.policy != "off")
-    return RunControls(auto_retry=retries, permission_mode=mode, stays_in_plan=mode is PermissionMode.PLAN)
+    return RunControls(
+        auto_retry=retries,
+        permission_mode=mode,
+        stays_in_plan=mode is PermissionMode.PLAN,
+        permissions=options.permissions,
+        allowed=() if settings is None else settings.tools.allowed or (),
+    )
 
 
 def _make_heartbeats(options: RunOptions, settings: Settings | None, clock: Clock) -> Heartbeats:

@@ -13,18 +13,10 @@ if TYPE_CHECKING:
 
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
-    from ralph.prompt.system_prompt import PromptParts
     from ralph.retry.roster import Roster
     from ralph.run.wiring import Surroundings
     from ralph.settings.tables import Settings
     from ralph.values.permission_mode import PermissionMode
-
-
-def cut_notices(parts: PromptParts) -> Iterator[str]:
-    """Notices about instruction files that were cut because they are too long."""
-    for instructions in parts.instructions:
-        if instructions.was_cut:
-            yield f"{instructions.path} was cut: only 32 KB of project instructions are read"
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
 from ralph.output.writer import OutputOptions
+from ralph.prompt.memory import ALL_SOURCES
 from ralph.run.session import SessionOptions
 
 if TYPE_CHECKING:
@@ -42,7 +43,14 @@ class RunOptions(Struct, frozen=True):
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    claude_settings: str | None = None
+    """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
+    setting_sources: frozenset[str] = ALL_SOURCES
+    """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     permission_mode: PermissionMode | None = None
+    permissions: Literal["driver", "nobody"] | None = None
+    """Who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are
+    denied, None that they are permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False

@@ -6,6 +6,7 @@ sent without an open session.
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
+from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
+from ralph.prompt.memory import read_memory, shown_paths, user_folder
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
+from ralph.run.permission_rules import build_guards
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
     build_clients,
@@ -29,25 +33,26 @@ from ralph.run.wiring import (
     run_policy,
 )
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.settings.claude_files import rules_not_honoured
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.permission_mode import mode_notice
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from ralph.agent.ports import Gate
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.roster import Roster
+    from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
     from ralph.values.events import Event, RunEnded
+    from ralph.values.ports import CallJudge
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""
@@ -74,8 +79,13 @@ class PreparedRun:
         new_id: str,
         *,
         has_prompt: bool,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
     ) -> None:
-        """Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError."""
+        """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
+
+        Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError.
+        """
+        self._make_gate = make_gate
         self._options = options
         self._around = around
         self._controls = controls
@@ -83,6 +93,9 @@ class PreparedRun:
         self._recorded: RunEnded | None = None
         """How the last task ended. The journal records it before the result is delivered. None before the end of the
         first task, and after the delivery of the result has been recorded."""
+        self._guards = build_guards(around, options, controls)
+        if self._guards.mode is not None:
+            self._controls.permission_mode = self._guards.mode
         # Started before all else, because it takes a second until it is ready.
         self._mcp = _build_mcp(around, controls) if around.settings.mcp_servers else None
         try:
@@ -99,6 +112,9 @@ class PreparedRun:
         self._about_sandbox = ""
         """The sentence about the sandbox for the model. Empty if there is nothing to say."""
         self._is_change_told = False
+        self._memory: dict[str, str] = {}
+        """The files whose instructions are in the system prompt, as in RunStarted. A resumed session keeps its system
+        prompt, and reads none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
@@ -136,6 +152,7 @@ class PreparedRun:
             controls=self._controls,
             keeps_list=keeps_list,
             mcp=self._mcp,
+            judge=self._guards.judge,
         )
         if self._mcp is not None:
             from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
@@ -152,13 +169,19 @@ class PreparedRun:
         tools = (*self._toolbox.definitions, *report)
         has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
-        old, names = self.session.old, [tool.name for tool in self._toolbox.definitions]
+        around, options, old = self._around, self._options, self.session.old
+        names = [tool.name for tool in self._toolbox.definitions]
         adds = old is not None and self._mcp is not None and not old.offered_tools.issuperset(names)
+        user = user_folder(around.environment, around.cwd)
+        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        if old is None or options.shapes_requests or adds:
+            self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
+        about_sandbox = self._about_sandbox
         roster, notices = build_roster(
-            self._around, tools, self._options, old, about_sandbox=self._about_sandbox, keeps=not adds
+            around, tools, options, old, about_sandbox=about_sandbox, memory=memory, keeps=not adds
         )
         # The settings may name another model than the old session.
-        refuse_uncountable_budget(roster.targets, self._around.settings)
+        refuse_uncountable_budget(roster.targets, around.settings)
         return roster, notices
 
     def _make_run(self) -> Run:
@@ -176,6 +199,28 @@ class PreparedRun:
             session=self.session.old,
             limits=around.settings.limits,
             report_form=self._report_form,
+            gate=self._gate(),
+        )
+
+    def _gate(self) -> Gate | None:
+        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        guards, controls, session = self._guards, self._controls, self.session
+        gate = None if self._make_gate is None else self._make_gate(session, guards.judge)
+        if not guards.hooks:
+            return gate
+        from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.driven.driver_gate import HookFacts  # noqa: PLC0415 - few runs have hooks
+
+        facts = HookFacts(session.id, session.journal_path, str(self._around.cwd))
+        return CommandHookGate(
+            gate or ModeGate(controls.why_refused),
+            guards.hooks,
+            self._toolbox.run_hook,
+            facts=facts,
+            controls=controls,
+            events=self._around.events,
+            judge=guards.judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -194,6 +239,7 @@ class PreparedRun:
                 sandbox=self._plan.level.name,
                 protections=self._plan.protections,
                 mcp_servers=() if self._mcp is None else self._mcp.server_names,
+                memory=self._memory,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -209,11 +255,9 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode and the tools of this run, and about the permission rules in Claude
-        Code's settings files, which ralph does not apply.
-        """
+        """Notices about the permission mode, the tools and the permission rules of this run."""
         mode = self._controls.permission_mode
-        said = mode_notice(mode)
+        said = self._controls.mode_notice
         if said is not None:
             yield said
         offered = frozenset() if self.session.old is None else self.session.old.offered_tools
@@ -222,9 +266,7 @@ class PreparedRun:
 
             yield from mcp_notices(self._around, self._mcp, offered)
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
-        not_honoured = rules_not_honoured(self._around.cwd, self._around.environment)
-        if not_honoured:
-            yield f"{not_honoured}; take tools away by --disallowed-tools, or use --permission-mode plan"
+        yield from self._guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:
         names = tuple(tool.name for tool in self._toolbox.definitions)
@@ -238,6 +280,25 @@ class PreparedRun:
         if self.session.old is None:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
+
+    def context_sizes(self) -> ContextSizes:
+        """The sizes of the parts of the next request."""
+        from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
+
+        roster, conversation = self.roster, self._run.conversation
+        head = roster.shape.head()
+        tools = len(json.dumps(head.fields.get("tools", [])))
+        in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
+        return ContextSizes(
+            model=roster.target.model,
+            window_tokens=roster.window,
+            total_tokens=roster.estimate(conversation, self._run.log.session.meter),
+            part_bytes={
+                "System prompt": max(len(head.body) - tools, 0),
+                "System tools": tools,
+                "Messages": in_messages,
+            },
+        )
 
     def work(self, prompt: Prompt | None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended."""

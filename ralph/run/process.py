@@ -29,8 +29,12 @@ from ralph.values.usage import RunUsage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ralph.agent.ports import Gate
     from ralph.run.context import RunContext
+    from ralph.run.options import RunOptions
+    from ralph.run.session import OpenSession
     from ralph.run.wiring import Surroundings
+    from ralph.values.ports import CallJudge
 
 T = TypeVar("T")
 
@@ -53,19 +57,28 @@ class RunProcess:
             self._open_traces()
         return around
 
-    def open(self, around: Surroundings, *, has_prompt: bool) -> PreparedRun:
+    def open(
+        self,
+        around: Surroundings,
+        *,
+        has_prompt: bool,
+        options: RunOptions | None = None,
+        make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
+    ) -> PreparedRun:
         """Opens the session and its tools. Raises the errors that PreparedRun raises.
 
-        `has_prompt` is True if there is a prompt with which a new session can start.
+        `has_prompt` is True if there is a prompt with which a new session can start. `options` are the options of the
+        run if a driver has changed them. `make_gate` is that of `PreparedRun`.
         """
         context = self.context
         prepared = PreparedRun(
-            context.options,
+            options or context.options,
             around,
             context.controls,
             context.notes,
             context.new_id,
             has_prompt=has_prompt,
+            make_gate=make_gate,
         )
         self._prepared = prepared
         begin_garbage_collection()

@@ -75,6 +75,11 @@ class OpenSession(Struct, frozen=True):
     total: SessionTotal = field(default_factory=SessionTotal)
     """The totals of the session's earlier runs. They are 0 for a new session and for a copy."""
 
+    @property
+    def journal_path(self) -> str:
+        """The path of the journal, or an empty text if the session is not kept."""
+        return str(self.journal.path) if isinstance(self.journal, FileJournal) else ""
+
     def forget(self) -> None:
         """Removes the journal of a new session, so that `--continue` does not find it.
 

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import repository_top
 from ralph.output.shown_object import redacted
-from ralph.prompt.system_prompt import PromptParts, read_project_instructions, system_prompt
+from ralph.prompt.memory import Memory
+from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.run.notices import cut_notices, roster_notices
+from ralph.run.notices import roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.merge import SettingsError
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.ports import CallJudge, Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolDefinition
@@ -81,6 +82,7 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
     mcp: McpToolset | None = None,
+    judge: CallJudge | None = None,
 ) -> LocalToolbox:
     """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory or for a limit on
     processes that cannot be kept. `plan` is the sandbox of commands; None means that they have none. `mcp` are the tools
@@ -89,6 +91,7 @@ def build_toolbox(
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
     the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
+    `judge` has the rules that people wrote.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
@@ -98,7 +101,7 @@ def build_toolbox(
         enabled &= offered
     if not keeps_list:
         enabled = frozenset(name for name in enabled if is_permitted(controls.permission_mode, name))
-    tool_settings = _tool_settings(around, options, enabled, writable, plan)
+    tool_settings = replace(_tool_settings(around, options, enabled, writable, plan), judge=judge)
     if tool_settings.most_processes not in (0, SandboxSettings().max_processes):
         _expect_process_limit(tool_settings)
     try:
@@ -246,19 +249,22 @@ def build_roster(
     tools: tuple[ToolDefinition, ...],
     options: RunOptions,
     old: Session | None,
-    about_sandbox: str = "",
     *,
+    about_sandbox: str = "",
+    memory: Memory | None = None,
     keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """The targets of the run, and notices about its instruction files and its targets.
+    """The targets of the run, and notices about its memory and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
-    `about_sandbox` tells the model about the sandbox of its commands. `keeps` is False if the run has tools that the
-    session has not offered before.
+    `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
+    prompt of a new session; None means that there are none. `keeps` is False if the run has tools that the session has
+    not offered before.
     """
     settings = around.settings
     keeps = keeps and old is not None and not options.shapes_requests
-    prompt, about_prompt = _system_prompt(around, options, about_sandbox)
+    memory = memory or Memory()
+    prompt = _system_prompt(around, options, about_sandbox, memory)
     targets = settings.targets
     is_implicit = settings.origins.get("targets", "default") == "default"
     if old is not None and keeps and is_implicit:
@@ -273,23 +279,19 @@ def build_roster(
         can_grow=is_implicit,
         aliases=settings.aliases,
     )
-    return roster, (*about_prompt, *roster_notices(roster, targets, old))
+    return roster, (*memory.notices, *roster_notices(roster, targets, old))
 
 
-def _system_prompt(
-    around: Surroundings, options: RunOptions, about_sandbox: str
-) -> tuple[str, Iterable[str]]:
-    """The system prompt, and notices about instruction files that it does not contain in full."""
-    instructions, left_out = read_project_instructions(around.cwd)
+def _system_prompt(around: Surroundings, options: RunOptions, about_sandbox: str, memory: Memory) -> str:
     parts = PromptParts(
         cwd=str(around.cwd),
         platform=platform.system(),
         replacement=options.system_prompt,
         appendix=options.append_system_prompt,
-        instructions=instructions,
+        memory=memory.files,
         sandbox=about_sandbox,
     )
-    return system_prompt(parts), (*left_out, *cut_notices(parts))
+    return system_prompt(parts)
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:

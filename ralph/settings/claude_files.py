@@ -1,7 +1,7 @@
-"""Finds rules and hooks that people wrote for Claude Code, so that ralph can report that it does not apply them.
+"""Finds and reads the settings files that people wrote for Claude Code, and the value of `--settings`.
 
-The files belong to another program, so a mistake in them does not stop a run. At most a megabyte of a file is read. A
-pipe is never read, because ralph could wait for it without end.
+Their rules protect something, so a file that cannot be read ends the run: nobody knows what it forbids. At most a
+megabyte of a file is read. A pipe is never read, because ralph could wait for it without end.
 """
 
 from __future__ import annotations
@@ -12,92 +12,134 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ralph.machine.repository import up_to_repository_root
+from ralph.settings.files import leads_through
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _MOST_BYTES = 1_000_000
 """The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more
 than a tenth of this maximum."""
-_PROJECT_FILES = (".claude/settings.json", ".claude/settings.local.json")
+_PROJECT_FILES = {"project": ".claude/settings.json", "local": ".claude/settings.local.json"}
 _USER_FILE = ".claude/settings.json"
-_LISTS = ("deny", "ask")
-_TIGHT_MODES = ("plan", "dontAsk")
+OPTION = "--settings"
 
 
-def rules_not_honoured(cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """One sentence, without a full stop, about all files that contain rules. None if no file contains rules."""
-    found = [(path, rules) for path in _files(cwd, environment) if (rules := _rules_in(path)) is not None]
-    if not found:
-        return None
-    listed = "; ".join(f"{path}: {rules}" for path, rules in found)
-    return f"not honoured yet, so that no call is stopped by them: {listed}"
+class ClaudeFileError(Exception):
+    """A settings file cannot be used. The message is one line that names it."""
+
+    def __init__(self, message: str, *, from_flag: bool = False) -> None:
+        super().__init__(message)
+        self.from_flag = from_flag
 
 
-def _files(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """The paths of the files to look at.
+class ClaudeFile(Struct, frozen=True):
+    """A settings file for Claude Code, or the value of `--settings`."""
+
+    name: str
+    """The path of the file, or the option."""
+    kind: str
+    """`user`, `project`, `local` or `flag`. A file of the user's in the working directory is a `project` file, because
+    others may have written it."""
+    root: str
+    """The directory from which relative paths in the file start. Empty means the working directory."""
+    text: str
+
+
+def read_claude_files(
+    cwd: Path, environment: Mapping[str, str], option: str | None = None
+) -> tuple[ClaudeFile, ...]:
+    """All settings files that exist, and the value of `--settings`. Raises ClaudeFileError."""
+    found = []
+    for kind, path in _places(cwd, environment):
+        data = _read(path)
+        if data is not None:
+            found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data, str(path))))
+    if option is not None:
+        found.append(_from_option(option, cwd))
+    return tuple(found)
+
+
+def document_of(file: ClaudeFile) -> Any:
+    """The JSON document in a file. Raises ClaudeFileError."""
+    try:
+        return json.loads(file.text)
+    except (ValueError, RecursionError):
+        raise _unusable(file.name, "is no valid JSON", from_flag=file.kind == "flag") from None
+
+
+def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
+    """Whether a file may hold anything about permissions or hooks. A run without it needs no rules."""
+    return any(
+        word in file.text for file in files for word in ('"permissions"', '"hooks"', '"sandbox"', "\\u")
+    )
+
+
+def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """The kinds and the paths of the files to look for.
 
     Each path occurs once, even if the home directory is the working directory.
     """
-    files = [directory / name for directory in up_to_repository_root(cwd) for name in _PROJECT_FILES]
+    known = set()
+    for directory in up_to_repository_root(cwd):
+        for kind, name in _PROJECT_FILES.items():
+            known.add(directory / name)
+            yield kind, directory / name
     home = Path(environment.get("HOME", ""))
-    if home.is_absolute():
-        files.append(home / _USER_FILE)
-    return list(dict.fromkeys(files))
+    path = home / _USER_FILE
+    if home.is_absolute() and path not in known:
+        yield ("project" if leads_through(path, cwd) else "user"), path
 
 
-def _rules_in(path: Path) -> str | None:
-    """The names of the rules in a file, or the reason why the file cannot be read.
-
-    None if the file contains no rules.
-    """
-    try:
-        data = _read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        return f"cannot be read ({error.strerror or type(error).__name__}), whatever rules it holds"
+def _from_option(text: str, cwd: Path) -> ClaudeFile:
+    if text.lstrip().startswith("{"):
+        return ClaudeFile(OPTION, "flag", "", text)
+    path = cwd / text
+    data = _read(path, from_flag=True)
     if data is None:
-        return "no regular file, whatever rules are behind it"
-    if len(data) > _MOST_BYTES:
-        return f"more than {_MOST_BYTES:,} bytes, whatever rules it holds"
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return "no valid JSON, whatever rules it holds"
-    return ", ".join(_names(document)) or None
+        raise ClaudeFileError(f"{OPTION}: {path} does not exist", from_flag=True)
+    root = path.parents[1] if path.parent.name == ".claude" else path.parent
+    return ClaudeFile(str(path), "flag", str(root), _text(data, str(path), from_flag=True))
 
 
-def _read(path: Path) -> bytes | None:
-    """The content of a file, or None if the path is not a regular file. Raises OSError.
+def _read(path: Path, *, from_flag: bool = False) -> bytes | None:
+    """The content of a file, or None if it does not exist. Raises ClaudeFileError.
 
     At most one byte more than the limit is read, which is enough to see that the file is too large.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise _unusable(str(path), f"cannot be read ({reason})", from_flag=from_flag) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
+            raise _unusable(str(path), "is no regular file", from_flag=from_flag)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(_MOST_BYTES + 1)
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise _unusable(str(path), f"cannot be read ({error.strerror})", from_flag=from_flag) from error
     finally:
         os.close(descriptor)
+    if len(data) > _MOST_BYTES:
+        raise _unusable(str(path), f"has more than {_MOST_BYTES:,} bytes", from_flag=from_flag)
+    return data
 
 
-def _names(document: Any) -> Iterator[str]:
-    """The settings in a file that make Claude Code refuse tool calls, ask about them, or run hooks.
+def _text(data: bytes, name: str, *, from_flag: bool = False) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _unusable(name, "is no valid JSON", from_flag=from_flag) from None
 
-    Rules that only allow tool calls are not reported, because ignoring them takes away no protection.
-    """
-    if not isinstance(document, dict):
-        return
-    permissions = document.get("permissions")
-    if isinstance(permissions, dict):
-        yield from (f"permissions.{name}" for name in _LISTS if permissions.get(name))
-        if permissions.get("defaultMode") in _TIGHT_MODES:
-            yield "permissions.defaultMode"
-    elif permissions:
-        yield "permissions"
-    hooks = document.get("hooks")
-    if any(hooks.values()) if isinstance(hooks, dict) else hooks:
-        yield "hooks"
+
+def _unusable(name: str, why: str, *, from_flag: bool) -> ClaudeFileError:
+    return ClaudeFileError(
+        f"{name} {why}: nobody knows which calls its rules forbid, so nothing runs; correct it or remove it",
+        from_flag=from_flag,
+    )

@@ -90,7 +90,9 @@ def _tool_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _exact_tools(names: tuple[str, ...]) -> tuple[str, ...]:
-    others = _tool_names(tuple(name for name in names if name != ALL_OF_THEM))
+    others = tuple(dict.fromkeys(name for name in names if name != ALL_OF_THEM))
+    for name in others:
+        check_tool_name(name, takes_patterns=False)
     return TOOL_NAMES if ALL_OF_THEM in names else others
 
 

@@ -198,6 +198,16 @@ class ClockSettings(ClockLimits, frozen=True):
     ] = 60.0
     """The seconds to wait for the first byte of a pipe. 0 means no limit. The wait for the rest of the data never has
     a limit."""
+    driver_s: Annotated[
+        float,
+        Key(
+            SECONDS,
+            "time to wait for the answer of a driver that is asked for a permission, after which the call is denied; "
+            "0: no limit",
+            in_repository=SMALLER,
+        ),
+    ] = 3600.0
+    """The seconds to wait for a driver's answer to `can_use_tool`. 0 means no limit. A person may have to be found."""
 
 
 class SessionSettings(Struct, frozen=True):

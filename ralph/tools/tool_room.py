@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.command_box import CommandBox
     from ralph.tools.files.path_guard import PathGuard
     from ralph.tools.files.roots import Roots
-    from ralph.values.ports import Clock, Waiter
+    from ralph.values.ports import CallJudge, Clock, Waiter
     from ralph.values.tool_calls import Block
 
 ALL_TOOLS = frozenset({"Read", "Write", "Edit", "Bash", "Glob", "Grep"})
@@ -62,6 +62,8 @@ class ToolSettings(Struct, frozen=True):
     """Whether the parent of this process is `ralph loop`."""
     box_plan: BoxPlan | None = None
     """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
+    judge: CallJudge | None = None
+    """The rules that people wrote about calls and paths. None if there are none."""
     most_processes: int | None = None
     """The maximum number of processes of all commands together. 0 means no limit, None the default limit."""
 
@@ -146,6 +148,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
                 given=() if settings.box_plan is None else settings.box_plan.read,
             ),
             own_files=lambda: self.spill.path,
+            judge=settings.judge,
         )
 
     @cached_property

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
+    from ralph.tools.hook_command import HookEnding
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.tool_calls import Block
 
@@ -136,6 +137,12 @@ class LocalToolbox:
             return self._together([self._job(call, self._output_of) for call in calls])
         return [result for call in calls for result in self._run_alone(call)]
 
+    def run_hook(self, command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+        """Runs a hook of the user's. Must be called on the main thread. Raises Interrupted."""
+        from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
+
+        return run_hook(command, given, limit_s, waiting_for, self._room)
+
     def close(self) -> None:
         if self._mcp is not None:
             self._mcp.close()
@@ -229,6 +236,13 @@ class LocalToolbox:
         why = self._why_refused(call.name)  # checked again here, in case the caller has not
         if why is not None:
             return ToolOutput(why, is_error=True)
+        against = _guarded("The judge of rules", lambda: self._why_against_rules(call))
+        if against is not None:
+            return (
+                against
+                if isinstance(against, ToolOutput)
+                else ToolOutput(against, is_error=True, is_denied=True)
+            )
         if self._mcp is not None and not is_own:
             return self._presentable(call.name, self._mcp_output(call, self._mcp))
         if call.name not in FILE_TOOLS:
@@ -243,6 +257,16 @@ class LocalToolbox:
         from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
 
         return _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
+
+    def _why_against_rules(self, call: ToolCall) -> str | None:
+        """Why the rules that people wrote refuse a call, for the model. None if they let it run."""
+        judge = self._room.settings.judge
+        if judge is None:
+            return None
+        verdict = judge.judge(call)
+        if verdict.asks is not None:
+            return f"This call was not run: {verdict.asks} Nobody is asked in this run."
+        return verdict.denied
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """The planned write, or an output that tells the model why nothing can be written."""

@@ -5,16 +5,28 @@ A driver is a program that controls ralph over standard input and output. The ag
 
 from __future__ import annotations
 
-from ralph.values.permission_mode import PermissionMode, why_refused
+from typing import TYPE_CHECKING
+
+from ralph.values.permission_mode import PermissionMode, mode_notice, must_ask, permission_mode, why_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class ModeFixedError(ValueError):
+    """A driver asked for another mode than `plan`, in which the run was started."""
 
 
 class RunControls:
     def __init__(
         self,
+        *,
         auto_retry: bool = True,
         model: str | None = None,
         permission_mode: PermissionMode = PermissionMode.BYPASS,
         stays_in_plan: bool = False,
+        permissions: str | None = None,
+        allowed: Collection[str] = (),
     ) -> None:
         self.auto_retry = auto_retry
         """False if failed requests are not retried."""
@@ -25,10 +37,40 @@ class RunControls:
         """The permission mode for the next tool calls."""
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. A driver cannot change the mode then."""
+        self._permissions = permissions
+        """Who is asked about calls that the mode does not permit by itself: "driver", or "nobody", so that they are
+        denied. None means that they are permitted."""
+        self._allowed = allowed
+        """The tools that the user allowed by name."""
+
+    @property
+    def mode_notice(self) -> str | None:
+        """A notice that the mode does not do what its name suggests, or None if it does."""
+        return None if self._permissions is not None else mode_notice(self.permission_mode)
+
+    def choose_mode(self, name: str) -> PermissionMode:
+        """Sets the permission mode with this name. Raises ValueError if ralph does not have it, or if the command
+        line fixed the mode. The text of the error is meant to follow the name of the field.
+        """
+        mode = permission_mode(name)
+        if self.stays_in_plan and mode is not PermissionMode.PLAN:
+            raise ModeFixedError(
+                "the run was started with --permission-mode plan and stays in it; start another one for the work"
+            )
+        self.permission_mode = mode
+        return mode
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool, written for the model. None if the call may run."""
-        return why_refused(self.permission_mode, tool)
+        refused = why_refused(self.permission_mode, tool)
+        if refused is not None or self._permissions != "nobody":
+            return refused
+        if not must_ask(self.permission_mode, tool, self._allowed):
+            return None
+        return (
+            f"This call was not run: in permission mode {self.permission_mode} it needs a permission, and nobody is "
+            "asked here (--permission-prompts none)."
+        )
 
     def take_requested_model(self) -> str | None:
         """Returns the model that the driver requested, and clears the request."""

@@ -48,6 +48,8 @@ class RunStarted(Struct, frozen=True):
     """For each protection of the sandbox, by name, whether it is in force."""
     mcp_servers: tuple[str, ...] = ()
     """The names of the MCP servers. All of them are connected."""
+    memory: Mapping[str, str] = field(default_factory=dict)
+    """The files whose instructions are in the system prompt. It maps each absolute path to a short form for people."""
 
 
 class StreamReceived(Struct, frozen=True):
@@ -325,6 +327,15 @@ class PermissionModeChanged(Struct, frozen=True):
     mode: str
 
 
+class SessionStateChanged(Struct, frozen=True):
+    """The run began to work, to wait for the driver, or to wait for a message. Only a driver that asked for it is
+    told: it keeps its end of the pipe open until `idle`.
+    """
+
+    state: str
+    """"running", "requires_action" while the driver is asked about a call, or "idle"."""
+
+
 class Notice(Struct, frozen=True):
     """A message for the people who read the output of a run or a loop."""
 
@@ -429,6 +440,7 @@ Event = (
     | ReportAccepted
     | ContextCompacted
     | PermissionModeChanged
+    | SessionStateChanged
     | Notice
     | LoopEvent
     | SessionOpened

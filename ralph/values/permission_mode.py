@@ -1,14 +1,19 @@
 """The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
 Ralph never asks for permission. A mode in which Claude Code asks the user allows everything here, and a notice says
-so. Ralph refuses a mode whose limits it cannot enforce.
+so. In the mode `dontAsk`, only calls run that an allow rule names; `ralph/permissions/` judges them.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
+from ralph.values.tool_calls import FILE_TOOLS
 from ralph.values.tool_choice import READ_ONLY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class PermissionMode(enum.StrEnum):
@@ -19,9 +24,10 @@ class PermissionMode(enum.StrEnum):
     AUTO = "auto"
     DEFAULT = "default"
     ACCEPT_EDITS = "acceptEdits"
+    DONT_ASK = "dontAsk"
 
 
-_DONT_ASK = "dontAsk"
+_LONGEST_SHOWN = 30
 _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
@@ -35,17 +41,22 @@ def permission_mode(text: str) -> PermissionMode:
         return PermissionMode(text)
     except ValueError:
         pass
-    if text == _DONT_ASK:
-        raise ValueError(
-            "dontAsk needs allow rules, which ralph does not have yet: use plan, or limit the tools by --tools or "
-            "--allowed-tools"
-        ) from None
-    shown = repr(text) if len(text) <= len(_DONT_ASK) * 4 else f"a text of {len(text):,} characters"
+    shown = repr(text) if len(text) <= _LONGEST_SHOWN else f"a text of {len(text):,} characters"
     raise ValueError(f"must be one of {', '.join(PermissionMode)}, not {shown}") from None
 
 
 def is_permitted(mode: PermissionMode, tool: str) -> bool:
     return mode is not PermissionMode.PLAN or tool in READ_ONLY
+
+
+def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
+    """Whether somebody must be asked before a call of this tool, as far as the mode decides that.
+
+    `allowed` are the names that the user allowed without a pattern.
+    """
+    if mode is PermissionMode.BYPASS or tool in READ_ONLY or tool in allowed:
+        return False
+    return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
 
 
 def why_refused(mode: PermissionMode, tool: str) -> str | None:

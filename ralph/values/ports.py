@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.values.events import Event
+    from ralph.values.tool_calls import RuleVerdict, ToolCall
 
 
 class Interrupted(BaseException):
@@ -78,6 +79,16 @@ class RetryAborted(Interrupted):
 
     def __init__(self) -> None:
         super().__init__("Retry cancelled")
+
+
+class HookStopped(Interrupted):
+    """A hook, or the person behind a driver, ended the work on the current message.
+
+    As after an `InterruptRequested`, ralph then works on the next message.
+    """
+
+    outcome = Outcome.INTERRUPTED
+    signal_number = signal.SIGINT
 
 
 class GuardRefused(Interrupted):
@@ -189,3 +200,21 @@ class Driven(Protocol):
 
 class Events(Protocol):
     def emit(self, event: Event) -> None: ...
+
+
+class CallJudge(Protocol):
+    """Judges calls and paths by the rules that people wrote. May be called on any thread."""
+
+    def judge(self, call: ToolCall) -> RuleVerdict: ...
+
+    def grant(self, call: ToolCall) -> None:
+        """Tells the rules that somebody was asked about a call, and that it may run."""
+        ...
+
+    def why_not_read(self, path: str) -> str | None:
+        """The rule for which a path must be neither read nor found, or None. The path is absolute, without links."""
+        ...
+
+    def why_not_written(self, path: str) -> str | None:
+        """The rule for which a path must not be written, or None. The path is absolute, without links."""
+        ...

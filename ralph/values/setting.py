@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from ralph.values.tool_choice import READ_ONLY
+from ralph.values.tool_choice import READ_ONLY, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,16 +183,19 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the names that both lists allow, or None if the requested list allows all trusted names and more.
+    """Returns what both lists allow, or None if the requested list allows all that the trusted one allows, and more.
 
-    If `trusted` is None, all names are allowed.
+    If `trusted` is None, all names are allowed. A pattern (`Bash(git *)`) allows less than the name of its tool. Of two
+    patterns for one tool, which cannot be combined, only equal ones stay.
     """
     if trusted is None:
         return requested
     # Read-only tools are left out of the comparison, because the setting allows them in any case.
     if set(requested) - set(READ_ONLY) > set(trusted) - set(READ_ONLY):
         return None
-    return tuple(name for name in trusted if name in requested)
+    kept = [name for name in trusted if name in requested or tool_of(name) in requested]
+    kept += [name for name in requested if name not in kept and tool_of(name) in trusted]
+    return tuple(kept)
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:

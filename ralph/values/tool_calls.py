@@ -62,6 +62,15 @@ class ToolOutput(Struct, frozen=True):
     """Whether the sandbox denied something to the call. It is neither written to the journal nor sent to the API."""
 
 
+class RuleVerdict(Struct, frozen=True):
+    """The decision of the rules that people wrote about one call."""
+
+    denied: str | None = None
+    """The reason why the call must not run, written for the model. None if no rule denies it."""
+    asks: str | None = None
+    """The reason why somebody must be asked before the call runs. None if no rule wants that."""
+
+
 class FileChange(Struct, frozen=True):
     """The change that a tool call is about to make to one file, described by checksums.
 

@@ -83,20 +83,34 @@ def is_elsewhere(name: str) -> bool:
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
 
-def check_tool_name(name: str) -> None:
+def tool_of(name: str) -> str:
+    """The tool that an entry of a list of tools is about: `Bash` for `Bash(git *)`."""
+    return name.partition("(")[0]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether an entry of a list of tools is about some calls of a tool alone."""
+    return "(" in name and name.partition("(")[2] not in ("*)", ":*)")
+
+
+def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
     """Raises ValueError if the name belongs to no known tool.
 
-    The text of the error is meant to follow the name of the option.
+    If `takes_patterns` is True, a pattern in parentheses may follow the name. The text of the error is meant to follow
+    the name of the option.
     """
-    if name in TOOL_NAMES or is_elsewhere(name):
-        return
     tools = ", ".join(TOOL_NAMES)
-    if re.search(r"[^A-Za-z0-9_-]", name):
-        raise ValueError(
-            f"must hold exact names of tools ({tools}); {name!r}: patterns are not supported yet"
-        )
+    form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
+    if (
+        name in TOOL_NAMES
+        or is_elsewhere(name)
+        or (form is not None and form[1] in TOOL_NAMES and takes_patterns)
+    ):
+        return
+    if form is not None and form[1] in TOOL_NAMES:
+        raise ValueError(f"must hold exact names of tools ({tools}); {name!r} is a pattern")
     raise ValueError(
-        f"must hold exact names of tools ({tools}); no tool is called {name!r}{_suggestion(name)}"
+        f"must hold exact names of tools ({tools}); no tool is called {name!r}{_suggestion(tool_of(name))}"
     )
 
 
@@ -110,7 +124,7 @@ def _suggestion(name: str) -> str:
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
     """The names that belong to no tool of ralph."""
-    return tuple(name for name in names if name not in TOOL_NAMES)
+    return tuple(name for name in names if tool_of(name) not in TOOL_NAMES)
 
 
 def enabled_tools(
@@ -119,11 +133,13 @@ def enabled_tools(
     """The tools that a run may use.
 
     `exact` lists the only tools to use; None means all tools. `allowed` lists tools that are allowed in addition to
-    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used.
+    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. A pattern in
+    `allowed` allows its tool, and one in `disallowed` takes none away: `ralph/permissions/` judges the calls.
     """
     kept = TOOL_NAMES if exact is None else exact
-    permitted = TOOL_NAMES if allowed is None else (*allowed, *READ_ONLY)
-    return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in disallowed)
+    permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
+    forbidden = {tool_of(name) for name in disallowed if not is_pattern(name)}
+    return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in forbidden)
 
 
 # --- Tools of MCP servers

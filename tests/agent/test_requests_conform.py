@@ -16,6 +16,7 @@ from ralph.conversation.messages import RequestShape, assistant_message, recover
 from ralph.conversation.notices import CONTINUE
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
+from ralph.prompt.memory import read_memory
 from ralph.run.options import RunOptions
 from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy
 from ralph.settings.merge import load_settings
@@ -55,7 +56,8 @@ class Sent:
         around = Surroundings(settings, environment, cwd, waiter, clock, events, redactor)
         toolbox = build_toolbox(around, RunOptions())
         client = ScriptedClient(script)
-        roster, _ = build_roster(around, tuple(toolbox.definitions), RunOptions(**(prompts or {})), None)
+        options, memory = RunOptions(**(prompts or {})), read_memory(cwd, None)
+        roster, _ = build_roster(around, tuple(toolbox.definitions), options, None, memory=memory)
         self.run = Run(
             roster,
             run_policy(around.settings.retry, 1.0),

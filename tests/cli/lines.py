@@ -2,16 +2,21 @@
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
 from msgspec import Struct
+
+from ralph.cli.parameters import Argument, Option
 
 
 class ExampleLine(Struct, frozen=True):
-    tools: Annotated[tuple[str, ...], typer.Option("--tools")] = ()
-    places: Annotated[tuple[str, ...], typer.Option("--dir")] = ()
-    model: Annotated[str, typer.Option("--model")] = ""
-    file: Annotated[str, typer.Option("--file", "-f")] = ""
-    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False
-    plain: Annotated[bool, typer.Option("--plain", "-p")] = False
+    word: Annotated[str | None, Argument("A word.")] = None
+    tools: Annotated[tuple[str, ...], Option("--tools --Tools", "Tools.")] = ()
+    places: Annotated[tuple[str, ...], Option("--dir", "Directories.")] = ()
+    model: Annotated[str, Option("--model", "A model.")] = ""
+    file: Annotated[str, Option("--file -f", "A file.")] = ""
+    turns: Annotated[int | None, Option("--turns -n", "A number.")] = None
+    price: Annotated[float | None, Option("--price", "A number.")] = None
+    form: Annotated[Literal["text", "json"], Option("--form", "A form.")] = "text"
+    quiet: Annotated[bool, Option("--quiet -q", "Quiet.")] = False
+    plain: Annotated[bool, Option("--plain -p", "Plain.")] = False

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from ralph.cli.line_command import LineCommand, Typed
+from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.machine.garbage import put_off_garbage_collection
 from tests.cli.lines import ExampleLine
 
@@ -21,20 +21,31 @@ def call(line: ExampleLine, typed: Typed) -> int:
 @pytest.fixture
 def command() -> LineCommand:
     CALLS.clear()
-    return LineCommand("example", call, ExampleLine)
+    return LineCommand("example", call, (Section(ExampleLine),))
+
+
+def ran(command: LineCommand, *words: str) -> int:
+    read = command.read(words, is_command_inserted=True)
+    assert read is not None
+    return command.run(*read)
 
 
 def test_the_command_gets_its_options_as_one_value(command) -> None:
-    words = ["--tools", "A", "B,C", "-qf", "x", "--tools=D"]
-    assert command.main(words, standalone_mode=False) == 7
+    assert ran(command, "--Tools", "A", "B,C", "-qf", "x", "--tools=D", "w") == 7
     [(line, typed, _)] = CALLS
-    assert line == ExampleLine(tools=("A", "B,C", "D"), file="x", quiet=True)
-    assert typed.given == {"tools": "--tools", "file": "--file", "quiet": "--quiet"}
+    assert line == ExampleLine(word="w", tools=("A", "B,C", "D"), file="x", quiet=True)
+    assert typed.given == {"word": "WORD", "tools": "--tools", "file": "--file", "quiet": "--quiet"}
+    assert typed.is_command_inserted
     assert [option.words for option in typed.options] == [
-        ("--tools=A", "--tools=B,C"),
+        ("--Tools=A", "--Tools=B,C"),
         ("-qf", "x"),
         ("--tools=D",),
     ]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-qh"], ["x", "--form", "yaml", "y", "-h"]])
+def test_the_help_may_be_asked_for_in_any_place(command, words) -> None:
+    assert command.read(words) is None
 
 
 def test_garbage_is_collected_from_the_beginning_of_a_command_on(command) -> None:
@@ -43,7 +54,7 @@ def test_garbage_is_collected_from_the_beginning_of_a_command_on(command) -> Non
     try:
         assert gc.isenabled()
         assert gc.get_threshold() > usual
-        command.main([], standalone_mode=False)
+        ran(command)
         assert [thresholds for _, _, thresholds in CALLS] == [usual]
     finally:
         gc.set_threshold(*usual)

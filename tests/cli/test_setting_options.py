@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ralph.cli.doctor import COMMAND as DOCTOR
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.run import COMMAND as RUN
@@ -29,10 +31,17 @@ def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> 
 
 @every_row("command", [RUN, LOOP, DOCTOR])
 def test_each_flag_stands_once_among_the_options_of_a_command(command) -> None:
-    spellings = [word for slots in command.slots() for slot in slots for word in slot.parameter.opts]
+    spellings = [word for own in command.parameters() for one in own for word in one.spellings]
     assert len(spellings) == len(set(spellings))
     # `ralph doctor --sandbox` is another option, and tries the sandbox of the settings files.
     others = () if command is not DOCTOR else ("sandbox.",)
     assert {key.spelling for key in ALL_KEYS if key.flag and not key.name.startswith(others)} <= set(
         spellings
     )
+
+
+@every_row("command", [RUN, LOOP, DOCTOR])
+def test_each_spelling_is_a_word_or_a_letter(command) -> None:
+    parameters = [one for own in command.parameters() for one in own]
+    spellings = [word for one in parameters for word in (*one.spellings, *filter(None, [one.negation]))]
+    assert [word for word in spellings if not re.fullmatch(r"--[a-zA-Z][a-zA-Z-]+|-[a-zA-Z]", word)] == []

@@ -12,7 +12,7 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.finishing import FORCES, Finishing
 from ralph.agent.guards import GUARDS, Guards
 from ralph.agent.report_tool import report_tool
-from ralph.agent.tool_turn import INTERRUPTED, _with_note
+from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation import notices
 from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
@@ -134,8 +134,7 @@ def words_of_results() -> Iterator[str]:
     yield f"This call was not run: {WorkingDirectoryGoneError(Path('{path}'))}."
     yield result_room.CUT_NOTE
     yield result_room.LEFT_OUT
-    noted = str(_with_note(ToolOutput("x"), ("{names}",)).content)
-    yield noted.removeprefix("x\n")
+    yield from call_rules._notes(("{names}",))
 
 
 TOLD = [

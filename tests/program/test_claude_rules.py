@@ -1,70 +1,257 @@
-"""Rules and hooks that people wrote for Claude Code. ralph does not follow them yet, and must say so."""
+"""Permission rules and hooks in settings files that people wrote for Claude Code, in whole runs."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.program.model_answers import DONE
+from tests.program.model_answers import DONE, bash, calls, results
+
+RULES = {"permissions": {"deny": ["Bash(rm:*)", "Read(./.env)"]}}
 
 
-def write(path: Path, document: object) -> None:
+def write(path: Path, document: object) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
 
 
-def about_rules(ran) -> list[str]:
-    return [
-        one["text"]
-        for one in ran.objects
-        if one.get("subtype") == "notice" and "not honoured yet" in one["text"]
-    ]
+def notices(ran) -> list[str]:
+    return [one["text"] for one in ran.objects if one.get("subtype") == "notice"]
 
 
-def test_rules_and_hooks_of_three_files_are_one_notice_and_a_warning_of_the_doctor(
-    ralph, ralph_here, serve
+def denials(ran) -> list[dict[str, Any]]:
+    return [one["tool_input"] for one in ran.result["permission_denials"]]
+
+
+@pytest.fixture
+def project(ralph) -> Path:
+    """The settings file of the repository, with two rules."""
+    (ralph.cwd / ".env").write_text("KEY=hidden\n")
+    (ralph.cwd / "kept").write_text("")
+    return write(ralph.cwd / ".claude" / "settings.json", RULES)
+
+
+def test_a_denied_call_is_a_result_for_the_model_a_line_for_people_and_a_denial(
+    ralph, serve, project
 ) -> None:
-    serve(DONE)
-    hook = {"PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "exit 2"}]}]}
-    project, local = (ralph.cwd / ".claude" / name for name in ("settings.json", "settings.local.json"))
-    user = Path(ralph.environment["HOME"], ".claude", "settings.json")
-    write(project, {"permissions": {"deny": ["Bash(rm *)"], "allow": ["Read"]}})
-    write(local, {"permissions": {"ask": ["Write"], "defaultMode": "plan"}})
-    write(user, {"hooks": hook})
-    expected = (
-        f"not honoured yet, so that no call is stopped by them: {project}: permissions.deny; "
-        f"{local}: permissions.ask, permissions.defaultMode; {user}: hooks"
-    )
-    ran = ralph("go", "-q", "--output-format", "stream-json")
+    server = serve(bash("echo hi; rm kept"), calls(("Read", {"file_path": ".env"})), bash("echo fine"), DONE)
+    ran = ralph("go", "--output-format", "stream-json")
     assert ran.code == 0
-    assert about_rules(ran) == [
-        f"{expected}; take tools away by --disallowed-tools, or use --permission-mode plan"
-    ]
-    doctor = ralph_here("doctor", "--offline")
-    assert f"  warn  rules of Claude Code: {expected} -> take tools away" in doctor.stdout
-    assert doctor.code == 0
+    assert (ralph.cwd / "kept").exists()
+    why = f"the rule Bash(rm:*) (permissions.deny of {project}) forbids it."
+    assert results(server, 1) == [(f"This call was not run: {why}", True)]
+    assert "Read(./.env)" in results(server, 2)[0][0]
+    assert results(server, 3) == [("fine", False)]
+    assert (
+        "[tool] Bash failed: This call was not run: the rule Bash(rm:*) (permissions.deny of " in ran.stderr
+    )
+    assert denials(ran) == [{"command": "echo hi; rm kept"}, {"file_path": ".env"}]
+    assert f"permission rules in force: 2 of {project}" in notices(ran)
 
 
-def test_rules_of_the_repository_above_count_too(ralph, serve) -> None:
-    serve(DONE)
+def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
+    server = serve(
+        calls(
+            ("Grep", {"pattern": "KEY", "output_mode": "content"}),
+            ("Grep", {"pattern": "KEY", "path": ".env", "output_mode": "content"}),
+            ("Glob", {"pattern": "*"}),
+            ("Read", {"file_path": "./innocent"}),
+            ("Edit", {"file_path": ".env", "old_string": "KEY", "new_string": "X"}),
+        ),
+        bash("cat .env"),
+        bash("cat < innocent"),
+        bash("grep -r KEY ."),
+        DONE,
+    )
+    (ralph.cwd / "innocent").symlink_to(".env")
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
+    told = str([results(server, nth) for nth in range(1, 5)])
+    assert "hidden" not in told
+    assert (ralph.cwd / ".env").read_text() == "KEY=hidden\n"
+    assert len(denials(ran)) == 6
+
+
+def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> None:
+    below = ralph.cwd / "below"
+    below.mkdir()
     (ralph.cwd / ".git").mkdir()
-    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"deny": ["Bash"]}})
-    (ralph.cwd / "below").mkdir()
-    [said] = about_rules(ralph("go", "-C", "below", "--output-format", "stream-json"))
-    assert f"{ralph.cwd}/.claude/settings.json: permissions.deny" in said
+    write(ralph.cwd / ".claude" / "settings.local.json", {"permissions": {"deny": ["Bash(local:*)"]}})
+    user = Path(ralph.environment["HOME"], ".claude", "settings.json")
+    write(
+        user, {"permissions": {"deny": ["Bash(user:*)"], "ask": ["Bash(asked:*)"], "allow": ["Bash(rm:*)"]}}
+    )
+    option = write(ralph.cwd / "more.json", {"permissions": {"deny": ["Bash(option:*)"]}})
+    server = serve(*(bash(f"{name} x") for name in ("local", "user", "option", "asked", "rm")), DONE)
+    ran = ralph(
+        "go", "-C", "below", "--settings", str(option), "--setting-sources=", "--output-format", "stream-json"
+    )
+    assert ran.code == 0
+    told = [results(server, nth)[0][0] for nth in range(1, 6)]
+    assert [
+        f"the rule Bash({name}:*)" in one
+        for name, one in zip(("local", "user", "option", "asked", "rm"), told, strict=True)
+    ] == [True] * 5
+    assert str(option) in told[2]
+    assert told[3].endswith("wants somebody to be asked first. Nobody is asked in this run.")
+    assert len(denials(ran)) == 5
+
+
+def test_patterns_of_options_narrow_tools(ralph, serve) -> None:
+    server = serve(bash("echo hi"), bash("echo hi > out"), bash("ls"), bash("git push"), DONE)
+    ran = ralph(
+        *("go", "--allowedTools", "Bash(echo *)", "Bash(git *)", "--disallowedTools", "Bash(git push:*)"),
+        *("--output-format", "stream-json"),
+    )
+    assert ran.code == 0
+    assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert ran.objects[0]["tools"] == ["Read", "Bash", "Glob", "Grep"]
+    assert "the rule Bash(git push:*) (--disallowed-tools) forbids it" in results(server, 4)[0][0]
+    assert not (ralph.cwd / "out").exists()
+
+
+def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> None:
+    write(
+        ralph.cwd / ".claude" / "settings.json",
+        {"permissions": {"allow": ["Bash(echo *)", "Write(./out/**)"]}},
+    )
+    server = serve(
+        bash("echo hi"),
+        bash("ls"),
+        calls(
+            ("Write", {"file_path": "out/x", "content": "x"}), ("Write", {"file_path": "y", "content": "y"})
+        ),
+        calls(("Glob", {"pattern": "*"})),
+        DONE,
+    )
+    ran = ralph("go", "--permission-mode", "dontAsk", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert ran.objects[0]["permissionMode"] == "dontAsk"
+
+
+def test_dont_ask_without_rules_only_reads_and_takes_allow_rules_from_chosen_sources(ralph, serve) -> None:
+    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"allow": ["Bash(echo *)"]}})
+    server = serve(bash("echo hi"), DONE)
+    ran = ralph("go", "--permission-mode", "dontAsk", "--setting-sources", "user")
+    assert ran.code == 0
+    assert results(server, 1)[0][1]
+
+
+def test_a_mode_in_a_file_holds_unless_the_command_line_says_another(ralph, serve) -> None:
+    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"defaultMode": "plan"}})
+    serve(bash("touch made"), DONE, bash("touch made"), DONE)
+    assert ralph("go").code == 0
+    assert not (ralph.cwd / "made").exists()
+    assert ralph("go", "--permission-mode", "bypassPermissions").code == 0
+    assert (ralph.cwd / "made").exists()
+
+
+REFUSED = {
+    "an unknown tool": (
+        {"permissions": {"deny": ["Bsh(rm)"]}},
+        "permissions.deny: 'Bsh(rm)': no tool is called 'Bsh'",
+    ),
+    "no rule": ({"permissions": {"ask": ["Bash(rm"]}}, "permissions.ask: 'Bash(rm' is no rule"),
+    "no list": ({"permissions": {"deny": "Bash"}}, "permissions.deny must be a list of rules"),
+    "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
+    "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
+    "no JSON": ('{"permissions": ', "is no valid JSON"),
+    "deep": ('{"permissions": ' + "[" * 200_000, "is no valid JSON"),
+}
+
+
+@pytest.mark.parametrize(("document", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_without_a_rule_that_cannot_be_understood_nothing_runs(ralph, serve, document, says) -> None:
+    server = serve(DONE)
+    path = write(ralph.cwd / ".claude" / "settings.json", document)
+    ran = ralph("go", "--output-format", "stream-json")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert str(path) in ran.result["errors"][0]
+    assert says in ran.result["errors"][0]
+
+
+def test_an_allow_rule_that_cannot_be_understood_allows_nothing_and_stops_nothing(ralph, serve) -> None:
+    serve(DONE)
+    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"allow": ["Bsh(rm)", 3]}})
+    assert ralph("go").code == 0
+
+
+FOR_GUARDS = {
+    "a hook of another type": {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}},
+    "a hook that may refuse a prompt": {
+        "hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "true"}]}]}
+    },
+    "a matcher that is no expression": {
+        "hooks": {"PreToolUse": [{"matcher": "(", "hooks": [{"type": "command", "command": "true"}]}]}
+    },
+    "no bypassing": {"permissions": {"disableBypassPermissionsMode": "disable"}},
+    "a sandbox of another program": {"sandbox": {"network": {"allowedDomains": ["x.org"]}}},
+}
+
+
+@pytest.mark.parametrize("document", FOR_GUARDS.values(), ids=FOR_GUARDS.keys())
+def test_without_a_guard_that_the_user_asks_for_nothing_runs(ralph, serve, document) -> None:
+    server = serve(DONE)
+    ran = ralph("go", "--settings", json.dumps(document))
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "--settings: " in ran.last_line
+
+
+def test_no_bypassing_is_kept_by_a_mode_in_which_nothing_is_bypassed(ralph, serve) -> None:
+    serve(DONE)
+    document = json.dumps(FOR_GUARDS["no bypassing"])
+    assert ralph("go", "--settings", document, "--permission-mode", "dontAsk").code == 0
+
+
+def test_settings_that_cannot_be_read_are_a_wrong_option(ralph_here, serve) -> None:
+    server = serve(DONE)
+    for value in ("nowhere.json", "{", "."):
+        ran = ralph_here("go", "--settings", value)
+        assert (ran.code, server.request_count) == (2, 0)
+        assert "--settings" in ran.stderr or "nowhere.json" in ran.stderr or "regular file" in ran.stderr
+
+
+def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
+    serve(bash("true"), DONE)
+    hook = {"hooks": [{"type": "command", "command": "touch ran"}]}
+    path = write(ralph.cwd / ".claude" / "settings.json", {"hooks": {"PreToolUse": [hook], "Stop": [hook]}})
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert not (ralph.cwd / "ran").exists()
+    about = [text for text in notices(ran) if "hooks of" in text]
+    assert about == [f"hooks of {path} are not run (PreToolUse, Stop): a repository may not start programs"]
+
+
+def test_the_doctor_lists_rules_and_fails_where_no_run_would_begin(ralph, ralph_here, project) -> None:
+    good = ralph_here("doctor", "--offline")
+    assert f"  ok    permission rules: {project}: 2 rules" in good.stdout
+    assert good.code == 0
+    write(project, {"permissions": {"deny": ["Bsh"]}})
+    bad = ralph_here("doctor", "--offline")
+    assert "  FAIL  permission rules: " in bad.stdout
+    assert bad.code == 78
 
 
 HARMLESS: list[object] = [
     {},
-    [],
-    {
-        "permissions": {"allow": ["Bash(*)"], "deny": [], "defaultMode": "acceptEdits"},
-        "hooks": {},
-        "model": "opus",
-    },
+    {"permissions": {}, "hooks": {}, "model": "opus"},
     {"hooks": {"PreToolUse": []}},
 ]
 
@@ -72,7 +259,7 @@ HARMLESS: list[object] = [
 @pytest.mark.parametrize("document", HARMLESS, ids=range(len(HARMLESS)))
 def test_what_stops_no_call_is_not_mentioned(ralph_here, ralph, document) -> None:
     write(ralph.cwd / ".claude" / "settings.json", document)
-    assert "Claude Code" not in ralph_here("doctor", "--offline").stdout
+    assert "permission rules" not in ralph_here("doctor", "--offline").stdout
 
 
 def a_pipe(path: Path) -> None:
@@ -88,50 +275,25 @@ def a_directory(path: Path) -> None:
     path.mkdir()
 
 
-def a_broken_file(path: Path) -> None:
-    path.write_text('{"permissions": ')
-
-
-def a_deep_file(path: Path) -> None:
-    path.write_text("[" * 200_000)
-
-
 def no_text(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
 
 
-def a_link_to_nothing_of_its_kind(path: Path) -> None:
-    path.symlink_to("/proc/self/environ")
-
-
 BROKEN = {
-    a_pipe: "no regular file, whatever rules are behind it",
-    a_directory: "no regular file, whatever rules are behind it",
-    a_huge_file: "more than 1,000,000 bytes, whatever rules it holds",
-    a_broken_file: "no valid JSON, whatever rules it holds",
-    a_deep_file: "no valid JSON, whatever rules it holds",
-    no_text: "no valid JSON, whatever rules it holds",
-    a_link_to_nothing_of_its_kind: "no valid JSON, whatever rules it holds",
+    a_pipe: "is no regular file",
+    a_directory: "is no regular file",
+    a_huge_file: "has more than 1,000,000 bytes",
+    no_text: "is no valid JSON",
 }
 
 
 @pytest.mark.parametrize(("make", "says"), BROKEN.items(), ids=[make.__name__ for make in BROKEN])
-def test_a_file_whose_rules_cannot_be_seen_is_said_and_holds_nothing_up(
-    ralph, ralph_here, make, says
-) -> None:
+def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve, make, says) -> None:
+    server = serve(DONE)
     path = ralph.cwd / ".claude" / "settings.json"
     path.parent.mkdir()
     make(path)
-    assert f"{path}: {says}" in ralph_here("doctor", "--offline").stdout
-
-
-def test_a_pipe_of_that_name_holds_no_run_up(ralph, serve) -> None:
-    serve(DONE)
-    (ralph.cwd / ".claude").mkdir()
-    a_pipe(ralph.cwd / ".claude" / "settings.json")
-    a_huge_file(ralph.cwd / ".claude" / "settings.local.json")
     ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
-    [said] = about_rules(ran)
-    assert "no regular file" in said
-    assert "more than 1,000,000 bytes" in said
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{path} {says}: nobody knows which calls its rules forbid" in ran.result["errors"][0]
+    assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout

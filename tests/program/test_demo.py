@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from ralph.cli.scripted import DemoLine
+from ralph.cli.scripted import demo
 from ralph.demo.demo import SCENARIOS
 from ralph.demo.stages import STAGES
 from tests.patience import PATIENCE_S
@@ -113,7 +113,7 @@ def test_a_scenario_is_survived_and_the_work_that_it_keeps_is_real(
 
 
 def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
-    scenario = get_type_hints(DemoLine)["scenario"]
+    scenario = get_type_hints(demo)["scenario"]
     assert get_args(scenario) == tuple(SCENARIOS)
 
 

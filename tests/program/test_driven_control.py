@@ -45,7 +45,7 @@ def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
     driver.result()
     status = driver.ask("get_status")
     assert (status["state"], status["turn"]) == ("idle", 1)
-    assert driver.ask("interrupt") == {"interrupted": False}
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
 
 
 def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:
@@ -81,7 +81,7 @@ def test_the_status_is_told_while_a_backoff_waits(drive, serve) -> None:
 
 def assert_interrupted_and_ready(driver, server) -> None:
     """The server refuses invalid requests, so the next answer proves that the conversation is valid."""
-    assert driver.ask("interrupt") == {"interrupted": True}
+    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
     ended = driver.result()
     assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")
     driver.say("go on")
@@ -137,7 +137,7 @@ def test_an_interrupt_ends_a_backoff_and_closes_its_chain_once(drive, serve) -> 
 def test_an_interrupt_of_an_idle_run_changes_nothing(drive, serve) -> None:
     serve(Turn("Hello."))
     driver = drive()
-    assert driver.ask("interrupt") == {"interrupted": False}
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
     driver.say("hi")
     assert driver.finish().code == 0
 

@@ -175,7 +175,9 @@ def test_the_later_requests_of_an_sdk_are_answered(serve, query_with) -> None:
     assert sdk.read_to_end() == 0
     answered = [sdk.response(name)["subtype"] for name in ("interrupt", "set_permission_mode", "set_model")]
     assert answered == ["success"] * 3
-    assert "unknown control request" in sdk.response("get_context_usage")["error"]
+    usage = sdk.response("get_context_usage")["response"]
+    assert {"categories", "totalTokens", "maxTokens", "rawMaxTokens", "percentage", "model"} <= set(usage)
+    assert sum(part["tokens"] for part in usage["categories"]) == pytest.approx(usage["maxTokens"], abs=3)
     assert [sent.json()["model"] for sent in server.requests] == ["claude-opus-5-5", "claude-haiku-5-5"]
 
 

@@ -8,18 +8,18 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
-from typer.exceptions import TyperException
 
 import ralph.loop.command
 import ralph.loop.status
 from ralph.cli.app import run_cli
+from ralph.cli.errors import LineError
+from ralph.cli.line_reader import read_line
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
 from ralph.cli.loop import part_for_run
@@ -27,9 +27,6 @@ from ralph.cli.run import COMMAND as RUN
 from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
 from tests.patience import PATIENCE_S, wait_until
-
-if TYPE_CHECKING:
-    from ralph.cli.line_command import LineCommand
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ REFUSED = {
     "no turns": (["--max-turns", "0"], "--max-turns must be a whole number of at least 1, not 0"),
     "value for a flag": (["--quiet=yes"], "--quiet"),
     "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
-    "mode that needs rules": (["--permission-mode", "dontAsk"], "--permission-mode dontAsk needs allow rules"),
+    "unknown mode": (["--permission-mode", "yolo"], "--permission-mode must be one of plan"),
     "the loop's own way to hand settings on": (["--settings-fd", "0"], "--settings-fd is not for a loop"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
@@ -244,14 +241,9 @@ def test_a_working_directory_that_is_gone_is_exit_74(asked, capfd, tmp_path, mon
 # --- Who gets what of one command line
 
 
-def context(command: LineCommand) -> typer.Context:
-    return typer.Context(command, help_option_names=["-h", "--help"])
-
-
-OF_LOOP, OF_RUN = ([slot.parameter for slot in slots] for slots in LOOP.slots())
-SPELLINGS = sorted(
-    {spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.opts if spelling[0] == "-"}
-)
+OF_LOOP, OF_RUN = LOOP.parameters()
+[ALL_OF_RUN] = RUN.parameters()
+SPELLINGS = sorted({spelling for parameter in (*OF_LOOP, *OF_RUN) for spelling in parameter.spellings})
 LETTERS = [spelling[1] for spelling in SPELLINGS if len(spelling) == 2]
 WORDS = st.one_of(
     st.sampled_from(SPELLINGS),
@@ -264,18 +256,14 @@ WORDS = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(WORDS, max_size=6))
 def test_run_reads_out_of_what_it_is_handed_what_the_loop_read_for_it(words) -> None:
-    parser = LOOP.make_parser(context(LOOP))
     try:
-        values, _, _ = parser.parse_args([*words])
-    except TyperException:
+        read = read_line(words, [*OF_LOOP, *OF_RUN])
+    except LineError:
         return
     names = {parameter.name for parameter in OF_RUN}
-    handed_on = [word for option in parser.typed for word in part_for_run(option)]
-    of_run, left, _ = RUN.make_parser(context(RUN)).parse_args(handed_on)
-    assert {name: value for name, value in of_run.items() if value is not None} == {
-        name: value for name, value in values.items() if name in names
-    }
-    assert left == []
+    handed_on = [word for option in read.options for word in part_for_run(option)]
+    of_run = read_line(handed_on, ALL_OF_RUN)
+    assert of_run.values == {name: value for name, value in read.values.items() if name in names}
 
 
 # --- As users start it
@@ -298,10 +286,10 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     assert max(len(line) for line in ran.stdout.splitlines()) <= 80
     own, _, of_run = ran.stdout.partition("\nOptions of `ralph run`, for each iteration:\n")
     for parameter in OF_LOOP:
-        assert max(parameter.opts, key=len) in own
+        assert (parameter.longest_spelling if parameter.spellings else parameter.name) in own
     for parameter in OF_RUN:
-        is_shown = parameter.name not in NOT_FOR_A_LOOP and not getattr(parameter, "hidden", False)
-        assert bool(re.search(rf"^  .*{max(parameter.opts, key=len)}\b", of_run, re.MULTILINE)) == is_shown
+        is_shown = parameter.name not in NOT_FOR_A_LOOP and not parameter.is_hidden
+        assert bool(re.search(rf"^  .*{parameter.longest_spelling}\b", of_run, re.MULTILINE)) == is_shown
 
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:

@@ -187,6 +187,18 @@ def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -
     assert "mcp__none names no tool of the MCP servers of this run" in ran.stderr
 
 
+@pytest.mark.parametrize("rule", ["mcp__all__echo", "mcp__all", "mcp__all__*"])
+def test_a_repositorys_deny_rule_stops_calls_of_a_servers_tool(ralph, serve, stdio, rule: str) -> None:
+    (ralph.cwd / ".claude").mkdir()
+    (ralph.cwd / ".claude" / "settings.json").write_text(json.dumps({"permissions": {"deny": [rule]}}))
+    server = serve(calls(ECHO), DONE)
+    ran = run(ralph, "--mcp-config", stdio)
+    text, is_error = result(server, 1)
+    assert is_error
+    assert "Echo" not in text
+    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["mcp__all__echo"]
+
+
 # --- Where servers come from, and what they see
 
 
@@ -289,16 +301,18 @@ def test_a_server_that_dies_is_started_again_once(ralph, serve, stdio) -> None:
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not server_processes(ralph))
 
-    def play(request: RecordedRequest, index: int) -> Turn:
-        if index in {1, 2}:
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index in {1, 3}:
             kill_server()
-        return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
+        return calls(("mcp__all__echo", {"message": str(index)})) if index < 5 else DONE
 
     server = serve(script=play)
     assert run(ralph, "--mcp-config", stdio).code == 0
     assert result(server, 1) == ("Echo: 0", False)
-    assert result(server, 2) == ("Echo: 1", False), "it was started again"
-    text, is_error = result(server, 3)
+    # The end of the server may be noticed only while the call is on its way.
+    assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
+    assert result(server, 3) == ("Echo: 2", False), "it was started again"
+    text, is_error = result(server, 5)
     assert is_error
     assert "was started again once before" in text
 

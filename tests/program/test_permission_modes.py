@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.patience import wait_until
-from tests.program.model_answers import DONE, bash, calls, results
+from tests.program.model_answers import DONE, bash, calls, results, told
 
 READERS = ["Read", "Glob", "Grep"]
 WRITE = calls(("Write", {"file_path": "made.txt", "content": "x"}))
@@ -53,8 +53,7 @@ def test_other_modes_run_everything_and_say_where_nobody_is_asked(ralph, serve, 
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("dontAsk", "--permission-mode dontAsk needs allow rules, which ralph does not have yet: use plan"),
-        ("yolo", "must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'yolo'"),
+        ("yolo", "must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'yolo'"),
         ("Plan", "not 'Plan'"),
         ("", "not ''"),
     ],
@@ -81,7 +80,7 @@ def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, 
     assert is_error
     assert said.startswith(NOT_RUN)
     assert not (ralph.cwd / "made.txt").exists()
-    for mode in ("dontAsk", "what"):
+    for mode in ("askMe", "what"):
         assert isinstance(driver.ask("set_permission_mode", mode=mode), str)
     assert driver.ask("set_permission_mode", mode="bypassPermissions") == {"mode": "bypassPermissions"}
     driver.say("do it")
@@ -149,3 +148,11 @@ def test_a_session_that_began_in_plan_keeps_to_reading_until_tools_are_named(ral
     assert not (ralph.cwd / "made.txt").exists()
     assert ralph("-c", "do it now", "--tools", "default").code == 0
     assert (ralph.cwd / "made.txt").exists()
+
+
+def test_without_anybody_to_ask_a_call_that_would_ask_is_denied(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    ran = ralph("go", "--permission-prompts", "none", "--permission-mode", "default")
+    assert ran.code == 0
+    assert "nobody is asked here (--permission-prompts none)" in told(server)[0]["content"]
+    assert not (ralph.cwd / "ran").exists()

@@ -12,11 +12,12 @@ from tests.patience import wait_until
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash
 
+AGENTS = {"reviewer": {"description": "reads", "prompt": "review it"}}
 HOOKS = {"PreToolUse": [{"matcher": "Bash", "hookCallbackIds": ["hook_0"], "timeout": 60}]}
 
 
 @pytest.mark.parametrize(
-    "guard", [{"hooks": HOOKS}, {"canUseTool": True}], ids=lambda guard: next(iter(guard))
+    "guard", [{"agents": AGENTS}, {"canUseTool": True}], ids=lambda guard: next(iter(guard))
 )
 def test_after_a_refused_guard_every_message_ends_with_78_and_nothing_is_asked(
     drive, serve, ralph, guard
@@ -54,7 +55,7 @@ def test_a_message_at_work_ends_when_a_guard_is_refused_and_its_calls_are_not_ru
     driver = drive()
     driver.say("go")
     wait_until(lambda: server.request_count == 1)
-    refused = driver.ask("initialize", hooks=HOOKS)
+    refused = driver.ask("initialize", agents=AGENTS)
     ended = driver.result()
     assert (ended["terminal_reason"], ended["exit_code"], ended["errors"][-1]) == ("config", 78, refused)
     driver.say("again")
@@ -68,13 +69,13 @@ def test_after_a_refused_mode_nothing_runs_until_one_is_set_that_can_be_kept(dri
     server = serve(bash("touch ran"), DONE)
     driver = drive()
     # Without waiting for the answer, as before.
-    driver.send(request("set_permission_mode", "r1", mode="dontAsk"), user("go"))
+    driver.send(request("set_permission_mode", "r1", mode="askMe"), user("go"))
     refused = driver.answer("r1")
     ended = driver.result()
     assert (ended["terminal_reason"], ended["exit_code"], server.request_count) == ("config", 78, 0)
     assert ended["errors"][-1].startswith(f"set_permission_mode was refused: {refused}")
     assert driver.ask("set_permission_mode", mode="plan") == {"mode": "plan"}
-    assert isinstance(driver.ask("set_permission_mode", mode="dontAsk"), str), "plan is tighter, and stays"
+    assert isinstance(driver.ask("set_permission_mode", mode="askMe"), str), "plan is tighter, and stays"
     driver.say("go")
     assert driver.result(2)["subtype"] == "success"
     assert driver.finish().code == 0
@@ -108,8 +109,11 @@ def test_hooks_that_hook_nothing_are_no_guard(drive, serve) -> None:
     assert driver.finish().code == 0
 
 
-def test_a_prompt_tool_on_the_command_line_is_no_option_yet_exits_2(ralph, serve) -> None:
+def test_a_prompt_tool_needs_a_driver_exits_2(ralph, serve) -> None:
     server = serve(DONE)
     ran = ralph("hi", "--permission-prompt-tool", "stdio")
     assert (ran.code, server.request_count) == (2, 0)
-    assert "--permission-prompt-tool" in ran.stderr
+    assert "nobody can be asked without --input-format stream-json" in ran.stderr
+    assert "ask only the driver" in ralph("hi", "--permission-prompt-tool", "mcp__a__b").stderr.replace(
+        "asks", "ask"
+    )

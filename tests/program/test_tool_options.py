@@ -115,12 +115,9 @@ MISUSES = {
     "lower case": ("x --disallowedTools bash", "no tool is called 'bash': did you mean Bash?"),
     "lower case of another program's": ("x --disallowed-tools todowrite", "did you mean TodoWrite?"),
     "exactly": ("x --tools Bsh", "--tools must hold exact names of tools"),
-    "a pattern": ("x --allowedTools 'Bash(git *)' Read", "'Bash(git *)': patterns are not supported yet"),
-    "a pattern with a colon": (
-        "x --disallowedTools 'Bash(git:*)'",
-        "'Bash(git:*)': patterns are not supported yet",
-    ),
-    "a pattern of a path": ("x --allowedTools 'Read(./x)'", "'Read(./x)': patterns are not supported yet"),
+    "a pattern": ("x --tools 'Bash(git *)' Read", "--tools must hold exact names of tools"),
+    "an unfinished pattern": ("x --disallowedTools 'Bash(git:*'", "no tool is called 'Bash(git:*'"),
+    "a pattern of no tool": ("x --allowedTools 'Reed(./x)'", "did you mean Read?"),
     "no word": ("x --tools", '--tools needs a word at least; --tools "" is an empty list'),
     "no word before an option": ("x --tools --model opus", "--tools needs a word at least"),
 }

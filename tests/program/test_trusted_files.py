@@ -87,9 +87,9 @@ def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
         assert secret not in everything
     left_out = [line for line in ran.stderr.splitlines() if " is left out: " in line]
     assert len(left_out) == 3
-    assert f"{ralph.cwd}/AGENTS.md is left out: it is a link to /proc/" in left_out[2]
+    assert f"{ralph.cwd}/AGENTS.md is left out: it is /proc/" in left_out[2]
     assert (
-        f"{ralph.cwd}/a/CLAUDE.md is left out: it is a link that leads out of {ralph.cwd}, to {outside}"
+        f"{ralph.cwd}/a/CLAUDE.md is left out: it is {outside}, which lies outside of the repository"
         in left_out[1]
     )
     assert "git's own" in left_out[0]
@@ -104,10 +104,7 @@ def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits
     ran = ralph("go", "-C", str(home))
     assert ran.code == 0
     assert CANARY not in sent(server) + journals(ralph)
-    assert (
-        f"{home}/CLAUDE.md is left out: it is a link, and it leads to {outside}: {home}/.ssh holds SSH keys"
-        in ran.stderr
-    )
+    assert f"{home}/CLAUDE.md is left out: it leads to {outside}: {home}/.ssh holds SSH keys" in ran.stderr
 
 
 PLANTED = {

@@ -105,7 +105,10 @@ def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> Non
 
 def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
     refused = copy("-m", "ralph", "run", "x", "--politeness", "often")
-    assert (refused.returncode, "'--politeness': 'often' is not a valid int" in refused.stderr) == (2, True)
+    assert (refused.returncode, "'--politeness': 'often' is not a whole number" in refused.stderr) == (
+        2,
+        True,
+    )
     copy.user_file.write_text("clocks.bow_s = -1")
     says = f"{copy.user_file}: clocks.bow_s must be a number of seconds from 0 to 31536000, not -1"
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.prompt.system_prompt import read_project_instructions
+from ralph.prompt.memory import read_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def submodule(repository: Path) -> Path:
 
 
 def instructions(directory: Path) -> list[str]:
-    return [found.text for found in read_project_instructions(directory)[0]]
+    return [found.text for found in read_memory(directory, None).files]
 
 
 @pytest.fixture

@@ -56,10 +56,11 @@ def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
         ("webfetch", "no tool is called 'webfetch': did you mean WebFetch?"),
         ("Writ", "no tool is called 'Writ': did you mean Write?"),
         ("Launch", "no tool is called 'Launch'"),
-        ("Bash(git *)", "'Bash(git *)': patterns are not supported yet"),
-        ("Read(./x)", "'Read(./x)': patterns are not supported yet"),
-        ("*", "'*': patterns are not supported yet"),
-        ("mcp__x(", "'mcp__x(': patterns are not supported yet"),
+        ("bash(git *)", "no tool is called 'bash(git *)': did you mean Bash?"),
+        ("Bash(git *", "no tool is called 'Bash(git *': did you mean Bash?"),
+        ("Bash()", "no tool is called 'Bash()': did you mean Bash?"),
+        ("*", "no tool is called '*'"),
+        ("mcp__x(", "no tool is called 'mcp__x('"),
     ],
 )
 def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:

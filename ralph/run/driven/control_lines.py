@@ -1,5 +1,7 @@
 """Decodes the lines that a driver sends, and makes the responses to its requests. Pure.
 
+A driver also answers the requests that ralph sends to it. `questions.py` sends them.
+
 A line may consist of any bytes. A line that is not valid becomes a `Malformed`, which says what is wrong and, for a
 wrong value, which values are allowed.
 """
@@ -30,7 +32,7 @@ IMAGE_TYPES = {
 }
 """The image types that the API accepts, each with a pattern for its first bytes."""
 # Lines of these types are ignored. Drivers that were written for other programs send them, and expect no response.
-_IGNORED_TYPES = ("control_response", "control_cancel_request", "keep_alive")
+_IGNORED_TYPES = ("control_cancel_request", "keep_alive")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LONGEST_SHOWN = 60
 # A decoder's message may repeat a number as long as the line.
@@ -117,12 +119,45 @@ class GetStatus(Struct, frozen=True, tag_field="subtype", tag="get_status"):
     pass
 
 
-Request = Initialize | Interrupt | SetModel | SetPermissionMode | SetAutoRetry | AbortRetry | GetStatus
+class SetMaxThinkingTokens(Struct, frozen=True, tag_field="subtype", tag="set_max_thinking_tokens"):
+    max_thinking_tokens: int | None = None
+
+
+class GetContextUsage(Struct, frozen=True, tag_field="subtype", tag="get_context_usage"):
+    pass
+
+
+class McpStatus(Struct, frozen=True, tag_field="subtype", tag="mcp_status"):
+    pass
+
+
+Request = (
+    Initialize
+    | Interrupt
+    | SetModel
+    | SetPermissionMode
+    | SetMaxThinkingTokens
+    | GetContextUsage
+    | McpStatus
+    | SetAutoRetry
+    | AbortRetry
+    | GetStatus
+)
 
 
 class RequestLine(Struct, frozen=True, tag_field="type", tag="control_request"):
     request_id: Annotated[str, Meta(min_length=1, max_length=LONGEST_REQUEST_ID)]
     request: Request
+
+
+class Response(Struct, frozen=True):
+    """A driver's response to a request of ralph's."""
+
+    request_id: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The content of the response. Empty if the driver answered with an error."""
+    error: str | None = None
+    """The driver's error text, or the reason why the response cannot be used. None if there is no error."""
 
 
 class UserMessage(Struct, frozen=True):
@@ -151,9 +186,9 @@ class Malformed(Struct, frozen=True):
     lines."""
 
 
-ControlLine = UserMessage | ControlRequest | Ignored | Malformed
+ControlLine = UserMessage | ControlRequest | Response | Ignored | Malformed
 
-_KNOWN_TYPES = ("user", "control_request", *_IGNORED_TYPES)
+_KNOWN_TYPES = ("user", "control_request", "control_response", *_IGNORED_TYPES)
 _KNOWN_REQUESTS = tuple(kind.__struct_config__.tag for kind in get_args(Request))
 _MUST_BE = {
     "message": 'an object with "role" and "content"',
@@ -173,6 +208,14 @@ _MUST_BE = {
     "request.enabled": "true or false",
 }
 """The allowed values for each path, in words that follow "must be". `[]` in a path stands for an index."""
+_LACKING = {
+    "rewind_files": "File rewinding is not enabled: ralph keeps no checkpoints of files; commit with git, and go back with it",
+    "mcp_reconnect": "ralph cannot connect to a server again during a run: start it again with --mcp-config",
+    "mcp_toggle": "the tools of a run are fixed at its start: name the servers by --mcp-config",
+    "mcp_set_servers": "the tools of a run are fixed at its start: name the servers by --mcp-config",
+    "stop_task": "ralph has no background tasks; interrupt stops what runs",
+}
+"""Requests of drivers that ralph does not offer, each with what is missing and what to do instead."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -188,6 +231,8 @@ def parse_control_line(line: bytes) -> ControlLine:
         return Malformed(f"the line must be a JSON object, not {in_short(value)}")
     if value.get("type") in _IGNORED_TYPES:
         return Ignored()
+    if value.get("type") == "control_response":
+        return _response(value.get("response"))
     request = value.get("request") if value.get("type") == "control_request" else None
     fields = request if isinstance(request, dict) else {}
     try:
@@ -206,6 +251,28 @@ def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
         return convert(value, UserLine | RequestLine)
     except UnicodeEncodeError:
         return convert(with_whole_keys(value), UserLine | RequestLine)
+
+
+def _response(value: object) -> Response | Ignored:
+    """The response in a line. A line without the id of a request is ignored, because nobody waits for it."""
+    fields = value if isinstance(value, dict) else {}
+    request_id, answer = fields.get("request_id"), fields.get("response")
+    if not isinstance(request_id, str):
+        return Ignored()
+    if fields.get("subtype") == "success" and isinstance(answer, dict | None):
+        return Response(request_id, answer or {})
+    error = fields.get("error")
+    return Response(request_id, error=error if isinstance(error, str) else "the response has no valid form")
+
+
+def request_line(request_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of ralph's own to the driver."""
+    return {"type": "control_request", "request_id": request_id, "request": dict(request)}
+
+
+def cancel_line(request_id: str) -> dict[str, Any]:
+    """Tells the driver that ralph does not wait for the response to this request any more."""
+    return {"type": "control_cancel_request", "request_id": request_id}
 
 
 def success(request_id: str, response: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,6 +328,9 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
     if path == "type":
         return f"unknown type {given}; known are {', '.join(_KNOWN_TYPES)}"
     if path == "request.subtype":
+        lacking = _LACKING.get(str(_value_at(line, path)))
+        if lacking is not None:
+            return lacking
         return f"unknown control request {given}; known are {', '.join(map(str, _KNOWN_REQUESTS))}"
     if _EMPTY.match(text):
         return f'"{path}" is empty'

@@ -6,6 +6,7 @@ is a task with its own result.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from msgspec.structs import replace
 
 from ralph.machine.starting import patiently
 from ralph.run.driven.control_channel import ControlChannel, why_unusable
+from ralph.run.driven.driver_gate import DriverGate, DriverLink, HookFacts, PermissionAsking
 from ralph.run.driven.model_choice import ModelChoice
+from ralph.run.driven.questions import Questions
 from ralph.run.driven.steering import Steering
-from ralph.values.events import RunEnded
+from ralph.values.events import RunEnded, SessionStateChanged
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 
@@ -29,11 +32,16 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.run.prepared_run import PreparedRun
     from ralph.run.process import RunProcess
+    from ralph.run.session import OpenSession
+    from ralph.run.wiring import Surroundings
     from ralph.values.controls import RunControls
-    from ralph.values.ports import Clock, Events
+    from ralph.values.ports import CallJudge, Clock, Events
 
 # After one of these outcomes, the next task would end in the same way.
 _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
+
+# The Agent SDKs set it. Without the states, they close standard input after the first result.
+_WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
@@ -92,16 +100,49 @@ def run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def _open(process: RunProcess, driver: Driver) -> PreparedRun:
-    """Starts the thread that reads control lines, and then opens the session.
+    """Starts the thread that reads control lines, waits for the first line, and then opens the session.
 
-    If the machine has no thread left, the start fails before the session exists, and no line is lost.
+    The first line may be an `initialize` request, which shapes all requests of the session. If the machine has no
+    thread left, the start fails before the session exists, and no line is lost.
     """
-    context, around = process.context, process.begin()
+    context, around, steering = process.context, process.begin(), driver.steering
     patiently(driver.channel.start, context.waiter, context.clock)
-    prepared = process.open(around, has_prompt=True)
+    questions = Questions(context.writer.respond, context.waiter, context.clock)
+    steering.attach(questions)
+    setup = steering.wait_for_setup(context.waiter)
+    link = DriverLink(lambda: steering.setup.hooks, questions, lambda state: _tell_state(context, state))
+    prepared = process.open(
+        around,
+        has_prompt=True,
+        options=setup.applied_to(context.options),
+        make_gate=lambda session, judge: _make_gate(context, around, session, link, judge),
+    )
     prepared.announce(around.settings.warnings)
-    driver.steering.open(ModelChoice(prepared.roster, around.settings, context.redactor))
+    choice = ModelChoice(prepared.roster, around.settings, context.redactor, prepared.context_sizes)
+    steering.open(choice)
     return prepared
+
+
+def _make_gate(
+    context: RunContext,
+    around: Surroundings,
+    session: OpenSession,
+    link: DriverLink,
+    judge: CallJudge | None,
+) -> DriverGate:
+    asking = PermissionAsking(
+        is_on=context.options.permissions == "driver",
+        denies=context.options.permissions == "nobody",
+        within_s=around.settings.clocks.driver_s or math.inf,
+        allowed=around.settings.tools.allowed or (),
+    )
+    facts = HookFacts(session.id, session.journal_path, str(around.cwd))
+    return DriverGate(link, asking, facts, context.controls, context.events, judge=judge)
+
+
+def _tell_state(context: RunContext, state: str) -> None:
+    if context.environment.get(_WANTS_STATES) == "1":
+        context.events.emit(SessionStateChanged(state))
 
 
 def _tell(process: RunProcess, ended: RunEnded) -> RunEnded:
@@ -143,14 +184,20 @@ class _DrivenRun:
     def _work_on(self, message: UserMessage) -> RunEnded:
         missing = self._steering.missing_guard
         if missing is not None:
-            return _tell(self._process, self._process.ended_early(Outcome.CONFIG, missing))
+            told = _tell(self._process, self._process.ended_early(Outcome.CONFIG, missing))
+            _tell_state(self._context, "idle")
+            return told
         self._has_worked = True
         self._steering.begin_work()
+        _tell_state(self._context, "running")
         try:
             ended = self._process.attempt(lambda: self._prepared.work(message.content))
         finally:
             self._steering.end_work()
-        return _tell(self._process, ended)
+        told = _tell(self._process, ended)
+        if not self._steering.has_message:
+            _tell_state(self._context, "idle")
+        return told
 
     def _is_over(self, ended: RunEnded) -> bool:
         return ended.outcome in _BROKEN or self._context.waiter.was_stopped

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.run.driven.control_lines import in_short
+from ralph.run.driven.hooks import hook_table
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 # Keys of `initialize` that request a safeguard. Names are compared without case and underscores.
 _GUARDS = frozenset(
     [
-        "hooks",
         "canusetool",
         "permissionprompttool",
         "permissionprompttoolname",
@@ -33,6 +33,8 @@ _GUARDS = frozenset(
         "sandbox",
         "settings",
         "managedsettings",
+        # Agents are no safeguard, but each of them may be limited to tools, and a task that counts on them goes wrong.
+        "agents",
     ]
 )
 
@@ -52,10 +54,14 @@ class MissingGuard(Struct, frozen=True):
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks as missing any safeguard that an `initialize` request contains. Returns the new value."""
-    guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
-    if not guards or missing.for_good is not None:
+    """Marks as missing any safeguard that an `initialize` request contains and that ralph does not have. Returns the
+    new value.
+    """
+    if missing.for_good is not None:
         return missing
+    guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+    if not guards:
+        return _after_hooks(missing, fields)
     names = ", ".join(sorted(map(in_short, guards)))
     return replace(
         missing,
@@ -64,6 +70,34 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
             "for. Start ralph again without it, and limit tools by its options"
         ),
     )
+
+
+def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object], reason: str) -> MissingGuard:
+    """The new value after ralph refused an `initialize` request for another reason, `reason`. Its hooks count as
+    missing, because they were not registered.
+    """
+    missing = after_initialize(missing, fields)
+    if missing.for_good is not None or not any(
+        name.lower() == "hooks" and _asks_for_something(value) for name, value in fields.items()
+    ):
+        return missing
+    return replace(
+        missing,
+        for_good=f"the hooks of a refused initialize are not registered, so that nothing runs: {reason}",
+    )
+
+
+def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
+    """Marks hooks as missing that ralph cannot call. Such are hooks of unknown events and with faulty matchers."""
+    asked = {name: value for name, value in fields.items() if name.lower() == "hooks"}
+    for name, value in asked.items():
+        try:
+            if name != "hooks" and _asks_for_something(value):
+                raise ValueError(f"initialize: {in_short(name)} must be written hooks")  # noqa: TRY301 - one way out
+            hook_table(value)
+        except ValueError as error:
+            return replace(missing, for_good=f"{error}. Nothing runs without a guard that was asked for")
+    return missing
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:

@@ -9,22 +9,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.output.stream_json import OUTPUT_STYLE, READERS_WANT_VERSION
+from ralph.run.driven.context_usage import context_usage
 from ralph.run.wiring import why_uncountable
 from ralph.settings.tables import EFFORTS
 from ralph.values.endpoint import is_default
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ralph.conversation.target import Target
     from ralph.retry.roster import Roster
+    from ralph.run.driven.context_usage import ContextSizes
     from ralph.settings.tables import Settings
     from ralph.values.permission_mode import PermissionMode
     from ralph.values.redaction import Redactor
 
 
 class ModelChoice:
-    def __init__(self, roster: Roster, settings: Settings, redactor: Redactor) -> None:
+    def __init__(
+        self, roster: Roster, settings: Settings, redactor: Redactor, sizes: Callable[[], ContextSizes]
+    ) -> None:
+        """`sizes` returns the sizes of the parts of the next request."""
+        self._sizes = sizes
         self._roster = roster
         self._settings = settings
         self._redactor = redactor
@@ -63,7 +69,11 @@ class ModelChoice:
             "available_output_styles": [OUTPUT_STYLE],
             "claude_code_version": READERS_WANT_VERSION,
             "current_permission_mode": mode.value,
+            "hook_on_failure_supported": True,
         }
+
+    def context_usage(self) -> dict[str, Any]:
+        return context_usage(self._sizes())
 
 
 def _choices(roster: Roster) -> Iterator[Target]:

@@ -9,14 +9,29 @@ responses.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ralph.run.driven import control_lines as lines
 from ralph.run.driven.control_channel import EndOfInput, TooLong
-from ralph.run.driven.control_lines import ControlRequest, Malformed, UserMessage, failure, success
-from ralph.run.driven.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
+from ralph.run.driven.control_lines import (
+    ControlRequest,
+    Malformed,
+    Response,
+    UserMessage,
+    failure,
+    success,
+)
+from ralph.run.driven.driver_setup import DriverSetup, driver_setup
+from ralph.run.driven.missing_guard import (
+    MissingGuard,
+    after_failed_initialize,
+    after_initialize,
+    after_refused_mode,
+    after_set_mode,
+)
+from ralph.values.controls import ModeFixedError
 from ralph.values.events import Notice, PermissionModeChanged
-from ralph.values.permission_mode import PermissionMode, mode_notice, permission_mode
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
 
 if TYPE_CHECKING:
@@ -24,7 +39,9 @@ if TYPE_CHECKING:
 
     from ralph.run.driven.control_channel import Item
     from ralph.run.driven.progress import Progress
+    from ralph.run.driven.questions import Questions
     from ralph.values.controls import RunControls
+    from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import Clock, Events, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.
@@ -34,15 +51,6 @@ _LAST_LOOK_S = 0.5
 _ROOM_LOOK_S = 0.05
 
 _NEXT_MESSAGE = "the next message"
-# Keys of `initialize` that ask for features that ralph does not have.
-_NOT_OFFERED = (
-    "agents",
-    "skills",
-    "sdkMcpServers",
-    "jsonSchema",
-    "systemPrompt",
-    "appendSystemPrompt",
-)
 
 
 class Models(Protocol):
@@ -62,6 +70,10 @@ class Models(Protocol):
 
     def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
         """The response to `initialize`."""
+        ...
+
+    def context_usage(self) -> Mapping[str, Any]:
+        """The response to `get_context_usage`."""
         ...
 
 
@@ -126,6 +138,11 @@ class Steering:
         self._has_room = has_room
         self._acknowledge = acknowledge
         self._models: Models | None = None
+        self._questions: Questions | None = None
+        self.setup = DriverSetup()
+        """The wishes of the driver for the session. The last valid `initialize` request decides."""
+        self._first: Item | None = None
+        """The first line, until it is handled."""
         self._queue = MessageQueue()
         self._missing = MissingGuard()
         self._has_input_ended = False
@@ -133,9 +150,32 @@ class Steering:
         self._has_stopped = False
         """True if the current message is already being stopped. It must not be stopped twice."""
 
+    def attach(self, questions: Questions) -> None:
+        """Must be called before the first request to the driver. `questions` gets the driver's responses."""
+        self._questions = questions
+        if self._has_input_ended:
+            questions.close()
+
     def open(self, models: Models) -> None:
-        """Must be called when the session is open. From now on, control lines are handled."""
+        """Must be called when the session is open. From now on, control lines are handled, the first one at once."""
         self._models = models
+        if self._first is not None:
+            first, self._first = self._first, None
+            self.handle(first, waiting_for=_NEXT_MESSAGE)
+
+    def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
+        """Waits for the first line, before the session is open. It may be an `initialize` request, which shapes the
+        session. Returns what that request wants.
+
+        `open` handles the line, and answers it. Raises the exceptions that the waiter raises.
+        """
+        item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
+        self._first = item
+        line = lines.parse_control_line(item) if isinstance(item, bytes) else None
+        if isinstance(line, ControlRequest) and isinstance(line.request, lines.Initialize):
+            with suppress(ValueError):  # the request is refused when it is handled
+                self.setup = driver_setup(line.fields)
+        return self.setup
 
     def begin_work(self) -> None:
         """Must be called when work on a message begins.
@@ -200,6 +240,8 @@ class Steering:
         match item:
             case EndOfInput():
                 self._has_input_ended = True
+                if self._questions is not None:
+                    self._questions.close()
                 if item.error is not None:
                     self._respond(failure(None, f"cannot read standard input: {item.error}"))
             case TooLong():
@@ -221,6 +263,9 @@ class Steering:
                     self._respond(failure(None, dropped))
             case ControlRequest():
                 self._take_request(line, waiting_for)
+            case Response():
+                if self._questions is not None:
+                    self._questions.take(line)
 
     def _judge_malformed(self, line: Malformed) -> None:
         """Marks a safeguard as missing if an invalid line requested one.
@@ -229,7 +274,7 @@ class Steering:
         """
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
-            self._missing = after_initialize(self._missing, line.fields)
+            self._missing = after_failed_initialize(self._missing, line.fields, line.reason)
         elif subtype == lines.SetPermissionMode.__struct_config__.tag:
             self._missing = after_refused_mode(self._missing, line.reason, self._controls.permission_mode)
         else:
@@ -262,7 +307,7 @@ class Steering:
             case lines.SetPermissionMode(mode=name):
                 return {"mode": self._set_permission_mode(name).value}
             case lines.Interrupt():
-                return {"interrupted": self._is_working}
+                return {"interrupted": self._is_working, "still_queued": []}
             case lines.SetModel(model=name):
                 self._controls.model = self._models.choose(None if name == "default" else name)
                 return {"model": self._controls.model}
@@ -271,6 +316,15 @@ class Steering:
                 return {"enabled": enabled}
             case lines.AbortRetry():
                 return {"aborted": self._is_working and self._progress.is_retrying}
+            case lines.SetMaxThinkingTokens():
+                self._events.emit(
+                    Notice("max_thinking_tokens has no effect: the model decides how long it thinks")
+                )
+                return {}
+            case lines.GetContextUsage():
+                return dict(self._models.context_usage())
+            case lines.McpStatus():
+                return {"mcpServers": []}
             case lines.GetStatus():
                 return self._status(self._models, waiting_for)
 
@@ -284,30 +338,43 @@ class Steering:
         self._missing = after_initialize(self._missing, fields)
         if self._missing.for_good is not None:
             raise ValueError(self._missing.for_good)
-        requested = [name for name in _NOT_OFFERED if fields.get(name)]
-        if requested:
-            raise ValueError(f"initialize: ralph does not offer {', '.join(requested)}; leave that out")
-        return dict(models.introduction(self._controls.permission_mode))
+        try:
+            self.setup = self._new_setup(fields)
+        except ValueError as error:
+            self._missing = after_failed_initialize(self._missing, fields, str(error))
+            raise
+        never = self.setup.hooks.never_called
+        if never:
+            self._events.emit(
+                Notice(f"hooks that ralph never calls, because it has no such event: {', '.join(never)}")
+            )
+        applied = {"hooks_applied": True} if self.setup.hooks.by_event else {}
+        return {**models.introduction(self._controls.permission_mode), **applied}
+
+    def _new_setup(self, fields: Mapping[str, Any]) -> DriverSetup:
+        setup = driver_setup(fields)
+        if setup.shapes_requests and setup != self.setup:
+            raise ValueError(
+                "initialize: systemPrompt, appendSystemPrompt and jsonSchema must be in the first line that the driver "
+                "sends: they are part of every request"
+            )
+        return setup
 
     def _set_permission_mode(self, name: str) -> PermissionMode:
         try:
-            mode = permission_mode(name)
+            mode = self._controls.choose_mode(name)
+        except ModeFixedError:
+            raise
         except ValueError as error:
             refusal = f'"request.mode" {error}'
             self._missing = after_refused_mode(self._missing, refusal, self._controls.permission_mode)
             raise ValueError(refusal) from None
-        if self._controls.stays_in_plan and mode is not PermissionMode.PLAN:
-            raise ValueError(
-                "the run was started with --permission-mode plan and stays in it; start another one for the work"
-            )
-        self._controls.permission_mode = mode
         self._missing = after_set_mode(self._missing)
         return mode
 
     def _tell_mode(self) -> None:
-        mode = self._controls.permission_mode
-        self._events.emit(PermissionModeChanged(mode))
-        notice = mode_notice(mode)
+        self._events.emit(PermissionModeChanged(self._controls.permission_mode))
+        notice = self._controls.mode_notice
         if notice is not None:
             self._events.emit(Notice(notice))
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.protected_paths import Protection, is_within
 from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ralph.sandbox.protected_paths import ProtectedPaths, Protection
+    from ralph.sandbox.protected_paths import ProtectedPaths
+    from ralph.values.ports import CallJudge
 
 Identity = tuple[int, int]
 
@@ -35,10 +36,16 @@ class PathGuard:
     tools does not need it.
     """
 
-    def __init__(self, gather: Callable[[], ProtectedPaths], own_files: Callable[[], Path | None]) -> None:
+    def __init__(
+        self,
+        gather: Callable[[], ProtectedPaths],
+        own_files: Callable[[], Path | None],
+        judge: CallJudge | None = None,
+    ) -> None:
         """`gather` makes the table. `own_files` returns the directory with this run's long outputs, which may be
-        read, or None if there is none yet.
+        read, or None if there is none yet. `judge` has the rules that people wrote about paths.
         """
+        self._judge = judge
         self._gather = gather
         self._own_files = own_files
 
@@ -70,6 +77,8 @@ class PathGuard:
 
     def refuse_written(self, real: str, shown: str) -> None:
         """Raises ToolError if a path must not be written. `real` is absolute and without links, and need not exist."""
+        rule = None if self._judge is None else self._judge.why_not_written(real)
+        self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
             self._refuse(real, shown, self.paths.why_not_written(path), "written")
 
@@ -81,6 +90,10 @@ class PathGuard:
     def may_be_read(self, real: str) -> bool:
         """Whether a path may be read. `real` is absolute and without links, and need not exist."""
         return self._why_not_read(real) is None
+
+    def may_be_shown(self, real: str) -> bool:
+        """Whether no rule that people wrote forbids to read a path. The table is not asked."""
+        return self._judge is None or self._judge.why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
         if _is_private(real, status):
@@ -95,7 +108,8 @@ class PathGuard:
         own = self._own_files()
         if own is not None and is_within(real, os.path.realpath(own)):
             return None
-        protection = self.paths.why_not_read(real)
+        rule = None if self._judge is None else self._judge.why_not_read(real)
+        protection = _by_rule(rule) or self.paths.why_not_read(real)
         known = real if protection is not None else self._canonical(real)
         return protection if known == real else self.paths.why_not_read(known)
 
@@ -174,7 +188,12 @@ class HiddenPlaces:
         above = os.path.dirname(real)  # noqa: PTH120 - it is a str
         if above not in self._is_open:
             self._is_open[above] = self._guard.may_be_read(above)
-        return not self._is_open[above] or _is_private(real, None) or self._is_linked(real)
+        return (
+            not self._is_open[above]
+            or not self._guard.may_be_shown(real)
+            or _is_private(real, None)
+            or self._is_linked(real)
+        )
 
     @cached_property
     def _linked_secrets(self) -> dict[Identity, str]:
@@ -183,6 +202,14 @@ class HiddenPlaces:
     def _is_linked(self, real: str) -> bool:
         status = _status_of(real)
         return status is not None and status.st_nlink > 1 and _identity(status) in self._linked_secrets
+
+
+def _by_rule(rule: str | None) -> Protection | None:
+    return (
+        None
+        if rule is None
+        else Protection(f"the rule {rule}", "forbids it", "Whoever starts ralph can change it")
+    )
 
 
 def _is_private(real: str, status: os.stat_result | None) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ralph.run.driven.missing_guard import MissingGuard, after_initialize, after_refused_mode, after_set_mode
 from ralph.values.permission_mode import PermissionMode
 
-HOOKS: dict[str, object] = {"hooks": {"Stop": [{}]}}
+HOOKS: dict[str, object] = {"agents": {"reviewer": {"prompt": "x"}}}
 
 
 def test_a_guard_of_initialize_stays_missing_under_its_first_name() -> None:
     missing = after_initialize(MissingGuard(), HOOKS)
     assert missing.reason is not None
-    assert 'asked for "hooks"' in missing.reason
+    assert 'asked for "agents"' in missing.reason
     for later in ({}, {"sandbox": True}):
         assert after_initialize(missing, later) == missing
     assert after_set_mode(missing) == missing

@@ -51,18 +51,15 @@ def test_no_line_is_taken_before_the_session_is_open() -> None:
 def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
     nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": [], "excludeDynamicSections": True}
     assert desk.answer_to("initialize", **nothing) == {}
-    wishes = {"skills": ["s"], "agents": {"a": {}}}
-    assert (
-        desk.answer_to("initialize", **wishes)
-        == "initialize: ralph does not offer agents, skills; leave that out"
-    )
+    wishes = {"skills": ["s"], "toolAliases": {"a": "b"}}
+    refused = desk.answer_to("initialize", **wishes)
+    assert refused == "initialize: ralph does not offer skills, toolAliases; leave that out"
     assert desk.answer_to("initialize", **nothing) == {}
     assert desk.steering.missing_guard is None
 
 
 GUARDS: list[dict[str, Any]] = [
-    {"hooks": {"PreToolUse": [{"hookCallbackIds": ["h1"]}]}},
-    {"hooks": ["what"]},
+    {"agents": {"reviewer": {"prompt": "x"}}},
     {"canUseTool": True},
     {"can_use_tool": {"enabled": True}},
     {"permissionPromptToolName": "stdio"},
@@ -78,7 +75,7 @@ def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_messa
     assert "nothing runs without a guard that was asked for" in desk.steering.missing_guard
     desk.steering.end_work()
     desk.steering.begin_work()
-    for again in (guard, {"hooks": None}, {}):
+    for again in (guard, {"agents": None}, {}):
         assert desk.answer_to("initialize", **again) == desk.steering.missing_guard
 
 
@@ -92,7 +89,7 @@ def test_the_message_at_work_is_stopped_once_when_a_guard_is_refused(desk) -> No
     desk.steering.handle(request("initialize", **GUARDS[0]))
 
 
-@pytest.mark.parametrize("mode", ["plan", "bypassPermissions", "auto", "default", "acceptEdits"])
+@pytest.mark.parametrize("mode", ["plan", "bypassPermissions", "auto", "default", "acceptEdits", "dontAsk"])
 def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
     assert desk.answer_to("set_permission_mode", mode=mode) == {"mode": mode}
     assert desk.controls.permission_mode == mode
@@ -109,13 +106,12 @@ def test_a_permission_mode_is_set_and_then_told(desk, mode) -> None:
         ({"mode": ["plan"]}, '"request.mode" must be the name of a permission mode, not a list'),
         (
             {"mode": "Plan"},
-            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, not 'Plan'",
+            "\"request.mode\" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'Plan'",
         ),
         (
             {"mode": "x" * 99},
-            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, not a text',
+            '"request.mode" must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not a text',
         ),
-        ({"mode": "dontAsk"}, '"request.mode" dontAsk needs allow rules, which ralph does not have yet'),
     ],
 )
 def test_a_permission_mode_that_cannot_be_kept_changes_nothing(desk, fields, error) -> None:
@@ -135,10 +131,12 @@ def test_a_run_that_was_started_in_plan_stays_in_it(desk) -> None:
 
 
 def test_an_unknown_request_is_an_error_that_lists_the_known_ones(desk) -> None:
-    assert desk.answer_to("get_context_usage") == (
-        'unknown control request "get_context_usage"; known are initialize, interrupt, set_model, '
-        "set_permission_mode, set_auto_retry, abort_retry, get_status"
+    assert desk.answer_to("reboot") == (
+        'unknown control request "reboot"; known are initialize, interrupt, set_model, set_permission_mode, '
+        "set_max_thinking_tokens, get_context_usage, mcp_status, set_auto_retry, abort_retry, get_status"
     )
+    assert desk.answer_to("rewind_files", user_message_id="u1").startswith("File rewinding is not enabled")
+    assert "--mcp-config" in desk.answer_to("mcp_set_servers", servers={})
     assert len(desk.answer_to("x" * 100_000)) < 250
 
 
@@ -208,22 +206,22 @@ def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) ->
     desk.steering.begin_work()
     with pytest.raises(InterruptRequested, match="interrupted by a control request") as caught:
         desk.steering.handle(request("interrupt"))
-    assert desk.responses == [success("r1", {"interrupted": True})]
+    assert desk.responses == [success("r1", {"interrupted": True, "still_queued": []})]
     assert isinstance(caught.value, Interrupted)
     assert caught.value.outcome.exit_code(caught.value.signal_number) == 130
     assert caught.value.outcome is Outcome.INTERRUPTED
     desk.responses.clear()
-    assert desk.answer_to("interrupt") == {"interrupted": True}
+    assert desk.answer_to("interrupt") == {"interrupted": True, "still_queued": []}
     assert desk.raised_by("interrupt") is None, "what cleans up is left in peace"
     desk.steering.end_work()
-    assert desk.answer_to("interrupt") == {"interrupted": False}
+    assert desk.answer_to("interrupt") == {"interrupted": False, "still_queued": []}
     desk.steering.begin_work()
     assert isinstance(desk.raised_by("interrupt"), InterruptRequested)
 
 
 def test_an_idle_run_has_nothing_to_interrupt_or_abort(desk) -> None:
     desk.progress.emit(SCHEDULED)
-    assert desk.answer_to("interrupt") == {"interrupted": False}
+    assert desk.answer_to("interrupt") == {"interrupted": False, "still_queued": []}
     assert desk.answer_to("abort_retry") == {"aborted": False}
     assert desk.raised_by("interrupt") is None
     assert desk.raised_by("abort_retry") is None

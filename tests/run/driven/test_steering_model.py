@@ -32,7 +32,7 @@ REQUESTS = [
     ("set_auto_retry", {"enabled": True}),
     ("set_auto_retry", {"enabled": "x"}),
     ("set_permission_mode", {"mode": "plan"}),
-    ("set_permission_mode", {"mode": "dontAsk"}),
+    ("set_permission_mode", {"mode": "askMe"}),
     ("initialize", {"hooks": {"Stop": [{}]}}),
     ("reboot", {}),
 ]
@@ -78,7 +78,7 @@ class Model:
                 self.lacks_mode = not self.is_in_plan
                 return {"mode": "plan"} if fields["mode"] == "plan" else None
             case "interrupt", _:
-                return {"interrupted": self.is_working}
+                return {"interrupted": self.is_working, "still_queued": []}
             case "abort_retry", _:
                 return {"aborted": self.is_working and self.is_retrying}
             case "set_model", None | "second" as wish:

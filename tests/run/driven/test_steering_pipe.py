@@ -91,7 +91,7 @@ def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
     with pytest.raises(InterruptRequested):
         driver.waiter.sleep(5, waiting_for="a tool")
     driver.steering.end_work()
-    assert driver.responses == [success("r1", {"interrupted": True})]
+    assert driver.responses == [success("r1", {"interrupted": True, "still_queued": []})]
     assert driver.steering.next_message(driver.waiter) == UserMessage("two")
 
 

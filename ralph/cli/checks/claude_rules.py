@@ -1,0 +1,36 @@
+"""Looks at the permission rules and hooks in the settings files that people wrote for Claude Code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_NAME = "permission rules"
+
+
+def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Findings about the files whose rules a run would keep, and about what it would not keep."""
+    try:
+        files = read_claude_files(cwd, environment)
+        sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
+        read = [read_settings(document_of(file), one) for file, one in zip(files, sources, strict=True)]
+    except (ClaudeFileError, GuardError) as error:
+        yield fail(_NAME, str(error), "correct that file: no run begins without its rules")
+        return
+    for source, found in zip(sources, read, strict=True):
+        if found.rules or found.hooks:
+            counts = f"{len(found.rules)} rules" + (f", {len(found.hooks)} hooks" if found.hooks else "")
+            yield ok(_NAME, f"{source.name}: {counts}")
+        if found.unused_hooks:
+            events = ", ".join(found.unused_hooks)
+            advice = (
+                "put hooks that you trust into your own ~/.claude/settings.json, or pass them by --settings"
+            )
+            yield warn(_NAME, f"{source.name}: hooks for {events} are not run", advice)

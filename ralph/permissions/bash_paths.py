@@ -1,0 +1,394 @@
+"""Finds the paths that a shell command names, and judges them by the rules for reading and changing files.
+
+A rule is about a path, and a command about words. So every word that names a denied path is refused, whatever the
+command does with it, and so is a command that reads directories in which a denied file lies. What a program reads on
+its own, such as a test that opens a file, cannot be seen here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from ralph.permissions.shell_words import UNKNOWN, Word, plain
+from ralph.permissions.wildcard import ANY, NAME, Element
+from ralph.permissions.wrappers import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.permissions.bash_rules import Judged
+    from ralph.permissions.path_pattern import PathPattern
+    from ralph.permissions.rule import PermissionRule
+
+
+class Disk(Protocol):
+    """The questions about the disk that the rules ask."""
+
+    def real(self, path: str) -> str:
+        """The path without links. It need not exist."""
+        ...
+
+    def paths_below(self, directory: str) -> Sequence[str] | None:
+        """All paths in a directory, at every depth. Empty if it is no directory. None if there are too many."""
+        ...
+
+
+class PathRule(Struct, frozen=True):
+    rule: PermissionRule
+    pattern: PathPattern
+
+
+class BrokenRule(Struct, frozen=True):
+    """A rule that a command breaks."""
+
+    rule: PermissionRule
+    remark: str
+
+
+# Commands that only print their words. A path in them is a text.
+_PRINTERS = frozenset({"echo", "printf", "true", "false", ":", "cd", "pushd", "popd"})
+# Commands that may change the files that they are given.
+_CHANGERS = frozenset(
+    {
+        *(
+            "rm",
+            "mv",
+            "cp",
+            "tee",
+            "touch",
+            "truncate",
+            "dd",
+            "ln",
+            "install",
+            "chmod",
+            "chown",
+            "chgrp",
+            "rsync",
+            "shred",
+        ),
+        *(
+            "unlink",
+            "rmdir",
+            "mkdir",
+            "patch",
+            "ed",
+            "ex",
+            "vi",
+            "vim",
+            "nvim",
+            "emacs",
+            "nano",
+            "split",
+            "csplit",
+            "scp",
+        ),
+        *(
+            "tar",
+            "unzip",
+            "zip",
+            "gzip",
+            "gunzip",
+            "bzip2",
+            "xz",
+            "sponge",
+            "setfacl",
+            "chattr",
+            "curl",
+            "wget",
+            "mkfifo",
+        ),
+        *("prettier", "black", "gofmt", "rename", "dos2unix", "unix2dos", "link", "mktemp"),
+    }
+)
+_IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|--write|--fix|-o.*|--output.*")
+_CHANGES_IN_PLACE = frozenset(
+    {"sed", "gsed", "perl", "ruby", "sort", "awk", "gawk", "yq", "clang-format", "autopep8", "ruff"}
+)
+_GIT_CHANGES = frozenset({"checkout", "restore", "rm", "mv", "apply", "reset", "clean", "stash", "am"})
+# Commands that read whole directories, some of them only with an option.
+_RECURSIVE = {
+    **dict.fromkeys(
+        ("rg", "ag", "ack", "ugrep", "tar", "zip", "7z", "7za", "rsync", "bsdtar", "cpio", "pax"), r""
+    ),
+    **dict.fromkeys(
+        ("grep", "egrep", "fgrep", "zgrep"), r"-[a-zA-Z]*[rR].*|--(?:dereference-)?recursive|--directories.*"
+    ),
+    **dict.fromkeys(("cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
+    "diff": r"-[a-zA-Z]*r.*|--recursive",
+    "mv": r"",
+    "ln": r"",
+}
+# Commands that show nothing of the content of the files that they are given.
+_BLIND = frozenset(
+    {
+        *(
+            "rm",
+            "rmdir",
+            "unlink",
+            "mkdir",
+            "touch",
+            "chmod",
+            "chown",
+            "chgrp",
+            "ls",
+            "wc",
+            "stat",
+            "du",
+            "basename",
+        ),
+        *(
+            "dirname",
+            "realpath",
+            "readlink",
+            "echo",
+            "printf",
+            "test",
+            "[",
+            "true",
+            "mv",
+            "md5sum",
+            "sha1sum",
+            "sha256sum",
+        ),
+    }
+)
+_IN_WORD = re.compile(r"[=@:,]")
+_IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
+_WORDS_OF_FINDERS = frozenset({"find", "xargs", "parallel"})
+
+
+class PathJudge:
+    """Judges the paths of one command."""
+
+    def __init__(
+        self,
+        command: Judged,
+        cwd: str,
+        home: str,
+        disk: Disk,
+        *,
+        reading: Sequence[PathRule],
+        changing: Sequence[PathRule],
+    ) -> None:
+        self._command = command
+        self._home = home
+        self._disk = disk
+        self._reading = reading
+        self._changing = changing
+        self._bases, self._is_lost = self._directories(cwd)
+
+    def found(self) -> BrokenRule | None:
+        """The first rule that the command breaks."""
+        if not self._reading and not self._changing:
+            return None
+        return next(self._all_found(), None)
+
+    def _all_found(self) -> Iterator[BrokenRule]:
+        for one in (one for call in self._command.calls for one in call.redirections):
+            if one.is_harmless:
+                continue
+            rules = self._changing if one.writes else self._reading
+            yield from self._in_word(one.target, rules)
+            if one.target.text is None and not one.target.is_glob:
+                yield from _each(
+                    rules, "Where its output or input leads is known only when it runs: write it out."
+                )
+        is_printing = all(name_of(words) in _PRINTERS for words in self._command.commands)
+        if is_printing and not self._command.not_understood:
+            return
+        for words in self._command.commands:
+            yield from self._in_command(words)
+        for word in (word for call in self._command.calls for word in call.other_words):
+            yield from self._in_text(word, self._reading)
+        if self._command.not_understood:
+            yield from self._in_code()
+
+    def _in_command(self, words: Sequence[Word]) -> Iterator[BrokenRule]:
+        rules = (*self._reading, *(self._changing if _changes(words) else ()))
+        for word in words:
+            for piece in _pieces(word):
+                yield from self._in_word(piece, rules)
+        name = name_of(words) or ""
+        if UNKNOWN in words[1:] and name not in _BLIND and self._has_finder():
+            yield from self._in_directories(self._bases)
+        pattern = _RECURSIVE.get(
+            name, r"" if words[1:2] and (name, words[1].text) == ("git", "grep") else None
+        )
+        options = [word.known for word in words[1:] if word.known.startswith("-")]
+        if pattern is not None and (not pattern or any(re.fullmatch(pattern, each) for each in options)):
+            named = [path for word in words[1:] for path in self._paths(word)]
+            yield from self._in_directories(
+                [*named, *self._bases] if name in ("rg", "ag", "ack") else named or self._bases
+            )
+
+    def _has_finder(self) -> bool:
+        return any(name_of(words) in _WORDS_OF_FINDERS for words in self._command.commands)
+
+    def _in_directories(self, directories: Iterable[str]) -> Iterator[BrokenRule]:
+        for directory in dict.fromkeys(directories):
+            near = [one for one in self._reading if one.pattern.may_be_below(directory)]
+            if not near:
+                continue
+            below = self._disk.paths_below(directory)
+            for one in near:
+                if below is None or any(one.pattern.matches(path) for path in below):
+                    yield BrokenRule(
+                        one.rule, f"It reads {directory}, where such files lie: use Grep, Glob and Read."
+                    )
+
+    def _in_word(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+        for choice in word.choices:
+            yield from self._in_word(_glob_word(choice), rules)
+        if word.choices or word == UNKNOWN:
+            return
+        known = word.text
+        if known is not None and not self._is_lost:
+            for path in self._paths(word):
+                for one in rules:
+                    if one.pattern.matches(path) or one.pattern.matches(f"{path}/\x01"):
+                        yield BrokenRule(one.rule, f"It names {known}.")
+            return
+        if word.is_glob and not self._is_lost:
+            for base in self._bases:
+                elements = [NAME if char == "\0" else char for char in self._absolute(word, base)]
+                for one in rules:
+                    if one.pattern.may_match(elements):
+                        yield BrokenRule(
+                            one.rule, f"{word.known}* in it may name such a file: write the names out."
+                        )
+            return
+        yield from self._by_names(word, rules)
+
+    def _by_names(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+        """Judges a word by its names alone, because it is not known in which directory they are."""
+        for name in _marked(word).split("/"):
+            elements: list[Element] = [ANY if char == "\0" else char for char in name]
+            if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
+                continue
+            for one in rules:
+                if one.pattern.may_match_name(elements):
+                    yield BrokenRule(
+                        one.rule, f"{word.known} in it may name such a file: write the whole path out."
+                    )
+
+    def _in_text(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
+        """Judges a word that may be a text with paths in it, such as the value of a variable."""
+        for piece in _pieces(word):
+            yield from self._in_word(piece, rules)
+        for text in word.parts:
+            for piece in _IN_CODE.findall(text or ""):
+                yield from self._in_word(_glob_word(piece), rules)
+
+    def _in_code(self) -> Iterator[BrokenRule]:
+        """Judges every text that looks like a path, in a command that is not understood."""
+        texts = {
+            piece for call in self._command.calls for piece in _IN_CODE.findall(_without_quotes(call.text))
+        }
+        texts |= {piece for word in self._command.everywhere for piece in (word, *_IN_WORD.split(word))}
+        for text in sorted(texts):
+            for piece in (text, *_IN_WORD.split(text)):
+                if piece.strip("./*"):
+                    yield from self._in_word(plain(piece), self._reading)
+
+    def _paths(self, word: Word) -> list[str]:
+        """The absolute paths that a known word can mean, with and without links."""
+        text = word.text
+        if not text or "\0" in text or "\n" in text:
+            return []
+        named = [self._absolute(word, base) for base in self._bases]
+        return list(dict.fromkeys((*named, *map(self._disk.real, named))))
+
+    def _absolute(self, word: Word, base: str) -> str:
+        """The path that a word means, with NUL for each unknown part."""
+        text = _marked(word)
+        if self._home and (text == "~" or text.startswith("~/")):
+            text = self._home + text[1:]
+        return posixpath.normpath(posixpath.join(base, text)).replace("//", "/")
+
+    def _directories(self, cwd: str) -> tuple[list[str], bool]:
+        """The directories in which the commands may run, and whether there are others, which are not known."""
+        found, is_lost = [cwd], False
+        for words in self._command.commands:
+            name = name_of(words)
+            targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
+            if name in ("git", "make", "env", "tar", "npm"):
+                targets = [after for word, after in pairwise(words) if word.text in ("-C", "--prefix")]
+                targets += [plain(word.known[2:]) for word in words[1:] if re.match(r"-C.", word.known)]
+            elif name not in ("cd", "pushd"):
+                is_lost = is_lost or name == "popd"
+                continue
+            if name == "cd" and not targets:
+                targets = [plain(self._home or "/")]
+            for target in targets:
+                is_lost = is_lost or target.text in (None, "-")
+                if target.text not in (None, "-"):
+                    known = [
+                        posixpath.normpath(posixpath.join(base, self._from_home(target.text)))
+                        for base in found
+                    ]
+                    found = list(dict.fromkeys((*found, *known)))[:_MOST_DIRECTORIES]
+                    is_lost = is_lost or len(found) == _MOST_DIRECTORIES
+        return found, is_lost
+
+    def _from_home(self, text: str | None) -> str:
+        known = text or ""
+        return self._home + known[1:] if known == "~" or known.startswith("~/") else known
+
+
+_MOST_DIRECTORIES = 16
+"""The most directories that are tried for a relative path. A command that changes the directory more often is judged by
+names alone."""
+
+
+def _each(rules: Iterable[PathRule], remark: str) -> Iterator[BrokenRule]:
+    return (BrokenRule(one.rule, remark) for one in rules)
+
+
+def _changes(words: Sequence[Word]) -> bool:
+    """Whether a command may change the files that its words name."""
+    name = name_of(words)
+    if name is None or name in _CHANGERS:
+        return True
+    if name == "git":
+        return any(word.text in _GIT_CHANGES for word in words[1:])
+    if name == "find":
+        return any(word.known in ("-delete", "-fprint", "-fprintf", "-fls") for word in words)
+    return name in _CHANGES_IN_PLACE and any(_IN_PLACE.fullmatch(word.known) for word in words[1:])
+
+
+def _pieces(word: Word) -> Iterator[Word]:
+    """The word, and the parts of it that may be paths: `x` in `--file=x`, `@x`, `HEAD:x` and `-fx`."""
+    yield word
+    marked = _marked(word)
+    for piece in _IN_WORD.split(marked):
+        if piece not in ("", marked):
+            yield _from_marked(piece.removeprefix("//") if marked.startswith("file:") else piece, word)
+    if marked.startswith("file:/"):
+        yield _from_marked("/" + marked.removeprefix("file:").lstrip("/"), word)
+    attached = re.match(r"-[A-Za-z](.+)", marked, re.DOTALL)
+    if attached:
+        yield _from_marked(attached[1], word)
+
+
+def _marked(word: Word) -> str:
+    return "".join("\0" if part is ANY else part for part in word.parts)
+
+
+def _from_marked(text: str, word: Word) -> Word:
+    parts = tuple(ANY if piece == "\0" else piece for piece in re.split("(\0)", text) if piece)
+    return Word(parts, is_glob=word.is_glob and ANY in parts)
+
+
+def _glob_word(text: str) -> Word:
+    """A word of a text without quotes, in which `*` and `?` stand for parts of names."""
+    marked = re.sub(r"[*?]|\[[^\]]*\]", "\0", text)
+    return _from_marked(marked, Word((), is_glob=True))
+
+
+def _without_quotes(text: str) -> str:
+    return re.sub(r"\\\n|[\"'\\]", "", text)

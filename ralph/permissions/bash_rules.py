@@ -1,0 +1,240 @@
+"""Judges a shell command by the patterns for Bash. Which paths it names is judged in `bash_paths.py`.
+
+A command may run if every simple command in it matches an allowed pattern and none a denied one. Whatever is not
+understood matches no allowed pattern. It matches a denied pattern if the pattern's command name occurs anywhere as a
+word. A command whose name is known only when it runs matches every denied pattern.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.permissions.shell import ShellCall, SimpleCommand, parse_shell
+from ralph.permissions.wildcard import ANY, Element, Wildcard
+from ralph.permissions.wrappers import name_of, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.shell_words import Word
+
+_SEPARATOR = "\x1f"
+"""Stands between the words of a command. A word with a space is not two words."""
+_OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
+_MOST_LEVELS = 20
+"""The deepest nesting of `sh -c` and wrappers that is looked at."""
+
+
+class BashPattern:
+    """The pattern of one rule for Bash. With an operator in it (`curl * | sh`), it has several parts, and a call must
+    contain commands for all of them.
+    """
+
+    def __init__(self, rule: PermissionRule) -> None:
+        self.rule = rule
+        parts = [part for part in _OPERATORS.split(rule.pattern or "*") if part.strip()]
+        self._parts = [_Part(part) for part in parts]
+        self.has_operator = len(self._parts) != 1
+
+    def denies(self, commands: Sequence[Sequence[Word]]) -> bool:
+        return all(any(part.may_match(words) for words in commands) for part in self._parts)
+
+    def occurs_in(self, words: frozenset[str]) -> bool:
+        """Whether the command names of the pattern occur among words."""
+        return all(part.occurs_in(words) for part in self._parts)
+
+    def allows(self, words: Sequence[Word]) -> bool:
+        return not self.has_operator and self._parts[0].surely_matches(words)
+
+
+class _Part:
+    """A pattern for one simple command."""
+
+    def __init__(self, text: str) -> None:
+        text = text.strip()
+        is_open = text.endswith((":*", " *"))
+        words = _pattern_words(text[:-2] if is_open else text)
+        self._name = words[0].rpartition("/")[2].lower() if words else "*"
+        self._exact = _wildcard(words, is_open=is_open)
+        # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
+        self._loose = _wildcard([self._name, *words[1:]], is_open=is_open)
+
+    def surely_matches(self, words: Sequence[Word]) -> bool:
+        return self._exact.surely_matches(_joined(words))
+
+    def may_match(self, words: Sequence[Word]) -> bool:
+        name = name_of(words)
+        return name is not None and any(
+            self._loose.may_match(_joined(words[at:], name.lower())) for at in _after_options(words)
+        )
+
+    def occurs_in(self, words: frozenset[str]) -> bool:
+        if "*" in self._name:
+            return any(fnmatchcase(word.lower(), self._name) for word in words)
+        return any(word.lower() == self._name or word.lower().endswith(f"={self._name}") for word in words)
+
+
+class Judged(Struct, frozen=True):
+    """A command as the patterns see it."""
+
+    call: ShellCall
+    commands: tuple[tuple[Word, ...], ...]
+    """Every command that it runs, those within others too."""
+    not_understood: str
+    cannot_be_allowed: str
+    """Why no pattern can allow it, although it is understood. An empty text if one can."""
+    runs_unknown: bool
+    """Whether it runs a command of which not even the name is known."""
+    everywhere: frozenset[str]
+    calls: tuple[ShellCall, ...]
+    """The call itself, and the texts that it runs as shell commands."""
+    needed: tuple[tuple[Word, ...], ...]
+    """The commands that must be allowed, if only allowed ones may run."""
+
+
+def judged(text: str) -> Judged:
+    reader = _Commands()
+    call = parse_shell(text)
+    reader.add_call(call, 0)
+    return Judged(
+        call,
+        tuple(reader.commands),
+        reader.problem,
+        reader.runner,
+        reader.runs_unknown,
+        frozenset().union(*(one.everywhere for one in reader.calls)),
+        tuple(reader.calls),
+        tuple(reader.needed),
+    )
+
+
+def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
+    """The first pattern that denies the command, and a remark for the model about the reason. None if none does."""
+    for pattern in patterns:
+        if pattern.rule.pattern is None or pattern.denies(command.commands):
+            return pattern, ""
+        if command.runs_unknown:
+            return (
+                pattern,
+                "It runs something that is known only when it runs, which may be that: write it out.",
+            )
+        if command.not_understood and pattern.occurs_in(command.everywhere):
+            problem = command.not_understood
+            return (
+                pattern,
+                f"{problem[0].upper()}{problem[1:]} in it cannot be judged, and it names that: write it plainly.",
+            )
+    return None
+
+
+def why_not_allowed(command: Judged, patterns: Sequence[BashPattern]) -> str | None:
+    """Why no pattern allows the command, for the model. None if it is allowed."""
+    if any(pattern.rule.pattern is None for pattern in patterns):
+        return None
+    problem = (
+        command.not_understood
+        or command.cannot_be_allowed
+        or ("a command that is known only when it runs" if command.runs_unknown else "")
+    )
+    if problem:
+        return f"{problem} in it cannot be judged"
+    if command.call.sets_variables:
+        return "it sets variables for the commands after it"
+    for words in command.needed:
+        if not any(pattern.allows(words) for pattern in patterns):
+            return f"no rule allows `{shown(words)}`"
+    return None if command.needed else "there is no command in it"
+
+
+def shown(words: Sequence[Word]) -> str:
+    return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
+
+
+class _Commands:
+    """Collects the commands of a call, and of the calls within it."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[Word, ...]] = []
+        self.needed: list[tuple[Word, ...]] = []
+        self.calls: list[ShellCall] = []
+        self.problem = ""
+        self.runner = ""
+        self.runs_unknown = False
+
+    def add_call(self, call: ShellCall, level: int) -> None:
+        self.calls.append(call)
+        self._say(call.not_understood)
+        self.runs_unknown = self.runs_unknown or call.hides_names
+        for command in call.commands:
+            self._add(command.words, level, command=command)
+
+    def _add(self, words: tuple[Word, ...], level: int, *, command: SimpleCommand | None) -> None:
+        if level > _MOST_LEVELS:
+            self._say("its nesting")
+            self.runs_unknown = True
+            return
+        self.commands.append(words)
+        inner = within(words, has_heredoc=command is not None and command.has_heredoc)
+        self._say(inner.not_understood)
+        self.runs_unknown = self.runs_unknown or inner.runs_unknown
+        if command is not None and not inner.is_transparent:
+            self.needed.append((*command.assignments, *words))
+        elif command is not None:
+            inner_command = SimpleCommand(inner.commands[0], command.assignments, command.has_heredoc)
+            self._add(inner_command.words, level + 1, command=inner_command)
+            return
+        if inner.commands or inner.scripts:
+            self.runner = self.runner or f"`{name_of(words)}`, which runs other commands,"
+        for each in inner.commands:
+            self._add(each, level + 1, command=None)
+        for script in inner.scripts:
+            self.add_call(parse_shell(script), level + 1)
+
+    def _say(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+
+def _after_options(words: Sequence[Word]) -> Iterator[int]:
+    """The places of words that may be the first operand: `git -C x push` begins with `push` too."""
+    yield 1
+    at = 1
+    while at < len(words) and (words[at].known.startswith("-") or words[at].text is None):
+        at += 1
+        if at < len(words):
+            yield at
+        if at < len(words) and not words[at].known.startswith("-"):
+            if at + 1 < len(words):
+                yield at + 1  # the word before may be the value of the option
+            if at + 1 < len(words) and words[at + 1].known.startswith("-"):
+                at += 1
+
+
+def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
+    """The words as one text, each with the separator behind it."""
+    text: list[Element] = [] if name is None else [*name, _SEPARATOR]
+    for word in words:
+        text += [*word.elements(), _SEPARATOR]
+    return text
+
+
+def _pattern_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _wildcard(words: Sequence[str], *, is_open: bool) -> Wildcard:
+    elements: list[Element] = []
+    for word in words:
+        elements += [ANY if char == "*" else char for char in word]
+        elements.append(_SEPARATOR)
+    if is_open or (words and words[-1].endswith("*")):
+        elements.append(ANY)
+    return Wildcard(elements)

@@ -1,0 +1,212 @@
+"""Takes the rules, the hooks and the permission mode out of a settings file that was written for Claude Code.
+
+What asks for protection and cannot be understood raises GuardError: nothing may run without it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+HOOK_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
+"""The events whose hooks ralph runs."""
+_BLOCKING_EVENTS = ("UserPromptSubmit", "PermissionRequest")
+"""Events whose hooks can refuse something, and which ralph does not have for commands."""
+_DEFAULT_TIMEOUT_S = 60.0
+_LONGEST_TIMEOUT_S = 86_400.0
+_TIGHT_MODES = ("plan", "dontAsk")
+# Keys of Claude Code's own sandbox that restrict commands.
+_SANDBOX_GUARDS = ("network", "filesystem", "failIfUnavailable", "credentials")
+_READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
+
+
+class GuardError(Exception):
+    """A file asks for a protection that ralph cannot give. The message is one line that names the file."""
+
+
+class HookCommand(Struct, frozen=True):
+    """A command that is run at an event."""
+
+    event: str
+    matcher: str
+    """The tools that it is about, as `matches` reads it. Empty means all."""
+    command: str
+    timeout_s: float
+    source: str
+
+
+class SettingsSource(Struct, frozen=True):
+    """A settings file, or the text of an option."""
+
+    name: str
+    """Its path, or the option."""
+    kind: str
+    """`user`, `project`, `local` or `flag`."""
+    root: str = ""
+    """The directory from which the paths of its rules start."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the user wrote it. Hooks are programs, so only these may have any."""
+        return self.kind in ("user", "flag")
+
+
+class ClaudeSettings(Struct, frozen=True):
+    rules: tuple[PermissionRule, ...] = ()
+    hooks: tuple[HookCommand, ...] = ()
+    mode: str | None = None
+    """The permission mode that the file asks for, if it is tighter than the usual one."""
+    forbids_bypass: bool = False
+    """Whether the file forbids to run without asking."""
+    unused_hooks: tuple[str, ...] = ()
+    """The events of hooks that are not run."""
+    unread_keys: tuple[str, ...] = ()
+
+
+def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
+    """The guards in a settings document. Raises GuardError."""
+    if not isinstance(document, dict):
+        raise GuardError(f"{source.name}: a settings file must hold a JSON object")
+    permissions = document.get("permissions") or {}
+    if not isinstance(permissions, dict):
+        raise GuardError(f"{source.name}: permissions must be an object")
+    _refuse_sandbox(document, source)
+    hooks, unused = _hooks(document, source)
+    mode = permissions.get("defaultMode")
+    return ClaudeSettings(
+        rules=tuple(_rules(permissions, source)),
+        hooks=hooks,
+        mode=mode if mode in _TIGHT_MODES else None,
+        forbids_bypass=permissions.get("disableBypassPermissionsMode") == "disable",
+        unused_hooks=unused,
+        unread_keys=tuple(key for key in document if key not in _READ_KEYS),
+    )
+
+
+def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[PermissionRule]:
+    for effect in Effect:
+        listed = permissions.get(effect.value)
+        if listed is None:
+            continue
+        key = f"permissions.{effect.value}"
+        if not isinstance(listed, list):
+            if effect is not Effect.ALLOW:
+                raise GuardError(f"{source.name}: {key} must be a list of rules")
+            continue
+        for text in listed:
+            try:
+                yield parse_rule(text, effect, f"{key} of {source.name}", source.root)
+            except RuleError as error:
+                # A rule that allows only widens what other rules narrow: without it less may run.
+                if effect is not Effect.ALLOW:
+                    raise GuardError(
+                        f"{source.name}: {key}: {error}; nothing runs without this rule"
+                    ) from error
+
+
+def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
+    """Raises GuardError if the user asks for restrictions of Claude Code's sandbox. ralph has its own."""
+    sandbox = document.get("sandbox")
+    if not source.is_trusted or not isinstance(sandbox, dict):
+        return
+    asked = [key for key in _SANDBOX_GUARDS if sandbox.get(key)]
+    if asked:
+        raise GuardError(
+            f"{source.name}: sandbox.{asked[0]} cannot be honoured; set it with --net, --allow-host or [sandbox] in "
+            "ralph's own settings"
+        )
+
+
+# --- Hooks
+
+
+def _hooks(
+    document: Mapping[str, Any], source: SettingsSource
+) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
+    """The hooks that are run, and the events of those that are not."""
+    events = document.get("hooks") or {}
+    if not source.is_trusted:
+        return (), tuple(event for event, entries in events.items() if entries) if isinstance(
+            events, dict
+        ) else ()
+    if not isinstance(events, dict):
+        raise GuardError(f"{source.name}: hooks must be an object")
+    if document.get("disableAllHooks") is True:
+        return (), tuple(event for event, entries in events.items() if entries)
+    made, unused = [], []
+    for event, entries in events.items():
+        if not entries:
+            continue
+        if event in _BLOCKING_EVENTS:
+            raise GuardError(
+                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(HOOK_EVENTS)} alone, and does not run "
+                "without a hook that may refuse something; leave it out, or leave out the file (--setting-sources)"
+            )
+        if event not in HOOK_EVENTS:
+            unused.append(event)
+            continue
+        made += list(_commands(event, entries, source))
+    return tuple(made), tuple(unused)
+
+
+def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[HookCommand]:
+    where = f"{source.name}: hooks.{event}"
+    if not isinstance(entries, list):
+        raise GuardError(f"{where} must be a list")
+    for entry in entries:
+        hooks = entry.get("hooks") if isinstance(entry, dict) else None
+        matcher = entry.get("matcher", "") if isinstance(entry, dict) else ""
+        if not isinstance(hooks, list) or not isinstance(matcher, str | None):
+            raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
+        _check_matcher(matcher or "", where)
+        for hook in hooks:
+            yield _command(event, matcher or "", hook, source)
+
+
+def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> HookCommand:
+    where = f"{source.name}: hooks.{event}"
+    kind = hook.get("type") if isinstance(hook, dict) else None
+    if not isinstance(hook, dict) or kind != "command":
+        raise GuardError(f"{where}: ralph runs hooks of the type command alone, not {kind!r}")
+    command, timeout = hook.get("command"), hook.get("timeout", _DEFAULT_TIMEOUT_S)
+    if not isinstance(command, str) or not command.strip() or "\0" in command:
+        raise GuardError(f"{where}: a hook needs a command")
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or not 0 < timeout <= _LONGEST_TIMEOUT_S
+    ):
+        raise GuardError(f"{where}: timeout must be a number of seconds, more than 0 and at most a day")
+    for key in ("shell", "args", "asyncRewake"):
+        if hook.get(key):
+            raise GuardError(f"{where}: a hook with {key!r} cannot be run")
+    return HookCommand(event, matcher, command, float(timeout), source.name)
+
+
+def _check_matcher(matcher: str, where: str) -> None:
+    try:
+        re.compile(matcher if not _is_plain(matcher) else "")
+    except re.error as error:
+        raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {error}") from error
+
+
+def matches(matcher: str, tool: str) -> bool:
+    """Whether a matcher is about a tool. A name is compared exactly, `A|B` and `A,B` are lists, and everything else is
+    an expression that may match anywhere in the name.
+    """
+    if matcher in ("", "*"):
+        return True
+    if _is_plain(matcher):
+        return tool in re.split(r"\s*[|,]\s*", matcher.strip())
+    return re.search(matcher, tool) is not None
+
+
+def _is_plain(matcher: str) -> bool:
+    return matcher == "*" or re.fullmatch(r"[\w\s|,-]*", matcher) is not None

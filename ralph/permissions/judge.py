@@ -1,0 +1,252 @@
+"""Judges tool calls by all rules of a run. The rules only tighten: no rule makes a call run that could not run anyway."""
+
+from __future__ import annotations
+
+import posixpath
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.permissions.bash_paths import PathJudge, PathRule
+from ralph.permissions.bash_rules import BashPattern, denied_by, judged, why_not_allowed
+from ralph.permissions.path_pattern import PathPattern, PatternBases
+from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule
+from ralph.values.tool_calls import RuleVerdict
+from ralph.values.tool_choice import READ_ONLY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.permissions.bash_paths import Disk
+    from ralph.permissions.bash_rules import Judged
+    from ralph.values.tool_calls import ToolCall
+
+_NOT_RUN = "This call was not run"
+_REMEMBERED = 64
+"""Verdicts about commands that are remembered: a call is judged more than once."""
+_PATH_ARGUMENTS = {
+    "Read": "file_path",
+    "Edit": "file_path",
+    "Write": "file_path",
+    "Grep": "path",
+    "Glob": "path",
+}
+
+
+class RulePlaces(Struct, frozen=True):
+    """Where a run works."""
+
+    cwd: str
+    """The working directory, absolute."""
+    home: str
+    """The user's home directory, or an empty text."""
+
+
+class Permissions:
+    """All rules of a run. Implements `CallJudge`."""
+
+    def __init__(
+        self,
+        rules: Sequence[PermissionRule],
+        allowed: Sequence[PermissionRule] | None,
+        places: RulePlaces,
+        disk: Disk,
+        *,
+        narrow: Sequence[PermissionRule] = (),
+        is_narrow: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`allowed` are the rules that calls must match, or None if every call may run that no rule denies. `narrow` are
+        the rules that calls must match while `is_narrow` says so. Raises RuleError.
+        """
+        self._is_narrow = is_narrow
+        self._granted: dict[str, Mapping[str, Any]] = {}
+        """The arguments of the calls about which somebody was asked, by the calls' ids."""
+        self._places = places
+        self._disk = disk
+        self._real_cwd = disk.real(places.cwd)
+        self._rules = {
+            effect: tuple(rule for rule in rules if rule.effect is effect)
+            for effect in (Effect.DENY, Effect.ASK)
+        }
+        self._allowed = None if allowed is None else tuple(allowed)
+        self._narrow = tuple(narrow)
+        every = (*rules, *(allowed or ()), *narrow)
+        self._paths = {rule: self._pattern(rule) for rule in every if _is_about_paths(rule)}
+        self._bash = {rule: BashPattern(rule) for rule in every if rule.names("Bash")}
+        self._command = lru_cache(_REMEMBERED)(judged)
+
+    @property
+    def needs_parser(self) -> bool:
+        """Whether a rule can be about a part of a command, so that commands must be parsed."""
+        return any(rule.pattern is not None for rule in (*self._bash, *self._paths))
+
+    # --- The port
+
+    def judge(self, call: ToolCall) -> RuleVerdict:
+        denied = self._first_broken(call.name, call.arguments, Effect.DENY)
+        if denied is not None:
+            rule, remark = denied
+            return RuleVerdict(denied=f"{_NOT_RUN}: the rule {rule.place} forbids it.{remark}")
+        lists = [] if self._allowed is None else [self._allowed]
+        lists += [self._narrow] if self._is_narrow() else []
+        why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
+        if why is not None:
+            return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")
+        if self._granted.get(call.id) == call.arguments:
+            return RuleVerdict()
+        asked = self._first_broken(call.name, call.arguments, Effect.ASK)
+        if asked is not None:
+            rule, remark = asked
+            return RuleVerdict(asks=f"the rule {rule.place} wants somebody to be asked first.{remark}")
+        return RuleVerdict()
+
+    def grant(self, call: ToolCall) -> None:
+        self._granted[call.id] = call.arguments
+
+    def why_not_read(self, path: str) -> str | None:
+        return self._hidden_by(path, READERS)
+
+    def why_not_written(self, path: str) -> str | None:
+        return self._hidden_by(path, WRITERS)
+
+    # --- Rules that deny or ask
+
+    def _first_broken(
+        self, tool: str, arguments: Mapping[str, Any], effect: Effect
+    ) -> tuple[PermissionRule, str] | None:
+        rules = self._rules[effect]
+        for rule in rules:
+            if rule.pattern is None and _is_about(rule, tool):
+                return rule, ""
+        if tool == "Bash":
+            return self._broken_by_command(arguments, rules)
+        path = self._path_of(tool, arguments)
+        if path is not None:
+            kinds = (READERS, WRITERS) if tool == "Edit" else (READERS,) if tool in READERS else (WRITERS,)
+            for kind in kinds:
+                for rule in self._of(rules, kind):
+                    if any(self._paths[rule].matches(one) for one in path):
+                        return rule, ""
+        return None
+
+    def _broken_by_command(
+        self, arguments: Mapping[str, Any], rules: Sequence[PermissionRule]
+    ) -> tuple[PermissionRule, str] | None:
+        patterns = [self._bash[rule] for rule in rules if rule in self._bash]
+        reading, changing = (
+            [PathRule(r, self._paths[r]) for r in self._of(rules, kind)] for kind in (READERS, WRITERS)
+        )
+        if not (patterns or reading or changing):
+            return None
+        command = self._command(str(arguments.get("command", "")))
+        broken = denied_by(command, patterns)
+        if broken is not None:
+            return broken[0].rule, f" {broken[1]}" if broken[1] else ""
+        found = self._path_judge(command, reading, changing).found()
+        return None if found is None else (found.rule, f" {found.remark}")
+
+    def _path_judge(
+        self, command: Judged, reading: Sequence[PathRule], changing: Sequence[PathRule]
+    ) -> PathJudge:
+        return PathJudge(
+            command, self._real_cwd, self._places.home, self._disk, reading=reading, changing=changing
+        )
+
+    def _hidden_by(self, path: str, kind: frozenset[str]) -> str | None:
+        for effect in (Effect.DENY, Effect.ASK):
+            for rule in self._of(self._rules[effect], kind):
+                if self._paths[rule].matches(path):
+                    return rule.place
+        return None
+
+    def _of(self, rules: Sequence[PermissionRule], kind: frozenset[str]) -> list[PermissionRule]:
+        return [rule for rule in rules if rule.tool in kind and rule in self._paths]
+
+    # --- Rules that allow
+
+    def _why_not_allowed(self, call: ToolCall, allowed: Sequence[PermissionRule]) -> str | None:
+        """Why none of the rules allows a call, for the model. None if one does."""
+        if call.name in READ_ONLY:
+            return None
+        rules = [rule for rule in allowed if _allows(rule, call.name)]
+        if any(rule.pattern is None for rule in rules):
+            return None
+        if call.name == "Bash":
+            return self._why_command_not_allowed(str(call.arguments.get("command", "")), rules, allowed)
+        path = self._path_of(call.name, call.arguments)
+        if path and self._is_path_allowed(path, rules):
+            return None
+        return f"none allows this call of {call.name}"
+
+    def _why_command_not_allowed(
+        self, text: str, rules: Sequence[PermissionRule], allowed: Sequence[PermissionRule]
+    ) -> str | None:
+        if not rules:
+            return "none allows a command"
+        command = self._command(text)
+        why = why_not_allowed(command, [self._bash[rule] for rule in rules])
+        if why is not None:
+            return why
+        writers = [rule for rule in allowed if rule.tool in WRITERS]
+        for one in command.call.redirections:
+            if one.writes and not one.is_harmless and not self._may_write(one.target.text, writers):
+                return f"none allows to write {one.target.known or 'where its output leads'}"
+        return None
+
+    def _may_write(self, text: str | None, writers: Sequence[PermissionRule]) -> bool:
+        """Whether a rule allows to write a file to which output is redirected."""
+        if text is None:
+            return False
+        return any(rule.pattern is None for rule in writers) or self._is_path_allowed(
+            self._named(text), writers
+        )
+
+    def _is_path_allowed(self, paths: Sequence[str], rules: Sequence[PermissionRule]) -> bool:
+        return any(
+            all(self._paths[rule].matches(path) for path in paths) for rule in rules if rule in self._paths
+        )
+
+    # --- Paths
+
+    def _path_of(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The absolute paths that a call names, with and without links. None if it names none."""
+        argument = _PATH_ARGUMENTS.get(tool)
+        if argument is None:
+            return None
+        text = arguments.get(argument, ".")
+        return self._named(text) if isinstance(text, str) and "\0" not in text else None
+
+    def _named(self, text: str) -> tuple[str, ...]:
+        home = self._places.home
+        if home and (text == "~" or text.startswith("~/")):
+            text = home + text[1:]
+        named = [
+            posixpath.normpath(posixpath.join(base, text)) for base in (self._places.cwd, self._real_cwd)
+        ]
+        return tuple(dict.fromkeys((*named, *map(self._disk.real, named))))
+
+    def _pattern(self, rule: PermissionRule) -> PathPattern:
+        """The path pattern of a rule. If the path that a rule denies is a link, its target is denied too."""
+        home = self._places.home
+        homes = (home, self._disk.real(home)) if home else ()
+        bases = PatternBases(
+            tuple(dict.fromkeys((self._places.cwd, self._real_cwd))), tuple(dict.fromkeys(homes))
+        )
+        if rule.effect is Effect.ALLOW:
+            return PathPattern(rule, bases)
+        literal = PathPattern(rule, bases).literal_paths()
+        return PathPattern(rule, bases, [real for path in literal if (real := self._disk.real(path)) != path])
+
+
+def _is_about_paths(rule: PermissionRule) -> bool:
+    return rule.pattern is not None and rule.tool in READERS | WRITERS
+
+
+def _is_about(rule: PermissionRule, tool: str) -> bool:
+    """Whether a rule without a pattern is about a tool. A rule for Edit is about every tool that changes files."""
+    return rule.names(tool) or (rule.tool == "Edit" and tool in WRITERS)
+
+
+def _allows(rule: PermissionRule, tool: str) -> bool:
+    return rule.names(tool) or (rule.tool in WRITERS and tool in WRITERS and rule.tool in ("Edit", tool))

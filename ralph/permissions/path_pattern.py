@@ -1,0 +1,191 @@
+"""Path patterns in rules, such as `./secrets/**`, `~/.ssh/**` and `//etc/*`. Written as in .gitignore.
+
+Where the same text can be read in more than one way, a pattern that denies has all of these meanings, and a pattern that
+allows only the narrowest.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.permissions.rule import Effect, RuleError
+from ralph.permissions.wildcard import ANY, Element, Wildcard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.permissions.rule import PermissionRule
+
+_MOST_ALTERNATIVES = 200
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_PIECE = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
+_WILD = re.compile(r"[*?\[]")
+
+
+class PatternBases(Struct, frozen=True):
+    """The directories from which patterns start. They are absolute. Each is listed with and without its links."""
+
+    cwd: tuple[str, ...]
+    home: tuple[str, ...] = ()
+
+
+class PathPattern:
+    """The pattern of one rule. Paths to compare are absolute."""
+
+    def __init__(self, rule: PermissionRule, bases: PatternBases, resolved: Iterable[str] = ()) -> None:
+        """`resolved` are the targets of the rule's path, if it names a link. Raises RuleError."""
+        assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
+        is_wide = rule.effect is not Effect.ALLOW
+        globs = [
+            glob
+            for alternative in _expanded(rule.pattern, rule.text)
+            for glob in _placed(alternative, rule, bases, is_wide=is_wide)
+        ]
+        globs += [_escaped(path) for path in resolved]
+        self._globs = tuple(dict.fromkeys(globs))
+        # Some file systems do not tell upper from lower case. A name that is denied stays denied in both.
+        flags = re.DOTALL | re.IGNORECASE if is_wide else re.DOTALL
+        self._wholes = [re.compile(f"{_regex(glob)}(?:/.*)?", flags) for glob in self._globs]
+        self._names = [Wildcard(_elements(_last_name(glob), below=0)) for glob in self._globs]
+        self._wildcards = [Wildcard(_elements(glob, below=below)) for glob in self._globs for below in (0, 1)]
+
+    def matches(self, path: str) -> bool:
+        """Whether a path, or a directory above it, matches."""
+        return any(whole.fullmatch(path) for whole in self._wholes)
+
+    def may_match(self, path: Sequence[Element]) -> bool:
+        """Whether a path of which parts are unknown may match. Errs on the side of a match."""
+        lowered = [one if one is ANY else one.lower() for one in path]
+        return any(wildcard.may_match(lowered) for wildcard in self._wildcards)
+
+    def may_match_name(self, name: Sequence[Element]) -> bool:
+        """Whether the name of a file or a directory may be the one that the pattern is about: `secrets` in
+        `secrets/**`, and `.env` in `a/*/.env`.
+        """
+        lowered = [one if one is ANY else one.lower() for one in name]
+        return any(wildcard.may_match(lowered) for wildcard in self._names)
+
+    def literal_paths(self) -> Iterator[str]:
+        """The paths of the pattern that contain no wildcard. A name at every depth is taken at the uppermost one."""
+        plain = (glob.replace("/**/", "/") for glob in self._globs)
+        return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
+
+    def may_be_below(self, directory: str) -> bool:
+        """Whether a matching path may lie in the directory or be the directory."""
+        inside = directory.rstrip("/").lower()
+        return any(
+            wildcard.may_match([*inside, *rest]) for wildcard in self._wildcards for rest in ("", ["/", ANY])
+        )
+
+    def holds(self, directory: str) -> bool:
+        """Whether everything in the directory matches."""
+        return self.matches(f"{directory.rstrip('/')}/\x01") or self.matches(directory)
+
+
+def _expanded(pattern: str, text: str) -> list[str]:
+    """The patterns that result from expanding all braces."""
+    done: list[str] = []
+    todo = [pattern]
+    while todo:
+        if len(done) + len(todo) > _MOST_ALTERNATIVES:
+            raise RuleError(f"{text!r} stands for more than {_MOST_ALTERNATIVES} patterns")
+        one = todo.pop()
+        braces = _BRACES.search(one)
+        if braces is None:
+            done.append(one)
+            continue
+        todo += [one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(",")]
+    return done
+
+
+def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide: bool) -> Iterator[str]:
+    """The absolute globs that a pattern means."""
+    roots = (rule.root,) if rule.root else ()
+    if pattern.startswith("//"):
+        yield _normal(pattern[1:])
+    elif pattern == "~" or pattern.startswith("~/"):
+        if not bases.home:
+            raise RuleError(f"{rule.text!r}: there is no home directory")
+        yield from (_normal(f"{_escaped(home)}/{pattern[2:]}") for home in bases.home)
+    elif pattern.startswith("/"):
+        yield from (_normal(f"{_escaped(base)}{pattern}") for base in roots or bases.cwd)
+        if is_wide:  # people write an absolute path with one slash too
+            yield _normal(pattern)
+    else:
+        starts = (*roots, *bases.cwd) if is_wide else bases.cwd
+        plain = pattern.removeprefix("./")
+        # A pattern with a slash inside is about one place, and any other about names at every depth.
+        is_about_name = "/" not in plain.rstrip("/") and (is_wide or not pattern.startswith("./"))
+        between = "**/" if is_about_name else ""
+        yield from (_normal(f"{_escaped(base)}/{between}{plain}") for base in starts)
+
+
+def _normal(glob: str) -> str:
+    """The glob without `.`, `..`, doubled slashes and a slash at the end. What lies in a matching directory matches
+    too, so `x/**` has the meaning of `x`, apart from x itself.
+    """
+    return posixpath.normpath(glob).replace("//", "/") if glob.strip("/") else "/**"
+
+
+def _last_name(glob: str) -> str:
+    """The last part of a glob that says something about a name."""
+    parts = [part for part in glob.split("/") if part.strip("*")]
+    return parts[-1] if parts else "*"
+
+
+def _escaped(path: str) -> str:
+    return re.sub(r"([\\*?\[])", r"\\\1", path)
+
+
+def _regex(glob: str) -> str:
+    made = ""
+    pieces = _PIECE.findall(glob)
+    at = 0
+    while at < len(pieces):
+        piece = pieces[at]
+        if piece == "**" and pieces[at + 1 : at + 2] == ["/"] and made.endswith("/"):
+            made += "(?:.*/)?"
+            at += 2
+            continue
+        made += _translated(piece)
+        at += 1
+    return made
+
+
+def _translated(piece: str) -> str:
+    match piece:
+        case "**":
+            return ".+"
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+    if piece[0] == "[" and len(piece) > 2:
+        return _class(piece)
+    return re.escape(piece[-1] if piece[0] == "\\" else piece)
+
+
+def _class(piece: str) -> str:
+    negation = "^/" if piece[1] in "!^" else ""
+    members = re.sub(r"([\\\[^&~|])", r"\\\1", piece[1 + bool(negation) : -1])
+    try:
+        return re.compile(f"[{negation}{members}]").pattern
+    except re.error:  # an invalid range such as [z-a]
+        return "[^/]"
+
+
+def _elements(glob: str, *, below: int) -> Iterator[Element]:
+    """The glob with only one kind of wildcard, so that it matches more than the glob. `below` is 1 for what lies in a
+    matching directory.
+    """
+    for piece in _PIECE.findall(glob.replace("/**/", "/**")):  # `**/` may stand for no directory at all
+        if piece in ("*", "**", "?") or (piece[0] == "[" and len(piece) > 2):
+            yield ANY
+        else:
+            yield from piece[-1].lower()
+    if below:
+        yield from ("/", ANY)

@@ -1,0 +1,106 @@
+"""Reads permission rules such as `Bash(git diff:*)` and `Read(./secrets/**)`, in the form that Claude Code defines.
+
+A rule that cannot be understood raises RuleError. The caller must not go on without a rule that denies something.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere
+
+_FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
+_MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
+_LONGEST = 4096
+"""The most characters of a rule. Nobody writes rules that need a tenth of it."""
+
+# Tools that Claude Code has or had for the work of ralph's tools. A rule about them holds for these.
+READERS = frozenset({"Read", "Glob", "Grep", "LS", "NotebookRead"})
+WRITERS = frozenset({"Edit", "Write", "MultiEdit", "NotebookEdit"})
+
+
+class RuleError(ValueError):
+    """A rule cannot be understood. The message says why and quotes the rule."""
+
+
+class Effect(StrEnum):
+    DENY = "deny"
+    ASK = "ask"
+    ALLOW = "allow"
+
+
+class PermissionRule(Struct, frozen=True):
+    effect: Effect
+    tool: str
+    """The name of a tool. In the name of an MCP tool, and alone, `*` stands for any text."""
+    pattern: str | None
+    """The text in parentheses, or None if the rule is about every call of the tool."""
+    source: str
+    """The file or the option in which the rule is written."""
+    root: str = ""
+    """The directory from which relative paths in the rule start. Empty means the working directory alone."""
+
+    @property
+    def text(self) -> str:
+        return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
+
+    @property
+    def place(self) -> str:
+        """The rule and its source, for people and for the model."""
+        return f"{self.text} ({self.source})"
+
+    def names(self, tool: str) -> bool:
+        """Whether the rule's name is that of the tool. An MCP rule may name the server alone."""
+        if self.tool in (tool, "*"):
+            return True
+        if not tool.startswith("mcp__") or not self.tool.startswith("mcp__"):
+            return False
+        parts = re.escape(self.tool).replace(r"\*", ".*")
+        return re.fullmatch(rf"{parts}(?:__.*)?", tool, re.DOTALL) is not None
+
+
+def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> PermissionRule:
+    """The rule in a text. Raises RuleError."""
+    if not isinstance(text, str):
+        raise RuleError(f"a rule must be a text, not {type(text).__name__}")
+    stripped = text.strip()
+    if len(stripped) > _LONGEST or "\0" in stripped:
+        raise RuleError(f"a rule of {len(stripped):,} characters cannot be understood")
+    form = _FORM.fullmatch(stripped)
+    if form is None:
+        raise RuleError(f"{stripped!r} is no rule: write Tool or Tool(pattern)")
+    tool, pattern = form["tool"], form["pattern"]
+    _check_name(tool, stripped)
+    if pattern is not None:
+        pattern = pattern.strip()
+        if not pattern:
+            raise RuleError(f"{stripped!r}: the pattern is empty; write {tool} for every call")
+        pattern = _checked_pattern(tool, pattern, stripped)
+    return PermissionRule(effect, tool, pattern, source, root)
+
+
+def _check_name(tool: str, text: str) -> None:
+    if tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool):
+        return
+    if re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool):
+        return
+    by_lower = {name.lower(): name for name in TOOL_NAMES}
+    near = get_close_matches(tool.lower(), by_lower, n=1)
+    hint = f": did you mean {by_lower[near[0]]}?" if near else ""
+    raise RuleError(f"{text!r}: no tool is called {tool!r}{hint}")
+
+
+def _checked_pattern(tool: str, pattern: str, text: str) -> str | None:
+    if pattern == "*" or (tool == "Bash" and pattern == ":*"):
+        return None
+    if tool == "*" or tool.startswith("mcp__"):
+        raise RuleError(f"{text!r}: a rule for {tool} takes no pattern in parentheses")
+    if tool in READERS | WRITERS and pattern.startswith("!"):
+        raise RuleError(f"{text!r}: a path pattern cannot begin with `!`")
+    if tool == "WebFetch" and not pattern.startswith("domain:"):
+        raise RuleError(f"{text!r}: a pattern for WebFetch begins with domain:")
+    return pattern

@@ -1,0 +1,216 @@
+"""Words of a shell command without their quotes, as far as they are known before the command runs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.permissions.wildcard import ANY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Part = str | None
+"""A known text, or `ANY` for a text that is known only when the command runs."""
+
+_ESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "?": "?",
+}
+# bash(1), QUOTING: the escapes of $'...'.
+_ANSI = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
+)
+_MOST_CHOICES = 500
+_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
+
+
+class Word(Struct, frozen=True):
+    parts: tuple[Part, ...]
+    is_glob: bool = False
+    """Whether every unknown part is a pattern of file names, such as `*.py`."""
+    choices: tuple[str, ...] = ()
+    """The words that the shell makes of one with braces, without quotes."""
+
+    @property
+    def text(self) -> str | None:
+        """The word, or None if a part of it is unknown."""
+        return None if ANY in self.parts else "".join(part or "" for part in self.parts)
+
+    @property
+    def known(self) -> str:
+        """The known parts."""
+        return "".join(part or "" for part in self.parts)
+
+    def elements(self) -> Iterator[Part]:
+        for part in self.parts:
+            if part is ANY:
+                yield ANY
+            else:
+                yield from part
+
+
+_BARE = frozenset(
+    {"word", "number", "variable_name", "special_variable_name", "extglob_pattern", "regex", "[", "]"}
+)
+"""Nodes of text without quotes."""
+
+UNKNOWN = Word((ANY,))
+
+
+def plain(text: str) -> Word:
+    return Word((text,))
+
+
+def word_of(node: Any, source: bytes) -> Word:
+    """The word of a node of the syntax tree."""
+    raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+    if _has_braces(node, source):
+        return Word((ANY,), choices=_choices(re.sub(r"[\"'\\]", "", raw)))
+    parts = tuple(_parts(node, source))
+    return Word(tuple(_joined(parts)), is_glob=_is_glob(node, source))
+
+
+def _choices(text: str) -> tuple[str, ...]:
+    """The words that braces stand for. A range such as `{1..3}` stays as it is."""
+    done: list[str] = []
+    todo = [text]
+    while todo and len(done) + len(todo) <= _MOST_CHOICES:
+        one = todo.pop()
+        braces = re.search(r"\{([^{}]*,[^{}]*)\}", one)
+        if braces is None:
+            done.append(one)
+        else:
+            todo += [one[: braces.start()] + each + one[braces.end() :] for each in braces[1].split(",")]
+    return (*done, *todo)
+
+
+def _joined(parts: Iterable[Part]) -> Iterator[Part]:
+    text = ""
+    for part in parts:
+        if part is not ANY:
+            text += part
+            continue
+        if text:
+            yield text
+        text = ""
+        yield ANY
+    if text:
+        yield text
+
+
+def _parts(node: Any, source: bytes) -> Iterator[Part]:
+    raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+    match node.type:
+        case kind if kind in _BARE:
+            yield from _unquoted(raw)
+        case "raw_string":
+            yield raw[1:-1]
+        case "ansi_c_string":
+            yield _decoded(raw[2:-1])
+        case "string" | "translated_string":
+            yield from _quoted(node, source)
+        case "concatenation" | "command_name":
+            yield from _in_order(node, source)
+        case _:
+            yield ANY
+
+
+def _in_order(node: Any, source: bytes) -> Iterator[Part]:
+    """The parts of a word of several nodes. Neighbours without quotes belong together: `[a]` is three nodes."""
+    bare = at = node.start_byte
+    for child in node.children:
+        if child.type not in _BARE:
+            yield from _unquoted(source[bare : child.start_byte].decode("utf-8", "replace"))
+            yield from _parts(child, source)
+            bare = child.end_byte
+        at = child.end_byte
+    yield from _unquoted(source[bare : max(at, node.end_byte)].decode("utf-8", "replace"))
+
+
+def _quoted(node: Any, source: bytes) -> Iterator[Part]:
+    """The parts of a text in double quotes. What lies between the nodes of the tree is text too."""
+    begin = source.index(b'"', node.start_byte) + 1
+    end = node.end_byte - 1
+    string = node if node.type == "string" else next(iter(node.named_children), node)
+    at = begin
+    for child in string.named_children:
+        if child.type == "string_content":
+            continue
+        yield _IN_QUOTES.sub(_kept, source[at : child.start_byte].decode("utf-8", "replace"))
+        yield ANY
+        at = child.end_byte
+    yield _IN_QUOTES.sub(_kept, source[at:end].decode("utf-8", "replace"))
+
+
+def _kept(escape: re.Match[str]) -> str:
+    return "" if escape[1] == "\n" else escape[1]
+
+
+def _unquoted(raw: str) -> Iterator[Part]:
+    """The parts of a text without quotes. A pattern of file names is unknown."""
+    for piece in re.findall(r"\\.|[*?]|\[[^\]]*\]|.", raw, re.DOTALL):
+        if piece[0] == "\\" and len(piece) > 1:
+            yield "" if piece[1] == "\n" else piece[1]
+        elif piece in ("*", "?") or (piece[0] == "[" and len(piece) > 1):
+            yield ANY
+        else:
+            yield piece
+
+
+def _decoded(raw: str) -> str:
+    def char(found: re.Match[str]) -> str:
+        code, small, large, octal, control, letter = found.groups()
+        if code or small or large:
+            number = int(code or small or large, 16)
+            return chr(number) if number < 0x110000 else ""
+        if octal:
+            return chr(int(octal, 8) & 0xFF)
+        if control:
+            return chr(ord(control) & 0x1F)
+        return _ESCAPES.get(letter, "\\" + letter)
+
+    return _ANSI.sub(char, raw).split("\0")[0]
+
+
+def _is_glob(node: Any, source: bytes) -> bool:
+    if any("expansion" in one.type or "substitution" in one.type for one in _below(node)):
+        return False
+    return re.search(r"[*?\[]", "".join(_bare_texts(node, source))) is not None
+
+
+def _below(node: Any) -> Iterator[Any]:
+    yield node
+    for child in node.children:
+        yield from _below(child)
+
+
+def _has_braces(node: Any, source: bytes) -> bool:
+    """Whether the shell may make several words of one, by `{a,b}` or `{1..3}`."""
+    if any(child.type == "brace_expression" for child in node.children):
+        return True
+    bare = "".join(_bare_texts(node, source))
+    return "{" in bare and ("," in bare or ".." in bare)
+
+
+def _bare_texts(node: Any, source: bytes) -> Iterator[str]:
+    """The texts of a word that stand outside of quotes and expansions."""
+    if node.type in ("concatenation", "command_name"):
+        for child in node.children:
+            yield from _bare_texts(child, source)
+    elif node.type in _BARE:
+        raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+        yield re.sub(r"\\.", "", raw, flags=re.DOTALL)

@@ -1,0 +1,85 @@
+"""Patterns in which a wildcard stands for any text, and texts of which parts are unknown.
+
+A shell command contains parts that are known only when it runs, such as `$x`. A text can therefore be compared with a
+pattern in two ways: whether it surely matches, and whether it may match.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ANY = None
+"""A wildcard in a pattern, or an unknown part of a text. It stands for any text, also an empty one."""
+
+NAME = ""
+"""An unknown part of a text that has no slash, such as `*` in the name of a file. At the beginning of a name it does not
+begin with a dot either."""
+
+Element = str | None
+"""One character, `ANY` or `NAME`."""
+
+
+class Wildcard:
+    """A pattern. Comparing takes time in proportion to the length of the text, whatever the pattern is."""
+
+    def __init__(self, elements: Iterable[Element]) -> None:
+        known = list(elements)
+        kept = [one for at, one in enumerate(known) if one is not ANY or at == 0 or known[at - 1] is not ANY]
+        self._end = 1 << len(kept)
+        self._wild = 0
+        self._literal: dict[str, int] = {}
+        for at, one in enumerate(kept):
+            if one is ANY:
+                self._wild |= 1 << at
+            else:
+                self._literal[one] = self._literal.get(one, 0) | 1 << at
+
+    def surely_matches(self, text: Sequence[Element]) -> bool:
+        """Whether the text matches, whatever its unknown parts are."""
+        # Each bit of `places` is a place in the pattern that the text so far can lead to.
+        places = self._past_wildcards(1)
+        for one in text:
+            stay = places & self._wild
+            step = 0 if one is ANY else (places & self._literal.get(one, 0)) << 1
+            places = self._past_wildcards(stay | step)
+            if not places:
+                return False
+        return bool(places & self._end)
+
+    def may_match(self, text: Sequence[Element]) -> bool:
+        """Whether the text matches for some values of its unknown parts."""
+        places = self._past_wildcards(1)
+        before: Element = "/"
+        for one in text:
+            if one == NAME:
+                places = self._through_name(places, begins=before == "/")
+                before = one
+                continue
+            before = one
+            if one is ANY:
+                # An unknown text can lead to every later place.
+                lowest = places & -places
+                places = (self._end << 1) - lowest
+                continue
+            stay = places & self._wild
+            places = self._past_wildcards(stay | (places & self._literal.get(one, 0)) << 1)
+            if not places:
+                return False
+        return bool(places & self._end)
+
+    def _through_name(self, places: int, *, begins: bool) -> int:
+        """The places after an unknown text without a slash."""
+        closed = self._literal.get("/", 0)
+        first = closed | (self._literal.get(".", 0) if begins else 0)
+        reached = places | self._past_wildcards((places & ~first & (self._end - 1)) << 1)
+        while True:
+            further = reached | self._past_wildcards((reached & ~places & ~closed & (self._end - 1)) << 1)
+            if further == reached:
+                return reached
+            reached = further
+
+    def _past_wildcards(self, places: int) -> int:
+        return places | (places & self._wild) << 1

@@ -1,0 +1,383 @@
+"""Commands that run other commands, such as `timeout 5 make` and `sh -c 'make'`, and what they run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.permissions.shell_words import UNKNOWN, Word, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Within(Struct, frozen=True):
+    """The content of a command that runs other commands."""
+
+    commands: tuple[tuple[Word, ...], ...] = ()
+    """The words of the commands that it runs."""
+    scripts: tuple[str, ...] = ()
+    """Texts that it runs as shell commands."""
+    is_transparent: bool = False
+    """Whether it runs the commands as they are, with the same environment and as the same user. Then only they need to be
+    allowed."""
+    not_understood: str = ""
+    """The part that cannot be understood, in words. Empty if there is none."""
+    runs_unknown: bool = False
+    """Whether it runs something that cannot be told at all, such as the standard input of a shell."""
+
+
+NOTHING = Within()
+
+
+class _Form(Struct, frozen=True):
+    """How a wrapper is called. After its options and operands, the command begins."""
+
+    flags: str = ""
+    """Letters of options that take no value."""
+    valued: str = ""
+    """Letters of options that take a value."""
+    long_valued: tuple[str, ...] = ()
+    """Long options that take the next word as their value. All others are taken to have none."""
+    operands: int = 0
+    takes_assignments: bool = False
+    is_transparent: bool = False
+    adds_words: bool = False
+    """Whether words that are not known are added at the end, as xargs does."""
+
+
+_FORMS = {
+    "time": _Form("pvqaV", "fo", ("--format", "--output"), is_transparent=True),
+    "timeout": _Form("vf", "sk", ("--signal", "--kill-after"), operands=1, is_transparent=True),
+    "nice": _Form("", "n", ("--adjustment",), is_transparent=True),
+    "nohup": _Form(is_transparent=True),
+    "stdbuf": _Form("", "ioe", ("--input", "--output", "--error"), is_transparent=True),
+    "command": _Form("p", is_transparent=True),
+    "builtin": _Form(),
+    "exec": _Form("cl", "a"),
+    "coproc": _Form(),
+    "setsid": _Form("cfw"),
+    "ionice": _Form("t", "cn", ("--class", "--classdata")),
+    "caffeinate": _Form("dimsu", "tw"),
+    "env": _Form("i0v", "uC", ("--unset", "--chdir"), takes_assignments=True),
+    "sudo": _Form(
+        "AbEeHkKnPS",
+        "CDghpRrTtUu",
+        ("--user", "--group", "--host", "--prompt", "--chdir", "--close-from", "--chroot"),
+        takes_assignments=True,
+    ),
+    "doas": _Form("Lns", "aCu"),
+    "xargs": _Form(
+        "0prtxo",
+        "aEILnPsdR",
+        ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars", "--replace", "--max-lines"),
+        adds_words=True,
+    ),
+    "busybox": _Form(),
+    "toybox": _Form(),
+}
+
+SHELLS = frozenset(
+    {"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "yash", "fish", "csh", "tcsh", "rbash"}
+)
+_INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
+
+# Commands that run other commands in ways that have too many forms to know.
+_RUN_OTHERS = frozenset(
+    {
+        *(
+            "alias",
+            "trap",
+            "complete",
+            "compgen",
+            "mapfile",
+            "readarray",
+            "bind",
+            "enable",
+            "hash",
+            "fc",
+            "shopt",
+        ),
+        *("su", "runuser", "pkexec", "chroot", "unshare", "nsenter", "setpriv", "capsh", "bwrap", "firejail"),
+        *(
+            "flock",
+            "watch",
+            "script",
+            "strace",
+            "ltrace",
+            "gdb",
+            "lldb",
+            "valgrind",
+            "perf",
+            "taskset",
+            "chrt",
+        ),
+        *(
+            "numactl",
+            "systemd-run",
+            "parallel",
+            "entr",
+            "chronic",
+            "ts",
+            "unbuffer",
+            "expect",
+            "rlwrap",
+            "socat",
+        ),
+        *(
+            "ssh",
+            "at",
+            "batch",
+            "crontab",
+            "tmux",
+            "screen",
+            "dtach",
+            "xvfb-run",
+            "dbus-run-session",
+            "hyperfine",
+        ),
+        *("awk", "gawk", "mawk", "nawk", "sed", "gsed", "ed", "ex", "vi", "vim", "nvim", "view", "emacs"),
+        *(
+            "tclsh",
+            "osascript",
+            "fd",
+            "fdfind",
+            "start-stop-daemon",
+            "faketime",
+            "fakeroot",
+            "proot",
+            "ld.so",
+        ),
+        *(
+            "run-parts",
+            "logsave",
+            "choom",
+            "uclampset",
+            "prlimit",
+            "setarch",
+            "linux32",
+            "linux64",
+            "pipexec",
+        ),
+        *(
+            "nix-shell",
+            "docker",
+            "podman",
+            "kubectl",
+            "lxc-attach",
+            "machinectl",
+            "vagrant",
+            "multitime",
+            "stap",
+        ),
+    }
+)
+# Interpreters that run code from a word behind one of these options, or from their input.
+_INTERPRETERS = {
+    "python": "c",
+    "pypy": "c",
+    "perl": "eEn",
+    "ruby": "e",
+    "node": "epr",
+    "bun": "ep",
+    "deno": "ep",
+    "php": "rBRE",
+    "lua": "e",
+    "Rscript": "e",
+    "R": "e",
+    "guile": "c",
+    "julia": "eE",
+    "ghc": "e",
+}
+# Options of ordinary programs by which they run a command.
+_RUNNING_OPTION = re.compile(
+    r"--(?:exec|exec-batch|to-command|checkpoint-action|use-compress-program|rsh|pre|unzip-command|upload-pack|"
+    r"receive-pack|run|command|open-files-in-pager|ext-diff|compress-program|shell|call)(?:=.*)?"
+)
+_FIND_EXECUTES = ("-exec", "-execdir", "-ok", "-okdir")
+_GIT_RUNS = frozenset(
+    {"bisect", "foreach", "filter-branch", "-c", "-x", "--exec", "--config-env", "difftool", "mergetool"}
+)
+
+
+def name_of(words: Sequence[Word]) -> str | None:
+    """The name of a command without its directories, or None if it is known only when the command runs."""
+    if not words:
+        return ""
+    last = words[0].parts[-1] if words[0].parts else ""
+    known = words[0].text
+    if known is not None:
+        return known.rpartition("/")[2]
+    return last.rpartition("/")[2] if last and "/" in last else None
+
+
+def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
+    """Finds out which other commands a command runs."""
+    name = name_of(words)
+    if name is None:
+        return Within(runs_unknown=True)
+    texts = [word.text for word in words[1:]]
+    if name in _FORMS:
+        return _wrapped(name, _FORMS[name], words)
+    if name in SHELLS:
+        return _of_shell(words[1:])
+    if name in ("eval", "source", "."):
+        return _evaluated(name, words[1:])
+    if name == "find":
+        return _of_find(words[1:])
+    if name in _RUN_OTHERS or any(text is not None and _RUNNING_OPTION.fullmatch(text) for text in texts):
+        return Within(not_understood=f"`{name}`, which can run other commands,")
+    if name == "git" and _GIT_RUNS.intersection(text for text in texts if text):
+        return Within(not_understood="`git`, which can run other commands here,")
+    if _is_code(name, words[1:], has_heredoc=has_heredoc):
+        return Within(not_understood=f"code for `{name}`")
+    return NOTHING
+
+
+def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
+    rest = _after_options(form, [*words[1:]])
+    if rest is None:
+        if name == "command" and any(word.text in ("-v", "-V") for word in words[1:2]):
+            return NOTHING
+        return Within(not_understood=f"`{name}` with these options")
+    if not rest:
+        return Within(runs_unknown=True) if name == "exec" and len(words) > 1 else NOTHING
+    if form.adds_words:
+        replaced = _replaced_by_xargs(words)
+        rest = [UNKNOWN if replaced and replaced in word.known else word for word in rest] + [UNKNOWN]
+    if name == "coproc":  # a name and a whole block may follow
+        return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
+    return Within(commands=(tuple(rest),), is_transparent=form.is_transparent)
+
+
+def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
+    """The words after the options and operands of a wrapper. None if an option is not known."""
+    while rest and (text := rest[0].text or rest[0].known).startswith("-") and text != "-":
+        if rest[0].text is None:
+            return None
+        rest = rest[1:]
+        if text == "--":
+            break
+        takes = _takes_next(form, text)
+        if takes is None:
+            return None
+        rest = rest[1:] if takes else rest
+    while form.takes_assignments and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
+        rest = rest[1:]
+    if form.operands and rest and rest[0].text is None:
+        return None
+    return rest[form.operands :]
+
+
+def _takes_next(form: _Form, option: str) -> bool | None:
+    """Whether an option takes the next word. None if the option is not known."""
+    if option.startswith("--"):
+        if "=" in option or option in form.long_valued:
+            return "=" not in option
+        return False if form.long_valued or form.flags else None
+    if form is _FORMS["nice"] and option[1:].lstrip("-+").isdigit():
+        return False
+    for at, letter in enumerate(option[1:], start=1):
+        if letter in form.valued:
+            return at == len(option) - 1
+        if letter not in form.flags:
+            return None
+    return False
+
+
+def _replaced_by_xargs(words: Sequence[Word]) -> str:
+    """The text in the words of xargs' command that is replaced by input, or an empty text."""
+    texts = [word.text or "" for word in words]
+    for at, text in enumerate(texts):
+        if text in ("-I", "--replace"):
+            return (texts[at + 1] if at + 1 < len(texts) and text == "-I" else "") or "{}"
+        if text.startswith(("-I", "--replace=")):
+            return text.removeprefix("--replace=").removeprefix("-I")
+        if text.startswith("-i"):
+            return text[2:] or "{}"
+    return ""
+
+
+def _of_shell(words: Sequence[Word]) -> Within:
+    """A shell: `sh -c TEXT`, `sh FILE`, or `sh` that reads its input."""
+    has_text = False
+    for at, word in enumerate(words):
+        text = word.text
+        if text is None:
+            return Within(runs_unknown=True)
+        if text in ("--version", "--help"):
+            return NOTHING
+        is_option = text[:1] in ("-", "+") and len(text) > 1
+        if is_option and not text.startswith("--"):
+            if "s" in text:
+                return Within(runs_unknown=True)
+            has_text = has_text or "c" in text
+        elif (
+            not is_option
+            and at
+            and (words[at - 1].text or "") in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
+        ):
+            continue
+        elif not is_option and has_text:
+            return Within(scripts=(text,))
+        elif not is_option:
+            return Within(runs_unknown=True) if _INPUTS.fullmatch(text) else NOTHING
+    return Within(runs_unknown=True)
+
+
+def _evaluated(name: str, words: Sequence[Word]) -> Within:
+    texts = [word.text for word in words]
+    if None in texts:
+        return Within(runs_unknown=True)
+    known = [text or "" for text in texts]
+    if name == "eval":
+        return Within(scripts=(" ".join(known),), not_understood="`eval`")
+    is_input = bool(known) and _INPUTS.fullmatch(known[0]) is not None
+    return Within(not_understood=f"`{name}`", runs_unknown=is_input)
+
+
+def _of_find(words: Sequence[Word]) -> Within:
+    commands = []
+    at = 0
+    while at < len(words):
+        if words[at].text in _FIND_EXECUTES:
+            inner = []
+            at += 1
+            while at < len(words) and words[at].text not in (";", "+"):
+                text = words[at].text
+                inner.append(UNKNOWN if text is None or "{}" in text else words[at])
+                at += 1
+            commands.append(tuple(inner))
+        at += 1
+    return Within(commands=tuple(commands)) if commands else NOTHING
+
+
+def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
+    """Whether an interpreter gets code in its words or on its input."""
+    plain_name = re.sub(r"[0-9.]+[a-z]*$", "", name)
+    letters = _INTERPRETERS.get(plain_name)
+    if letters is None:
+        return False
+    texts = [word.text for word in words]
+    has_option = any(
+        text is not None and re.match(rf"-[a-zA-Z]*[{letters}]|--(?:eval|print|run|require|exec)", text)
+        for text in texts
+    )
+    has_file = any(text is None or (not text.startswith("-") and text != "-") for text in texts)
+    is_asking = any(text in ("--version", "-V", "--help") for text in texts)
+    return has_option or has_heredoc or "-" in texts or not (has_file or is_asking)
+
+
+def is_assignment(word: Word) -> bool:
+    return re.match(r"[A-Za-z_]\w*\+?=", word.known) is not None
+
+
+def assignment_value(word: Word) -> Word:
+    name, _, value = (word.parts[0] or "").partition("=")
+    return Word((value, *word.parts[1:])) if name else plain("")
+
+
+def each_text(words: Sequence[Word]) -> Iterator[str]:
+    return (word.text for word in words if word.text is not None)

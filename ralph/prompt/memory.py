@@ -1,0 +1,247 @@
+"""Reads the project's memory: the instructions for models that people keep in a repository and in their own folder.
+
+In each directory from the working directory up to the top of the repository these are AGENTS.md, CLAUDE.md,
+.claude/CLAUDE.md and CLAUDE.local.md. The user's own file is ~/.claude/CLAUDE.md. A file may import others by `@path`.
+A file is judged by what was opened. All files together may have 32 KB.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.repository import up_to_repository_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+MOST_MEMORY_BYTES = 32 * 1024
+MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"
+ALL_SOURCES = frozenset({"user", "project", "local"})
+"""The places that files for models come from: the user's own folder, the repository, and the user's notes in it."""
+# The names in one directory, with the source that each belongs to. The last one counts most.
+_NAMES = (
+    ("AGENTS.md", "project"),
+    ("CLAUDE.md", "project"),
+    (".claude/CLAUDE.md", "project"),
+    ("CLAUDE.local.md", "local"),
+)
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# As deep as Claude Code follows imports.
+_MOST_DEPTH = 5
+# Nobody writes more imports. Each costs the opening of a file.
+_MOST_IMPORTS = 100
+
+
+class MemoryFile(Struct, frozen=True):
+    """The text of one file. `was_cut` is True if its end is missing because all files together are too long."""
+
+    path: str
+    text: str
+    imported_by: str | None = None
+    """The path of the file that imports this one. None if ralph reads it by its name."""
+    is_users: bool = False
+    was_cut: bool = False
+
+    @property
+    def heading(self) -> str:
+        whose = "The user's own instructions" if self.is_users else "Project instructions"
+        via = f", imported by {self.imported_by}" if self.imported_by is not None else ""
+        return f"# {whose} ({self.path}{via})"
+
+
+class Memory(Struct, frozen=True):
+    files: tuple[MemoryFile, ...] = ()
+    """The files, the user's own first, and the one nearest to the working directory last."""
+    notices: tuple[str, ...] = ()
+    """Notices about files that were left out or cut."""
+
+
+class _Place(Struct, frozen=True):
+    """The folder inside which a file must lie, with links resolved, and what messages call it."""
+
+    top: str
+    is_users: bool = False
+
+    @property
+    def name(self) -> str:
+        return "the user's own folder" if self.is_users else "the repository"
+
+
+def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
+    """The folder `~/.claude`, which holds the user's own files for models.
+
+    None if there is no home directory. A folder in the working directory may have come with it, and is not the
+    user's.
+    """
+    home = environment.get("HOME", "")
+    if not home.startswith("/"):
+        return None
+    folder = f"{home.rstrip('/')}/.claude"
+    real = os.path.realpath(folder)
+    return None if f"{real}/".startswith(f"{str(cwd).rstrip('/')}/") else folder
+
+
+def read_memory(
+    cwd: Path,
+    user: str | None,
+    sources: frozenset[str] = ALL_SOURCES,
+    denied: Sequence[str] = (),
+) -> Memory:
+    """The memory of the project around `cwd`, an absolute path without links, and the user's own in the folder `user`.
+
+    `denied` are paths, without links, that must not be read. A file that cannot be read is ignored. If there is too
+    much, the nearest files are kept, and the others are cut or left out with a notice.
+    """
+    directories = up_to_repository_root(cwd)
+    reader = _Reader(denied)
+    place = _Place(str(directories[-1]))
+    groups = []
+    for directory in directories:
+        for name, source in reversed(_NAMES):
+            if source in sources:
+                groups.append(reader.read(f"{directory}/{name}", place))
+    if user is not None and "user" in sources:
+        groups.append(reader.read(f"{user}/CLAUDE.md", _Place(user, is_users=True)))
+    files = [file for group in reversed(groups) for file in group]
+    return Memory(tuple(files), (*reader.notices, *_cut(files)))
+
+
+def shown_paths(memory: Memory, cwd: Path, home: str) -> dict[str, str]:
+    """The paths of the files, the user's own last, each with a short form for people: relative to the working directory
+    or to the home directory.
+    """
+    files = sorted(memory.files, key=lambda file: file.is_users)
+    return {file.path: _shown(file, str(cwd), home.rstrip("/")) for file in files}
+
+
+def _shown(file: MemoryFile, cwd: str, home: str) -> str:
+    path = file.path
+    if path.startswith(f"{cwd}/"):
+        path = path[len(cwd) + 1 :]
+    elif not file.is_users:
+        path = os.path.relpath(path, cwd)
+    elif home and path.startswith(f"{home}/"):
+        path = f"~{path[len(home) :]}"
+    return path if file.imported_by is None else f"{path} (imported)"
+
+
+def _cut(files: list[MemoryFile]) -> Iterator[str]:
+    for file in files:
+        if file.was_cut:
+            yield f"{file.path} was cut: only {MOST_SHOWN} of instructions are read"
+
+
+class _Reader:
+    """Reads files until they have 32 KB together. A file is read once, whatever names lead to it."""
+
+    def __init__(self, denied: Sequence[str]) -> None:
+        self.notices: list[str] = []
+        self._denied = denied
+        self._left = MOST_MEMORY_BYTES
+        self._imports = 0
+        self._known: set[tuple[int, int] | str] = set()
+
+    def read(self, path: str, place: _Place) -> list[MemoryFile]:
+        """The file and those that it imports. An empty list if there is no such file, or if it is left out."""
+        descriptor = _opened(path)
+        if descriptor is None:
+            return []
+        try:
+            return self._read(descriptor, MemoryFile(path, "", is_users=place.is_users), place, 0)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int, file: MemoryFile, place: _Place, depth: int) -> list[MemoryFile]:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
+            return []
+        why = _why_not(descriptor, file, place, self._denied)
+        if why is not None:
+            self.notices.append(f"{file.path} is left out: {why}")
+            return []
+        identity = (status.st_dev, status.st_ino)
+        if identity in self._known:
+            return []
+        self._known.add(identity)
+        return self._taken(descriptor, file, place, depth)
+
+    def _taken(self, descriptor: int, file: MemoryFile, place: _Place, depth: int) -> list[MemoryFile]:
+        try:
+            data = os.read(descriptor, self._left + 1)
+        except OSError:
+            return []
+        if data and not self._left:
+            self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
+        was_cut = len(data) > self._left
+        text = data[: self._left].decode("utf-8", "ignore" if was_cut else "replace")
+        # Two copies of one text count as one file, such as CLAUDE.md and AGENTS.md.
+        if not text.strip() or text.strip() in self._known:
+            return []
+        self._known.add(text.strip())
+        self._left -= min(self._left, len(data))
+        taken = MemoryFile(file.path, text, file.imported_by, file.is_users, was_cut)
+        return [taken, *self._imported(taken, place, depth)]
+
+    def _imported(self, file: MemoryFile, place: _Place, depth: int) -> Iterator[MemoryFile]:
+        if "@" not in file.text:
+            return
+        from ralph.prompt.imports import imported_paths, is_meant_as_path  # noqa: PLC0415 - few files import others
+
+        for name in imported_paths(file.text):
+            path = _resolved(name, file.path)
+            descriptor = _opened(path)
+            if descriptor is None:
+                if is_meant_as_path(name):
+                    self.notices.append(f"{file.path} imports {name}, which cannot be opened")
+                continue
+            try:
+                if self._has_room(name, file, depth):
+                    imported = MemoryFile(path, "", file.path, file.is_users)
+                    yield from self._read(descriptor, imported, place, depth + 1)
+            finally:
+                os.close(descriptor)
+
+    def _has_room(self, name: str, importer: MemoryFile, depth: int) -> bool:
+        """Whether one more import may be read. If not, a notice names it."""
+        self._imports += 1
+        if depth < _MOST_DEPTH and self._imports <= _MOST_IMPORTS:
+            return True
+        bound = f"{_MOST_IMPORTS} imports" if depth < _MOST_DEPTH else f"imports {_MOST_DEPTH} deep"
+        self.notices.append(f"{importer.path} imports {name}, which is left out: at most {bound} are read")
+        return False
+
+
+def _opened(path: str) -> int | None:
+    """A descriptor of the file, or None if it cannot be opened. A FIFO of that name does not block."""
+    try:
+        return os.open(path, _FLAGS)
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return None
+
+
+def _resolved(name: str, importer: str) -> str:
+    if name.startswith("~/"):
+        return os.path.expanduser(name)  # noqa: PTH111 - strings throughout
+    return os.path.normpath(os.path.join(os.path.dirname(importer), name))  # noqa: PTH118, PTH120 - strings throughout
+
+
+def _why_not(descriptor: int, file: MemoryFile, place: _Place, denied: Sequence[str]) -> str | None:
+    """The reason why a file that was opened must not be read, or None.
+
+    A file that ralph names itself, and that was reached without a link, needs no further look.
+    """
+    from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
+
+    real = opened_path(descriptor, file.path)
+    if file.imported_by is None and real == file.path:
+        return None
+    from ralph.prompt.named_file import why_not_inside  # noqa: PLC0415 - links and imports are rare
+
+    # The user may link the file that ralph names to a place of their own.
+    top = None if place.is_users and file.imported_by is None else place.top
+    return why_not_inside(descriptor, file.path, top, place.name, denied)

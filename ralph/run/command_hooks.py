@@ -1,0 +1,166 @@
+"""The gate of a run with hooks in the user's settings: runs their commands about tool calls and the end of a task, and then
+asks the gate that it encloses. A hook that fails refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ralph.agent.ports import Permission
+from ralph.permissions.claude_settings import matches
+from ralph.run.driven import hooks as hk
+from ralph.values.events import Notice
+from ralph.values.ports import GuardRefused, HookStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.agent.ports import Gate
+    from ralph.permissions.claude_settings import HookCommand
+    from ralph.run.driven.driver_gate import HookFacts
+    from ralph.tools.hook_command import HookEnding
+    from ralph.values.controls import RunControls
+    from ralph.values.ports import CallJudge, Events
+    from ralph.values.tool_calls import Block, ToolCall, ToolOutput
+
+_BLOCKED = 2
+"""The exit code by which a hook refuses, as in Claude Code."""
+
+
+class CommandHookError(Exception):
+    """A hook's command failed, or its answer cannot be used."""
+
+
+class CommandHookGate:
+    def __init__(
+        self,
+        inner: Gate,
+        hooks: Sequence[HookCommand],
+        run: Callable[[str, bytes, float, str], HookEnding],
+        *,
+        facts: HookFacts,
+        controls: RunControls,
+        events: Events,
+        judge: CallJudge | None,
+    ) -> None:
+        """`run` runs a command with a standard input, a limit in seconds, and the words for a heartbeat. `judge` has the
+        rules that people wrote.
+        """
+        self._inner = inner
+        self._hooks = hooks
+        self._run = run
+        self._facts = facts
+        self._controls = controls
+        self._events = events
+        self._judge = judge
+
+    # --- The port
+
+    def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
+        return self._inner.before_task(prompt)
+
+    def judge(self, call: ToolCall) -> Permission:
+        try:
+            answers = self._answers(hk.PRE, hk.about_call(call), call.name)
+        except CommandHookError as error:
+            return Permission(f"PreToolUse:{call.name} hook error: {error}. The call was not run")
+        verdict = hk.call_verdict(answers)
+        if verdict.denied is not None:
+            return Permission(f"PreToolUse:{call.name} hook error: {verdict.denied}")
+        self._stop_if_asked(answers)
+        if verdict.asks is not None:
+            return Permission(f"This call was not run: a hook wants somebody to be asked: {verdict.asks}")
+        judged = call if verdict.arguments is None else replace(call, arguments=verdict.arguments)
+        against = None if self._judge is None else self._judge.judge(judged).denied
+        if against is not None:
+            return Permission(against)
+        permission = self._inner.judge(judged)
+        arguments = permission.arguments if permission.arguments is not None else verdict.arguments
+        return replace(permission, arguments=arguments, context=(*verdict.context, *permission.context))
+
+    def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
+        output = self._inner.observe(call, output, took_s)
+        event = hk.POST_FAILURE if output.is_error else hk.POST
+        told = (
+            {"error": hk.words_of(output)}
+            if output.is_error
+            else {"tool_response": hk.response_of(call, output)}
+        )
+        try:
+            answers = self._answers(event, {**hk.about_call(call), **told}, call.name)
+        except CommandHookError as error:
+            self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
+            return output
+        added = [*hk.contexts(answers)]
+        blocked = hk.first_block(answers)
+        if blocked is not None:
+            added.append(f"{event} hook feedback:\n{blocked}")
+        self._stop_if_asked(answers)
+        return _with_words(output, "\n".join(added))
+
+    def before_end(self, text: str, *, was_held: bool) -> str | None:
+        about = {"stop_hook_active": was_held, "last_assistant_message": text}
+        try:
+            answers = self._answers(hk.STOP, about)
+        except CommandHookError as error:
+            raise GuardRefused(f"the Stop hook failed: {error}") from error
+        self._stop_if_asked(answers)
+        return hk.first_block(answers) or self._inner.before_end(text, was_held=was_held)
+
+    # --- Commands
+
+    def _answers(self, event: str, about: Mapping[str, Any], tool: str = "") -> list[hk.HookAnswer]:
+        """The answers of all hooks of an event, one after the other. Raises CommandHookError and Interrupted."""
+        fields = {
+            "session_id": self._facts.session_id,
+            "transcript_path": self._facts.transcript_path,
+            "cwd": self._facts.cwd,
+            "permission_mode": self._controls.permission_mode.value,
+            "hook_event_name": event,
+            **about,
+        }
+        given = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+        found = {
+            hook.command: hook
+            for hook in self._hooks
+            if hook.event == event and (not tool or matches(hook.matcher, tool))
+        }
+        waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
+        return [
+            answer_of(self._run(hook.command, given, hook.timeout_s, waiting_for)) for hook in found.values()
+        ]
+
+    def _stop_if_asked(self, answers: Sequence[hk.HookAnswer]) -> None:
+        reason = hk.first_stop(answers)
+        if reason is not None:
+            raise HookStopped(f"a hook ended the run: {reason}")
+
+
+def answer_of(ending: HookEnding) -> hk.HookAnswer:
+    """The answer that the end of a hook's command means. Raises CommandHookError if it failed."""
+    if ending.status is None:
+        raise CommandHookError(ending.problem)
+    if ending.status == _BLOCKED:
+        return hk.HookAnswer(decision="block", reason=ending.errors or "no reason was given")
+    if ending.status != 0:
+        said = f": {ending.errors.splitlines()[-1]}" if ending.errors else ""
+        raise CommandHookError(f"it ended with exit {ending.status}{said}")
+    text = ending.output.strip()
+    if not text.startswith("{"):
+        return hk.HookAnswer()
+    try:
+        fields = json.loads(text)
+        return hk.hook_answer(fields)
+    except (ValueError, RecursionError) as error:
+        raise CommandHookError(f"its answer is not valid: {error}") from error
+
+
+def _with_words(output: ToolOutput, words: str) -> ToolOutput:
+    if not words:
+        return output
+    if isinstance(output.content, str):
+        return replace(output, content=f"{output.content}\n\n{words}")
+    return replace(output, content=(*output.content, {"type": "text", "text": words}))

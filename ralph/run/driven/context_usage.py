@@ -1,0 +1,61 @@
+"""The response to `get_context_usage`: how much of the model's window each part of the context fills. Pure.
+
+Sizes are estimates from bytes, scaled so that they add up to the last estimate of the whole request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ContextSizes(Struct, frozen=True):
+    model: str
+    window_tokens: int | None
+    """The context window of the model, or None if it is unknown."""
+    total_tokens: int
+    """The estimate of the next request."""
+    part_bytes: Mapping[str, int]
+    """The bytes of each part of the request, by the name that is shown."""
+
+
+# Drivers that draw the parts expect a color for each of them.
+_COLORS = ("blue", "yellow", "green")
+
+
+def context_usage(sizes: ContextSizes) -> dict[str, Any]:
+    window = sizes.window_tokens or sizes.total_tokens
+    all_bytes = sum(sizes.part_bytes.values()) or 1
+    used = [
+        {
+            "name": name,
+            "tokens": round(sizes.total_tokens * size / all_bytes),
+            "color": color,
+            "kind": "used",
+        }
+        for (name, size), color in zip(sizes.part_bytes.items(), _COLORS, strict=True)
+    ]
+    free = {
+        "name": "Free space",
+        "tokens": max(window - sizes.total_tokens, 0),
+        "color": "gray",
+        "kind": "free",
+    }
+    return {
+        "categories": [*used, free],
+        "totalTokens": sizes.total_tokens,
+        "maxTokens": window,
+        "rawMaxTokens": window,
+        "percentage": round(100 * sizes.total_tokens / window) if window else 0,
+        "gridRows": [],
+        "model": sizes.model,
+        "memoryFiles": [],
+        "mcpTools": [],
+        "agents": [],
+        "isAutoCompactEnabled": True,
+        "apiUsage": None,
+    }

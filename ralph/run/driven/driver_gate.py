@@ -1,0 +1,310 @@
+"""The gate of a driven run: asks the driver's hooks and its permission callback about tool calls, tasks and ends.
+
+The order for a call is: PreToolUse hooks, the permission mode and the rules (which judge the arguments that a hook changed),
+the permission callback. A hook that fails, and a driver that has left, refuse the call.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.agent.ports import Permission
+from ralph.run.driven import hooks as hk
+from ralph.run.driven.control_lines import Response
+from ralph.run.driven.permission_requests import (
+    Allow,
+    Deny,
+    permission_answer,
+    permission_request,
+    read_updates,
+)
+from ralph.run.driven.questions import Gone, Late, Question
+from ralph.values.controls import ModeFixedError
+from ralph.values.events import Notice, PermissionModeChanged
+from ralph.values.permission_mode import must_ask
+from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.tool_calls import RuleVerdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.run.driven.hooks import HookAnswer, HookTable
+    from ralph.run.driven.permission_requests import Updates
+    from ralph.run.driven.questions import Questions, Reply
+    from ralph.values.controls import RunControls
+    from ralph.values.ports import CallJudge, Events
+    from ralph.values.tool_calls import Block, ToolCall, ToolOutput
+
+_GONE = "the driver has closed standard input, so that nobody can answer"
+
+
+class HookFacts(Struct, frozen=True):
+    """The facts about the session that each hook is told."""
+
+    session_id: str
+    transcript_path: str
+    """The path of the journal, or "" if the session is not kept."""
+    cwd: str
+
+
+class PermissionAsking(Struct, frozen=True):
+    """How the driver is asked about tool calls."""
+
+    is_on: bool = False
+    """True if the driver answers `can_use_tool`. If False, a call about which a hook wants somebody to be asked is
+    denied."""
+    denies: bool = False
+    """True if calls about which the mode would ask are denied without asking."""
+    within_s: float = 3_600.0
+    allowed: tuple[str, ...] = ()
+    """Tools that the user allowed by name, about which nobody is asked."""
+
+
+class DriverLink(Struct, frozen=True):
+    """The way to the driver that a gate uses."""
+
+    hooks: Callable[[], HookTable]
+    """The hooks that the driver has registered by now."""
+    questions: Questions
+    tell_state: Callable[[str], None]
+    """Tells the driver what the run does, as in `SessionStateChanged`."""
+
+
+class HookFailedError(Exception):
+    """A hook did not answer, or its answer cannot be used."""
+
+
+class DriverGate:
+    def __init__(
+        self,
+        link: DriverLink,
+        asking: PermissionAsking,
+        facts: HookFacts,
+        controls: RunControls,
+        events: Events,
+        *,
+        judge: CallJudge | None = None,
+    ) -> None:
+        """`judge` has the rules that people wrote."""
+        self._judge = judge
+        self._link = link
+        self._asking = asking
+        self._facts = facts
+        self._controls = controls
+        self._events = events
+        self._prompt_id = str(uuid.uuid4())
+        self._allowed = set(asking.allowed)
+        """The tools about which nobody is asked. The driver may add to them."""
+
+    # --- The port
+
+    def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
+        self._prompt_id = str(uuid.uuid4())
+        words = "\n".join(str(block["text"]) for block in prompt if block.get("type") == "text")
+        answers = self._guarding(hk.PROMPT, {"prompt": words}, str(uuid.uuid4()))
+        blocked = hk.first_block(answers)
+        if blocked is not None:
+            raise HookStopped(f"a UserPromptSubmit hook refused the task: {blocked}")
+        return hk.contexts(answers)
+
+    def judge(self, call: ToolCall) -> Permission:
+        try:
+            answers = self._call_hooks(hk.PRE, hk.about_call(call), call.id, call.name)
+        except HookFailedError as error:
+            return Permission(f"PreToolUse:{call.name} hook error: {error}. The call was not run")
+        verdict = hk.call_verdict(answers)
+        if verdict.denied is not None:
+            return Permission(f"PreToolUse:{call.name} hook error: {verdict.denied}")
+        self._stop_if_asked(answers)
+        judged = call if verdict.arguments is None else replace(call, arguments=verdict.arguments)
+        refused = self._controls.why_refused(judged.name)
+        if refused is not None:
+            return Permission(refused)
+        by_rules = RuleVerdict() if self._judge is None else self._judge.judge(judged)
+        if by_rules.denied is not None:
+            return Permission(by_rules.denied)
+        asks = by_rules.asks or verdict.asks
+        if asks is None and (verdict.allows or not self._must_ask(judged)):
+            return Permission(arguments=verdict.arguments, context=verdict.context)
+        permission = self._ask(judged, asks)
+        arguments = permission.arguments if permission.arguments is not None else verdict.arguments
+        if permission.denied is None and self._judge is not None:
+            self._judge.grant(judged if arguments is None else replace(judged, arguments=arguments))
+        return replace(permission, arguments=arguments, context=verdict.context)
+
+    def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
+        event = hk.POST_FAILURE if output.is_error else hk.POST
+        about = {**hk.about_call(call), "duration_ms": round(took_s * 1000)}
+        told = (
+            {"error": hk.words_of(output), "is_interrupt": False}
+            if output.is_error
+            else {"tool_response": hk.response_of(call, output)}
+        )
+        try:
+            answers = self._call_hooks(event, {**about, **told}, call.id, call.name)
+        except HookFailedError as error:
+            self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
+            return output
+        changed = _with_answers(output, answers, event)
+        self._stop_if_asked(answers)
+        return changed
+
+    def before_end(self, text: str, *, was_held: bool) -> str | None:
+        about = {
+            "stop_hook_active": was_held,
+            "last_assistant_message": text,
+            "background_tasks": [],
+            "session_crons": [],
+        }
+        return hk.first_block(self._guarding(hk.STOP, about, None))
+
+    # --- Hooks
+
+    def _guarding(
+        self, event: str, about: Mapping[str, Any], tool_use_id: str | None
+    ) -> Sequence[HookAnswer]:
+        """Calls the hooks of a task or its end. Raises GuardRefused if one fails, and HookStopped."""
+        try:
+            answers = self._call_hooks(event, about, tool_use_id)
+        except HookFailedError as error:
+            raise GuardRefused(f"the {event} hook failed: {error}") from error
+        self._stop_if_asked(answers)
+        return answers
+
+    def _call_hooks(
+        self, event: str, about: Mapping[str, Any], tool_use_id: str | None, tool: str = ""
+    ) -> Sequence[HookAnswer]:
+        """Calls all hooks of an event at once, and returns their answers. Raises HookFailedError."""
+        found = self._link.hooks().matching(event, tool)
+        if not found:
+            return ()
+        fields = {
+            "session_id": self._facts.session_id,
+            "transcript_path": self._facts.transcript_path,
+            "cwd": self._facts.cwd,
+            "permission_mode": self._controls.permission_mode.value,
+            "prompt_id": self._prompt_id,
+            "hook_event_name": event,
+            **about,
+        }
+        known_id = {} if tool_use_id is None else {"tool_use_id": tool_use_id}
+        waiting_for = f"the driver's {event} hook" + (f" for {tool}" if tool else "")
+        questions = [
+            Question(
+                {"subtype": "hook_callback", "callback_id": hook.callback_id, **known_id, "input": fields},
+                waiting_for,
+                hook.within_s,
+            )
+            for hook in found
+        ]
+        return [_hook_answer(reply) for reply in self._link.questions.ask(questions)]
+
+    def _stop_if_asked(self, answers: Sequence[HookAnswer]) -> None:
+        reason = hk.first_stop(answers)
+        if reason is not None:
+            raise HookStopped(f"a hook ended the run: {reason}")
+
+    # --- Permission
+
+    def _must_ask(self, call: ToolCall) -> bool:
+        is_wanted = self._asking.is_on or self._asking.denies
+        return is_wanted and must_ask(self._controls.permission_mode, call.name, self._allowed)
+
+    def _ask(self, call: ToolCall, reason: str | None) -> Permission:
+        """Asks the driver about a call. `reason` is the reason that a hook gave, or None."""
+        if not self._asking.is_on:
+            why = "" if reason is None else f": {reason}"
+            return Permission(f"This call was not run: it needs a permission, and nobody is asked here{why}")
+        question = Question(
+            permission_request(call, reason), f"permission to run {call.name}", self._asking.within_s
+        )
+        self._link.tell_state("requires_action")
+        try:
+            [reply] = self._link.questions.ask([question])
+        finally:
+            self._link.tell_state("running")
+        match reply:
+            case Gone():
+                return Permission(f"Tool permission request failed: {_GONE}. The call was not run")
+            case Late(after_s=after_s):
+                return Permission(
+                    f"Tool permission request failed: nobody answered within {after_s:g} s (clocks.driver_s). "
+                    "The call was not run"
+                )
+            case Response(error=str(error)):
+                return Permission(f"Tool permission request failed: {error}")
+        try:
+            answer = permission_answer(reply.fields)
+        except ValueError as error:
+            return Permission(f"Tool permission request failed: the answer is not valid: {error}")
+        return self._permission_of(answer)
+
+    def _permission_of(self, answer: Allow | Deny) -> Permission:
+        if isinstance(answer, Deny):
+            if answer.interrupt:
+                raise HookStopped(f"the driver denied a call and ended the run: {answer.message}")
+            return Permission(answer.message)
+        updates = read_updates(answer.updated_permissions)
+        if updates.refused is not None:
+            raise GuardRefused(
+                f"the driver asked for the permission update {updates.refused}, which ralph cannot honour: nothing "
+                "runs without a guard that was asked for"
+            )
+        self._apply(updates)
+        return Permission(arguments=answer.updated_input)
+
+    def _apply(self, updates: Updates) -> None:
+        self._allowed.update(updates.allowed)
+        if updates.ignored:
+            names = ", ".join(updates.ignored)
+            self._events.emit(Notice(f"permission updates not applied, ralph goes on asking: {names}"))
+        if updates.mode is None:
+            return
+        try:
+            mode = self._controls.choose_mode(updates.mode)
+        except ModeFixedError as error:
+            self._events.emit(Notice(f"the permission mode stays: {error}"))
+            return
+        except ValueError as error:
+            raise GuardRefused(f"the driver asked for a permission mode: it {error}") from error
+        self._events.emit(PermissionModeChanged(mode))
+
+
+def _hook_answer(reply: Reply) -> HookAnswer:
+    """The answer of a hook. Raises HookFailedError if there is none that can be used."""
+    match reply:
+        case Gone():
+            raise HookFailedError(_GONE)
+        case Late(after_s=after_s):
+            raise HookFailedError(f"it did not respond before its timeout of {after_s:g} s")
+        case Response(error=str(error)):
+            raise HookFailedError(error)
+    try:
+        return hk.hook_answer(reply.fields)
+    except ValueError as error:
+        raise HookFailedError(f"its answer is not valid: {error}") from error
+
+
+def _with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
+    """The output with what hooks replaced in it or added to it."""
+    for answer in answers:
+        new = answer.specific.updated_tool_output
+        if new is not None:
+            output = replace(
+                output, content=new if isinstance(new, str) else json.dumps(new, ensure_ascii=False)
+            )
+    added = [*hk.contexts(answers)]
+    blocked = hk.first_block(answers)
+    if blocked is not None:
+        added.append(f"{event} hook feedback:\n{blocked}")
+    if not added:
+        return output
+    words = "\n".join(added)
+    if isinstance(output.content, str):
+        return replace(output, content=f"{output.content}\n\n{words}")
+    return replace(output, content=(*output.content, {"type": "text", "text": words}))

@@ -1,0 +1,81 @@
+"""Decodes the wishes of a driver for the session, which its `initialize` request contains. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, ValidationError, convert, field
+from msgspec.structs import replace
+
+from ralph.run.driven.hooks import HookTable, hook_table
+from ralph.run.options import RequestedReport
+from ralph.run.report_schema import read_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.run.options import RunOptions
+
+# Keys that ask for what ralph does not have. An empty value asks for nothing.
+_NOT_OFFERED = ("skills", "sdkMcpServers", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
+
+
+class _Asked(Struct, frozen=True, rename="camel"):
+    system_prompt: str | tuple[str, ...] | None = None
+    append_system_prompt: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+
+class DriverSetup(Struct, frozen=True):
+    system_prompt: str | None = None
+    """The text that replaces ralph's system prompt. None keeps it."""
+    append_system_prompt: str | None = None
+    json_schema: dict[str, Any] | None = None
+    """The JSON Schema of the final report that the driver requires, or None."""
+    hooks: HookTable = field(default_factory=HookTable)
+
+    @property
+    def shapes_requests(self) -> bool:
+        """Whether it changes what is sent to the model, which is fixed once the session is open."""
+        return (self.system_prompt, self.append_system_prompt, self.json_schema) != (None, None, None)
+
+    def applied_to(self, options: RunOptions) -> RunOptions:
+        """The options of the run with what the driver wants. The driver wins over the command line."""
+        report = None if self.json_schema is None else RequestedReport(self.json_schema)
+        return replace(
+            options,
+            system_prompt=self.system_prompt or options.system_prompt,
+            append_system_prompt=self.append_system_prompt or options.append_system_prompt,
+            report=report or options.report,
+        )
+
+
+def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
+    """Decodes the fields of `initialize`. Raises ValueError for what ralph cannot do.
+
+    TypeScript's SDK sends `systemPrompt` as a list, also `[""]` if there is none.
+    """
+    refused = [name for name in _NOT_OFFERED if fields.get(name)]
+    if refused:
+        raise ValueError(f"initialize: ralph does not offer {', '.join(refused)}; leave that out")
+    try:
+        asked = convert(dict(fields), _Asked)
+    except ValidationError as error:
+        raise ValueError(f"initialize: {error}") from error
+    system = asked.system_prompt
+    text = "\n\n".join(part for part in system if part) if isinstance(system, tuple) else system
+    return DriverSetup(
+        text or None,
+        asked.append_system_prompt or None,
+        None if asked.json_schema is None else _checked_schema(asked.json_schema),
+        hook_table(fields.get("hooks")),
+    )
+
+
+def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, if it is one that a report can be checked against. Raises ValueError."""
+    try:
+        return read_schema(json.dumps(schema), ".")
+    except ValueError as error:
+        raise ValueError(f"initialize: jsonSchema: {error}") from error

@@ -1,0 +1,100 @@
+"""Decides when a driver is asked about a tool call, and what its answer means. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, ValidationError, convert
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.values.tool_calls import ToolCall
+
+
+class Allow(Struct, frozen=True, rename="camel", tag_field="behavior", tag="allow"):
+    updated_input: dict[str, Any] | None = None
+    updated_permissions: tuple[dict[str, Any], ...] | None = None
+
+
+class Deny(Struct, frozen=True, tag_field="behavior", tag="deny"):
+    message: str = "no reason was given"
+    interrupt: bool = False
+
+
+def permission_answer(fields: Mapping[str, Any]) -> Allow | Deny:
+    """Decodes an answer to `can_use_tool`. Raises ValueError if it is not valid: the call is then denied."""
+    try:
+        return convert(fields, Allow | Deny)
+    except ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def permission_request(call: ToolCall, reason: str | None) -> dict[str, Any]:
+    """The request that asks a driver about a call. `reason` says why it is asked, or is None."""
+    request: dict[str, Any] = {
+        "subtype": "can_use_tool",
+        "tool_name": call.name,
+        "display_name": call.name,
+        "input": call.arguments,
+        "tool_use_id": call.id,
+        "permission_suggestions": [],
+    }
+    if isinstance(description := call.arguments.get("description"), str):
+        request["description"] = description
+    if reason is not None:
+        request["decision_reason"] = reason
+    return request
+
+
+class SetMode(Struct, frozen=True, tag_field="type", tag="setMode"):
+    mode: str
+
+
+class AddRules(Struct, frozen=True, rename="camel", tag_field="type", tag="addRules"):
+    behavior: Literal["allow", "deny", "ask"]
+    rules: tuple[NamedRule, ...] = ()
+
+
+class NamedRule(Struct, frozen=True, rename="camel"):
+    tool_name: str
+    rule_content: str | None = None
+
+
+class Updates(Struct, frozen=True):
+    """The meaning of the permission updates in an answer for ralph."""
+
+    mode: str | None = None
+    """The name of the permission mode to set, or None."""
+    allowed: tuple[str, ...] = ()
+    """The tools about which nobody is asked any more."""
+    ignored: tuple[str, ...] = ()
+    """The types of updates that ralph does not apply, although nothing is lost: it goes on asking."""
+    refused: str | None = None
+    """The update that would have limited later calls, and that ralph cannot apply. None if there is none."""
+
+
+def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
+    """Reads the permission updates of an answer. A rule that widens may be left out, one that limits may not."""
+    mode: str | None = None
+    allowed: list[str] = []
+    ignored: list[str] = []
+    refused: str | None = None
+    for update in updates or ():
+        kind = str(update.get("type"))
+        try:
+            decoded = convert(update, SetMode | AddRules)
+        except ValidationError:
+            ignored.append(kind)
+            if update.get("behavior") != "allow" and kind != "removeRules" and "irectories" not in kind:
+                refused = refused or f"{kind} ({update.get('behavior')})"
+            continue
+        match decoded:
+            case SetMode(mode=name):
+                mode = name
+            case AddRules(behavior="allow", rules=rules):
+                allowed += [rule.tool_name for rule in rules if rule.rule_content is None]
+                ignored += [kind for rule in rules if rule.rule_content is not None]
+            case AddRules(behavior=behavior):
+                refused = refused or f"{kind} ({behavior})"
+    return Updates(mode, tuple(allowed), tuple(dict.fromkeys(ignored)), refused)

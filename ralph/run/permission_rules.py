@@ -1,0 +1,181 @@
+"""Builds the rules of a run from its options and from the settings files that people wrote for Claude Code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
+from ralph.settings.merge import SettingsError
+from ralph.values.permission_mode import PermissionMode
+from ralph.values.tool_choice import is_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
+    from ralph.permissions.judge import Permissions
+    from ralph.permissions.rule import PermissionRule
+    from ralph.run.options import RunOptions
+    from ralph.run.wiring import Surroundings
+    from ralph.settings.claude_files import ClaudeFile
+    from ralph.values.controls import RunControls
+
+_MOST_PATHS = 50_000
+"""The most paths of a directory that are looked at to tell whether a command would read a denied file."""
+
+
+class RunGuards(Struct, frozen=True):
+    """The guards that files and options ask for."""
+
+    judge: Permissions | None = None
+    """The rules, or None if there are none."""
+    hooks: tuple[HookCommand, ...] = ()
+    mode: PermissionMode | None = None
+    """The permission mode that a file asks for, or None."""
+    notices: tuple[str, ...] = ()
+
+
+def build_guards(around: Surroundings, options: RunOptions, controls: RunControls) -> RunGuards:
+    """Reads the files and builds the rules. Raises SettingsError if a rule or a hook cannot be honoured."""
+    try:
+        files = read_claude_files(around.cwd, around.environment, options.claude_settings)
+        has_files = guards_in_short(files)
+        for file in files:
+            if file.kind == "flag" or has_files:
+                document_of(file)
+    except ClaudeFileError as error:
+        raise SettingsError(str(error), from_flag=error.from_flag) from error
+    tools = around.settings.tools
+    has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
+    is_narrow = controls.permission_mode is PermissionMode.DONT_ASK
+    if not (has_files or has_patterns or is_narrow or options.takes_messages):
+        return RunGuards()
+    return _built(around, options, controls, files if has_files else ())
+
+
+def _built(
+    around: Surroundings, options: RunOptions, controls: RunControls, files: Sequence[ClaudeFile]
+) -> RunGuards:
+    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect, RuleError  # noqa: PLC0415 - few runs have rules
+
+    try:
+        sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
+        read = [read_settings(document_of(file), one) for file, one in zip(files, sources, strict=True)]
+    except GuardError as error:
+        raise SettingsError(str(error)) from error
+    pairs = list(zip(sources, read, strict=True))
+    mode = _mode(options, read)
+    _refuse_bypass(mode or controls.permission_mode, pairs)
+    try:
+        always, listed = _rules_of_options(around)
+        chosen = [rule for one, found in pairs if _is_chosen(one, options) for rule in found.rules]
+        judge = Permissions(
+            (*always, *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW)),
+            listed if any(rule.pattern is not None for rule in listed or ()) else None,
+            RulePlaces(str(around.cwd), _home(around)),
+            LocalDisk(),
+            narrow=(*(listed or ()), *(rule for rule in chosen if rule.effect is Effect.ALLOW)),
+            is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
+        )
+    except RuleError as error:
+        raise SettingsError(str(error), from_flag=True) from error
+    if judge.needs_parser and not _has_parser():
+        raise SettingsError(
+            "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
+            "commands; install them, or remove the rules"
+        )
+    hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
+    return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
+
+
+def _has_parser() -> bool:
+    """Whether the packages that parse commands are installed. They are imported with the first command."""
+    from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
+
+    return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
+
+
+def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:
+    """The denying rules and the allowing ones in the lists of tools. None if every tool is allowed."""
+    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
+
+    tools, origins = around.settings.tools, around.settings.origins
+    denied = [
+        parse_rule(name, Effect.DENY, _source(origins.get("tools.disallowed")))
+        for name in tools.disallowed
+        if is_pattern(name)
+    ]
+    if tools.allowed is None:
+        return denied, None
+    source = _source(origins.get("tools.allowed"))
+    return denied, [parse_rule(name, Effect.ALLOW, source) for name in tools.allowed]
+
+
+def _source(origin: str | None) -> str:
+    return (origin or "settings").removeprefix("flag ")
+
+
+def _is_chosen(source: SettingsSource, options: RunOptions) -> bool:
+    return source.kind == "flag" or source.kind in options.setting_sources
+
+
+def _mode(options: RunOptions, read: Sequence[ClaudeSettings]) -> PermissionMode | None:
+    """The tightest mode that a file asks for, unless the command line chooses one."""
+    modes = {found.mode for found in read}
+    if options.permission_mode is not None:
+        return None
+    return next((PermissionMode(mode) for mode in ("plan", "dontAsk") if mode in modes), None)
+
+
+def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
+    """Raises SettingsError if the user forbids to run without asking, and the run would do that."""
+    if mode in (PermissionMode.PLAN, PermissionMode.DONT_ASK):
+        return
+    for source, found in pairs:
+        if found.forbids_bypass and source.is_trusted:
+            raise SettingsError(
+                f"{source.name}: permissions.disableBypassPermissionsMode cannot be honoured in the permission mode "
+                f"{mode}, in which nobody is asked: use --permission-mode dontAsk or plan"
+            )
+
+
+def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
+    """Notices about what the files hold and ralph does not use."""
+    rules = [(source.name, len(found.rules)) for source, found in pairs if found.rules]
+    if rules:
+        listed = ", ".join(f"{count} of {name}" for name, count in rules)
+        yield f"permission rules in force: {listed}"
+    for source, found in pairs:
+        if found.unused_hooks and not source.is_trusted:
+            yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
+        elif found.unused_hooks:
+            yield f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run"
+        if found.forbids_bypass and not source.is_trusted:
+            yield f"{source.name}: disableBypassPermissionsMode is not honoured; --permission-mode dontAsk runs only what a rule allows"
+        if source.kind == "flag" and found.unread_keys:
+            yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
+
+
+def _home(around: Surroundings) -> str:
+    home = around.environment.get("HOME", "")
+    return home if os.path.isabs(home) else ""  # noqa: PTH117 - a str
+
+
+class LocalDisk:
+    """The disk of this machine, as the rules look at it."""
+
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def paths_below(self, directory: str) -> list[str] | None:
+        found: list[str] = []
+        for above, directories, files in os.walk(directory):
+            found += [os.path.join(above, name) for name in (*directories, *files)]  # noqa: PTH118 - strings throughout
+            if len(found) > _MOST_PATHS:
+                return None
+        return found

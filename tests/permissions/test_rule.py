@@ -1,0 +1,57 @@
+"""The form of rules, and what is refused instead of being ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.permissions.rule import Effect, RuleError, parse_rule
+from tests.permissions.worlds import denies, permissions
+
+WRONG = {
+    "bash(rm *)": "no tool is called 'bash': did you mean Bash?",
+    "Bsh": "did you mean Bash?",
+    "Nothing(x)": "no tool is called 'Nothing'",
+    "Bash(rm *": "is no rule: write Tool or Tool(pattern)",
+    "Bash rm": "is no rule",
+    "": "is no rule",
+    "Bash()": "the pattern is empty; write Bash for every call",
+    "Read(!x)": "a path pattern cannot begin with `!`",
+    "mcp__x(y)": "a rule for mcp__x takes no pattern",
+    "*(x)": "a rule for * takes no pattern",
+    "WebFetch(example.com)": "a pattern for WebFetch begins with domain:",
+    "Read(" + "{a,b}" * 12 + ")": "stands for more than 200 patterns",
+    "Bash(" + "x" * 5000 + ")": "cannot be understood",
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG.items(), ids=[text[:20] or "nothing" for text in WRONG])
+def test_a_rule_that_cannot_be_understood_is_refused(text, says) -> None:
+    with pytest.raises(
+        RuleError, match=says.replace("*", r"\*").replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")
+    ):
+        permissions(deny=[text])
+
+
+def test_a_rule_that_is_no_text_is_refused() -> None:
+    with pytest.raises(RuleError, match="a rule must be a text, not dict"):
+        parse_rule({}, Effect.DENY, "the file")
+
+
+MCP = [
+    ("mcp__files", "mcp__files__read", True),
+    ("mcp__files__*", "mcp__files__read", True),
+    ("mcp__files__read", "mcp__files__read", True),
+    ("mcp__files__read", "mcp__files__write", False),
+    ("mcp__files__read*", "mcp__files__read_all", True),
+    ("mcp__*", "mcp__any__thing", True),
+    ("mcp__fil", "mcp__files__read", False),
+    ("*", "mcp__files__read", True),
+    ("WebFetch(domain:example.com)", "mcp__files__read", False),
+]
+
+
+@pytest.mark.parametrize(("rule", "tool", "is_denied"), MCP, ids=[f"{a} {b}" for a, b, _ in MCP])
+def test_a_rule_for_a_server_is_about_its_tools(rule, tool, is_denied) -> None:
+    assert denies(permissions(deny=[rule]), tool) is is_denied
+    if rule.startswith("mcp"):
+        assert denies(permissions(allow=[rule]), tool) is not is_denied

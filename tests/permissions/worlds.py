@@ -1,0 +1,59 @@
+"""Judges made for tests: rules as people write them, on a disk that exists only in the test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.permissions.judge import Permissions, RulePlaces
+from ralph.permissions.rule import Effect, parse_rule
+from ralph.values.tool_calls import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.values.tool_calls import RuleVerdict
+
+CWD, HOME = "/w/project", "/home/me"
+FILES = (
+    "/w/project/.env",
+    "/w/project/secrets/key",
+    "/w/project/src/main.py",
+    "/w/project/tests/test_main.py",
+)
+
+
+class FakeDisk:
+    """A disk with some files and links."""
+
+    def __init__(self, links: Mapping[str, str] | None = None, files: Sequence[str] = FILES) -> None:
+        self._links = links or {}
+        self._files = files
+
+    def real(self, path: str) -> str:
+        return self._links.get(path, path)
+
+    def paths_below(self, directory: str) -> list[str] | None:
+        above = directory.rstrip("/") + "/"
+        return [path for path in self._files if path.startswith(above)]
+
+
+def permissions(
+    deny: Sequence[str] = (),
+    ask: Sequence[str] = (),
+    allow: Sequence[str] | None = None,
+    *,
+    links: Mapping[str, str] | None = None,
+    root: str = CWD,
+) -> Permissions:
+    rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
+    rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
+    allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
+    return Permissions(rules, allowed, RulePlaces(CWD, HOME), FakeDisk(links))
+
+
+def verdict(judge: Permissions, tool: str, **arguments: object) -> RuleVerdict:
+    return judge.judge(ToolCall("id", tool, arguments))
+
+
+def denies(judge: Permissions, tool: str, **arguments: object) -> bool:
+    return verdict(judge, tool, **arguments).denied is not None

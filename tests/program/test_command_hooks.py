@@ -1,0 +1,180 @@
+"""Hooks of the user's own settings, in whole runs: commands that decide about tool calls and the end of a task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.program.model_answers import DONE, bash, calls, results
+
+KEEP = "cat >> $CLAUDE_PROJECT_DIR/told"
+"""A hook that keeps what it is told, and has no opinion."""
+
+
+def hooks(event: str, command: str, matcher: str | None = None, **more: object) -> dict[str, Any]:
+    hook = {"type": "command", "command": command, **more}
+    return {"hooks": {event: [{"hooks": [hook], **({} if matcher is None else {"matcher": matcher})}]}}
+
+
+def told(ralph) -> list[dict[str, Any]]:
+    decoder, text, found = json.JSONDecoder(), (ralph.cwd / "told").read_text(), []
+    while text:
+        value, end = decoder.raw_decode(text)
+        found.append(value)
+        text = text[end:]
+    return found
+
+
+def start(ralph, settings: dict[str, Any], *options: str):
+    return ralph("go", "--settings", json.dumps(settings), "--output-format", "stream-json", *options)
+
+
+def test_a_hook_is_told_about_a_call_as_claude_tells_it(ralph, serve) -> None:
+    serve(bash("echo hi"), DONE)
+    ran = start(ralph, hooks("PreToolUse", KEEP, "Bash") | {})
+    assert ran.code == 0
+    [about] = told(ralph)
+    assert about.pop("transcript_path").endswith(f"{ran.result['session_id']}.jsonl")
+    assert about.pop("tool_use_id").startswith("toolu_")
+    assert about == {
+        "session_id": ran.result["session_id"],
+        "cwd": str(ralph.cwd),
+        "permission_mode": "bypassPermissions",
+        "hook_event_name": "PreToolUse",
+        "tool_name": "Bash",
+        "tool_input": {"command": "echo hi"},
+    }
+
+
+DENIED = {
+    "exit 2": ("echo 'not today' >&2; exit 2", "PreToolUse:Bash hook error: not today"),
+    "a decision": ("""echo '{"decision":"block","reason":"by word"}'""", "hook error: by word"),
+    "a permission decision": (
+        """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"deny","permissionDecisionReason":"no"}}'""",
+        "hook error: no",
+    ),
+    "a question": (
+        """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"ask"}}'""",
+        "a hook wants somebody to be asked",
+    ),
+    "another exit code": ("echo oops >&2; exit 1", "it ended with exit 1: oops"),
+    "a missing program": ("no-such-program-here", "it ended with exit 127"),
+    "no JSON": ("echo '{'", "its answer is not valid"),
+    "a wrong field": ("""echo '{"decision":"perhaps"}'""", "its answer is not valid"),
+    "a signal": ("kill -9 $$", "it ended with exit 137"),
+    "too much": ("yes", "it printed more than 1,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), DENIED.values(), ids=DENIED.keys())
+def test_a_hook_that_refuses_or_fails_keeps_the_call_from_running(ralph, serve, command, says) -> None:
+    server = serve(bash("touch ran"), DONE)
+    ran = start(ralph, hooks("PreToolUse", command))
+    assert ran.code == 0
+    assert not (ralph.cwd / "ran").exists()
+    [(text, is_error)] = results(server, 1)
+    assert is_error
+    assert says in text
+    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["Bash"]
+
+
+def test_a_hook_that_does_not_end_in_its_time_refuses_and_is_stopped(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    ran = start(ralph, hooks("PreToolUse", "sleep 600; touch late", timeout=0.3))
+    assert ran.code == 0
+    assert "it did not end before its timeout of 0.3 s" in results(server, 1)[0][0]
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_a_hook_is_about_the_tools_of_its_matcher_alone(ralph, serve) -> None:
+    server = serve(bash("echo hi"), calls(("Write", {"file_path": "x", "content": ""})), DONE)
+    assert start(ralph, hooks("PreToolUse", "exit 2", "Edit|Write")).code == 0
+    assert [results(server, nth)[0][1] for nth in (1, 2)] == [False, True]
+
+
+def test_a_hook_may_change_a_call_and_the_rules_judge_the_change(ralph, serve) -> None:
+    server = serve(bash("echo old"), bash("echo old"), DONE)
+    answer = {"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"command": "echo new"}}}
+    changes = hooks("PreToolUse", f"echo '{json.dumps(answer)}'")
+    assert start(ralph, changes).code == 0
+    assert results(server, 1) == [("new", False)]
+    denied = {**changes, "permissions": {"deny": ["Bash(echo new)"]}}
+    server = serve(bash("echo old"), DONE)
+    assert start(ralph, denied).code == 0
+    assert "the rule Bash(echo new)" in results(server, 1)[0][0]
+
+
+def test_a_hook_that_allows_does_not_get_past_a_rule(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    allows = hooks("PreToolUse", """echo '{"hookSpecificOutput":{"permissionDecision":"allow"}}'""")
+    assert start(ralph, {**allows, "permissions": {"deny": ["Bash(touch:*)"]}}).code == 0
+    assert not (ralph.cwd / "ran").exists()
+    assert results(server, 1)[0][1]
+
+
+def test_a_hook_after_a_call_gives_feedback_and_a_failed_call_has_an_event_of_its_own(ralph, serve) -> None:
+    server = serve(bash("echo hi"), bash("exit 3"), DONE)
+    settings = hooks("PostToolUse", f"{KEEP}; echo 'run the tests' >&2; exit 2")
+    settings["hooks"] |= hooks("PostToolUseFailure", KEEP)["hooks"]
+    assert start(ralph, settings).code == 0
+    assert results(server, 1) == [("hi\n\nPostToolUse hook feedback:\nrun the tests", False)]
+    fine, failed = told(ralph)
+    assert fine["tool_response"] == {"stdout": "hi", "stderr": "", "interrupted": False, "isImage": False}
+    assert (failed["hook_event_name"], failed["error"]) == ("PostToolUseFailure", "(no output)\nExit code 3")
+
+
+def test_a_stop_hook_sends_the_model_back_to_work_and_is_told_so(ralph, serve) -> None:
+    server = serve(DONE, DONE)
+    once = f"{KEEP}; test -e held || {{ touch held; echo 'write the tests' >&2; exit 2; }}"
+    ran = start(ralph, hooks("Stop", once))
+    assert ran.code == 0
+    assert "Stop hook feedback:\\nwrite the tests" in json.dumps(server.requests[1].json()["messages"][-1])
+    assert [one["stop_hook_active"] for one in told(ralph)] == [False, True]
+
+
+def test_a_stop_hook_that_fails_is_no_success(ralph, serve) -> None:
+    serve(DONE)
+    ran = start(ralph, hooks("Stop", "exit 1"))
+    assert ran.code == 78
+    assert "the Stop hook failed: it ended with exit 1" in ran.result["errors"][-1]
+
+
+def test_a_hook_ends_the_run_and_the_call_does_not_run(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    ran = start(ralph, hooks("PreToolUse", """echo '{"continue":false,"stopReason":"enough"}'"""))
+    assert ran.code != 0
+    assert "a hook ended the run: enough" in ran.result["errors"][-1]
+    assert server.request_count == 1
+    assert not (ralph.cwd / "ran").exists()
+
+
+def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> None:
+    serve(bash("true"), DONE)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    command = f"env > env; touch {outside}/x; exit 0"
+    assert start(ralph, hooks("PreToolUse", command)).code == 0
+    assert ralph.environment["ANTHROPIC_API_KEY"] not in (ralph.cwd / "env").read_text()
+    assert not (outside / "x").exists()
+
+
+def test_hooks_of_the_users_own_file_run_unless_the_sources_leave_them_out(ralph, serve) -> None:
+    user = Path(ralph.environment["HOME"], ".claude", "settings.json")
+    user.parent.mkdir()
+    user.write_text(json.dumps(hooks("PreToolUse", "touch asked")))
+    serve(bash("true"), DONE, bash("true"), DONE)
+    assert ralph("go", "--setting-sources", "project,local").code == 0
+    assert not (ralph.cwd / "asked").exists()
+    assert ralph("go").code == 0
+    assert (ralph.cwd / "asked").exists()
+
+
+def test_disabled_hooks_of_the_users_own_do_not_run_and_are_named(ralph, serve) -> None:
+    serve(bash("true"), DONE)
+    ran = start(ralph, {**hooks("PreToolUse", "touch asked"), "disableAllHooks": True})
+    assert ran.code == 0
+    assert not (ralph.cwd / "asked").exists()
+    assert "hooks for PreToolUse are not run" in ran.stderr

@@ -1,0 +1,106 @@
+"""Requests of ralph to a driver: each gets the reply that belongs to it, or none in time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.machine.inbox import Inbox
+from ralph.machine.waiter import InboxWaiter
+from ralph.run.driven.control_channel import END_OF_INPUT
+from ralph.run.driven.control_lines import Response, parse_control_line
+from ralph.run.driven.questions import Gone, Late, Question, Questions
+from ralph.values.ports import InterruptRequested
+from tests.driver_lines import Desk, request
+from tests.fakes import FakeClock
+
+
+class Link:
+    """Questions with a driver whose lines are `sent`. It answers as soon as a line is written."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.inbox = Inbox(self.clock)
+        self.sent: list[dict[str, Any]] = []
+        self.replies: dict[str, Response] = {}
+        self.questions = Questions(self._send, InboxWaiter(self.clock, self.inbox), self.clock)
+
+    def _send(self, line: dict[str, Any]) -> None:
+        self.sent.append(line)
+        reply = self.replies.get(line["request_id"])
+        if reply is not None and line["type"] == "control_request":
+            self.questions.take(reply)
+
+
+def question(subtype: str = "hook_callback", within_s: float = 5.0) -> Question:
+    return Question({"subtype": subtype}, "an answer", within_s)
+
+
+def test_replies_in_any_order_reach_their_questions() -> None:
+    link = Link()
+    link.replies = {"ralph_1": Response("ralph_1", {"n": 1}), "ralph_2": Response("ralph_2", error="no")}
+    assert link.questions.ask([question(), question()]) == [
+        Response("ralph_1", {"n": 1}),
+        Response("ralph_2", error="no"),
+    ]
+    assert [line["type"] for line in link.sent] == ["control_request"] * 2
+
+
+def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
+    link = Link()
+    assert link.questions.ask([question(within_s=0.0)]) == [Late(0.0)]
+    assert link.sent[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
+    link.questions.take(Response("ralph_1", {}))
+    link.replies = {"ralph_2": Response("ralph_2", {"late": False})}
+    assert link.questions.ask([question()]) == [Response("ralph_2", {"late": False})], (
+        "a late reply is ignored"
+    )
+
+
+def test_a_driver_that_has_left_cannot_be_asked() -> None:
+    link = Link()
+    link.questions.close()
+    assert link.questions.ask([question(), question()]) == [Gone(), Gone()]
+    assert link.sent == []
+
+
+def test_open_questions_end_when_the_driver_leaves() -> None:
+    desk = Desk()
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
+    questions = Questions(desk.responses.append, waiter, desk.clock)
+    desk.steering.attach(questions)
+    desk.steering.mailbox.put(END_OF_INPUT)
+    assert questions.ask([question()]) == [Gone()]
+
+
+def test_an_interrupt_cancels_open_questions() -> None:
+    desk = Desk()
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
+    questions = Questions(desk.responses.append, waiter, desk.clock)
+    desk.steering.attach(questions)
+    desk.steering.begin_work()
+    desk.steering.mailbox.put(request("interrupt"))
+    with pytest.raises(InterruptRequested):
+        questions.ask([question()])
+    assert desk.responses[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "parsed"),
+    [
+        (b'{"subtype":"success","request_id":"r","response":{"a":1}}', Response("r", {"a": 1})),
+        (b'{"subtype":"success","request_id":"r"}', Response("r")),
+        (b'{"subtype":"error","request_id":"r","error":"no"}', Response("r", error="no")),
+        (
+            b'{"subtype":"success","request_id":"r","response":[]}',
+            Response("r", error="the response has no valid form"),
+        ),
+        (
+            b'{"subtype":"sucess","request_id":"r","response":{}}',
+            Response("r", error="the response has no valid form"),
+        ),
+    ],
+)
+def test_a_response_line_is_a_success_only_if_it_says_so(line: bytes, parsed: Response) -> None:
+    assert parse_control_line(b'{"type":"control_response","response":' + line + b"}") == parsed
