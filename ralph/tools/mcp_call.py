@@ -27,23 +27,25 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     """Starts the process of a server as Bash starts a command: in the sandbox, unless its configuration says otherwise,
     and without credentials. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
-    settings, box = room.settings, room.box if server.is_confined else None
+    settings = room.settings
     program = server.command if "/" in server.command else room.program(server.command)
     if program is None:
         raise ServerFailedError(
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
+    # A sandbox's way to the allowed hosts lasts until its next command. A server needs one that lasts.
+    needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
+    box = None if not server.is_confined else room.new_box() if needs_own else room.box
     environment = settings.environment if box is None else box.variables(settings.environment)
     return ServerProcess(
         [program, *server.arguments],
+        supervisor=room.new_supervisor(box),
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain,
-        confinement=None if box is None else box.confinement,
-        most_processes=settings.most_processes,
-        is_below_loop=settings.is_below_loop,
         waiter=room.waiter,
         clock=room.clock,
+        on_end=box.close if box is not None and needs_own else lambda: None,
     )
 
 
