@@ -270,14 +270,11 @@ def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(r
 
 @pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
 def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
-    server = serve(calls(ECHO), bash("echo $TMPDIR"), calls(("mcp__all__get-env", {})), DONE)
+    server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
     ran = run(ralph, "--mcp-config", stdio, *network)
     assert ran.code == 0, ran.stderr
     assert result(server, 1) == ("Echo: hello", False)
-    own_place = json.loads(result(server, 3)[0])["TMPDIR"]
-    # With a proxy, a server has a sandbox of its own, whose way to the allowed hosts lasts as long as the server.
-    assert (own_place == result(server, 2)[0]) is (network[0] == "--net")
-    assert not Path(own_place).exists(), "it is removed with the server"
+    assert result(server, 3) == ("The sum of 1 and 1 is 2.", False)
 
 
 # --- Servers that fail
