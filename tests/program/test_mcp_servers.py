@@ -102,8 +102,18 @@ def result(server: MockApi, nth: int) -> tuple[Any, bool]:
     return one
 
 
+def processes_with(ralph: Ralph, word: bytes) -> list[int]:
+    """The ids of ralph's running processes whose command line contains the word."""
+    found = []
+    for pid in processes_of(ralph):
+        with suppress(OSError):  # it ended while we looked
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def server_processes(ralph: Ralph) -> list[int]:
-    return [pid for pid in processes_of(ralph) if b"node\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return processes_with(ralph, b"node\0")
 
 
 # --- Tools and their results
@@ -465,11 +475,7 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
 def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
     def play(_request: RecordedRequest, index: int) -> Turn:
         if index == 1:
-            [helper] = [
-                pid
-                for pid in processes_of(ralph)
-                if b"ralph.mcp.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
+            [helper] = processes_with(ralph, b"ralph.mcp.helper")
             os.kill(helper, signal.SIGKILL)
         return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
 
