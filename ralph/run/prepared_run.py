@@ -135,16 +135,16 @@ class PreparedRun:
         prompt, and reads none."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
-        rules = self._guards.judge
-        self._library = find_library(around, options, self._plan, rules)
-        self._task_judge = _task_judge(rules) if self._library.files else None
-        """The rules about calls, to which a command adds its own. None if there is no command."""
-        self._judge: CallJudge | None = self._task_judge or rules
-        """The rules about calls, or None if there are none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
             self._kept_patterns = self._keep_patterns()
+            rules = self._guards.judge
+            self._library = find_library(around, options, self._plan, rules)
+            self._task_judge = _task_judge(rules) if self._library.files else None
+            """The rules about calls, to which a command adds its own. None if there is no command."""
+            self._judge: CallJudge | None = self._task_judge or rules
+            """The rules about calls, or None if there are none."""
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
