@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / ".npm-programs"
+_TOP = Path(__file__).parents[1]
+# Commands in namespaces have a /tmp of their own, in which a program of a checkout in /tmp would be missing.
+FOLDER = (
+    Path("/var/tmp", f"ralph-npm-programs-{os.getuid()}")
+    if _TOP.is_relative_to("/tmp")
+    else _TOP / ".npm-programs"
+)
 EVERYTHING = "@modelcontextprotocol/server-everything"
 VERSIONS = {EVERYTHING: "2026.8.31"}
 INSTALL_S = 300

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
@@ -38,6 +39,8 @@ _AT_ROOTS = ("ralph.toml", ".mcp.json", ".git")
 _CLAUDE = ".claude"
 # Where sockets of other programs lie that act for the user: agents with keys, the desktop, containers.
 _SOCKETS = ("/run/user", "/run/dbus", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/libvirt")
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Box:
@@ -156,8 +159,9 @@ class Box:
         return tuple(self._protected_files()) if self._means.bwrap is not None else ()
 
     def _visible(self, own_files: Sequence[str]) -> tuple[str, ...]:
-        places = (sys.prefix, sys.base_prefix, *self._policy.readable, *own_files)
-        return tuple(place for place in places if os.path.exists(place))
+        own = (sys.prefix, sys.base_prefix, _PACKAGE)
+        places = (*own, *map(_home_of, os.get_exec_path()), *self._policy.readable, *own_files)
+        return tuple(dict.fromkeys(place for place in places if os.path.exists(place)))
 
     @cached_property
     def _hidden(self) -> tuple[str, ...]:
@@ -213,3 +217,12 @@ def _program(means: Means, policy: BoxPolicy, internet: Internet) -> bytes:
         without_landlock=not means.landlock.abi,
     )
     return restriction.NO_FILTER if made is None else made
+
+
+def _home_of(programs: str) -> str:
+    """The directory that holds what the programs of a directory of PATH need: for `.venv/bin` it is `.venv`. In /tmp,
+    commands would not find it otherwise.
+    """
+    real = os.path.realpath(programs)
+    above = os.path.dirname(real)
+    return above if real.endswith(("/bin", "/sbin")) and above not in ("/", TEMPORARY) else real
