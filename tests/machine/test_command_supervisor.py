@@ -255,7 +255,8 @@ def test_a_supervisor_that_is_replaced_leaves_no_ended_launcher(serving: Command
     before = children()
     for _ in range(3):
         ran(serving, ":")
-        ran(serving, "kill -STOP $SUPERVISOR", SUPERVISOR=str(serving.pid))
+        # On a busy machine it may have been replaced before this command.
+        ran(serving, "kill -STOP $SUPERVISOR 2>/dev/null; :", SUPERVISOR=str(serving.pid))
         ran(serving, ":")
         assert children() - before == {serving.pid}
 

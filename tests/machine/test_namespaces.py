@@ -95,10 +95,13 @@ def test_what_a_command_leaves_behind_may_finish_and_is_then_ended(start, tmp_pa
 
 
 def test_everything_ends_with_the_launcher(start, tmp_path) -> None:
+    others = {*launcher.children_of(os.getpid())}
     process = start("r() { setsid sh -c 'touch there; sleep 0.01' & wait; r; }; r & sleep 600")
     wait_until((tmp_path / "work" / "there").exists)
     (supervisor,) = [
-        pid for pid in launcher.children_of(os.getpid()) if b"supervisor.py" in command_line(pid)
+        pid
+        for pid in launcher.children_of(os.getpid())
+        if pid not in others and b"supervisor.py" in command_line(pid)
     ]
     (its_launcher,) = launcher.children_of(supervisor)
     os.kill(its_launcher, signal.SIGKILL)
