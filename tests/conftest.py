@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.known_skips import is_known
+from tests.known_skips import is_known, is_told
 from tests.patience import TEST_S
 
 if TYPE_CHECKING:
@@ -105,11 +105,19 @@ def may_pass_over_permissions() -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Makes a run in CI fail for each skip that `tests/known_skips.py` does not name."""
+    """Makes a run in CI fail for each skip that `tests/known_skips.py` does not name. Elsewhere, names the skips that
+    leave much untested.
+    """
     terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not os.environ.get("CI") or terminal is None or hasattr(session.config, "workerinput"):
+    if terminal is None or hasattr(session.config, "workerinput"):
         return
-    for place, reason in sorted(set(_skips(terminal.stats.get("skipped", [])))):
+    skips = sorted(set(_skips(terminal.stats.get("skipped", []))))
+    if not os.environ.get("CI"):
+        for place, reason in skips:
+            if is_told(reason):
+                terminal.write_line(f"NOT TESTED HERE: {place}: {reason}", red=True)
+        return
+    for place, reason in skips:
         known = is_known(reason)
         terminal.write_line(
             f"{'skipped' if known else 'SKIPPED, AND NOBODY SAYS WHY'}: {place}: {reason}", red=not known

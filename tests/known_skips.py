@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import re
 
+NPM = r"a program of npm cannot be installed: .*"
+"""Tells that much is not tested. The end of each run of the tests names these skips, not only in CI."""
+
 KNOWN = {
+    NPM: ".ci/run installs these programs before the tests, and fails if it cannot",
     r"root passes over permissions: .*": "tests/test_ordinary_user.py runs these tests without root's rights",
     r"these tests run by themselves": "nobody is root",
     r"needs to mount file systems, as root on Linux": "a container gives no mounts",
@@ -32,3 +36,8 @@ KNOWN = {
 
 def is_known(reason: str) -> bool:
     return any(re.fullmatch(pattern, reason) for pattern in KNOWN)
+
+
+def is_told(reason: str) -> bool:
+    """Whether a skip is named at the end of the tests, even outside of CI."""
+    return re.fullmatch(NPM, reason) is not None

@@ -21,7 +21,7 @@ _RESUME = "a session is resumed at its end: --fork-session resumes a copy, and l
 
 INSTEAD = {
     **dict.fromkeys(("--agent", "--agents"), _NO_SUBAGENTS),
-    **dict.fromkeys(("--plugin-dir", "--plugin-url"), _NO_PLUGINS),
+    **dict.fromkeys(("--plugin-dir", "--plugin-dir-no-mcp", "--plugin-url"), _NO_PLUGINS),
     **dict.fromkeys(("--cloud", "--environment"), _NO_CLOUD),
     **dict.fromkeys(("--remote-control", "--remote-control-session-name-prefix"), _NO_WINDOW),
     **dict.fromkeys(("--teleport", "--desktop"), _ONE_MACHINE),
@@ -34,6 +34,11 @@ INSTEAD = {
     "--from-pr": "no session belongs to a pull request: gh pr diff N | ralph -p 'review this'",
     "--file": "no file is fetched: download it first, and name its path in the prompt",
     "--task-budget": "--max-budget-usd, --max-turns and --max-time limit a task",
+    "--channels": "ralph has no channels: a driver sends messages on standard input",
+    "--initialize-fields": "give settings and tools as options: --settings, --disallowedTools",
+    "--managed-settings": "--settings FILE has rules and hooks that count beside all others",
+    "--managed-settings-in-initialize": "--settings FILE has rules and hooks that count beside all others",
+    "--project-config-root": "ralph reads the files of its working directory: -C DIR",
     "--session-mirror": "`ralph sessions export ID` prints a session's journal, also while it runs",
     "--await-initialize": "with --input-format stream-json ralph waits for the first message, initialized or not",
 }

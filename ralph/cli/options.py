@@ -122,7 +122,10 @@ class RunLine(Struct, frozen=True, kw_only=True):
     ] = None
     dangerously_skip_permissions: Annotated[
         bool,
-        Option("--dangerously-skip-permissions", "Accepted without effect: ralph never asks."),
+        Option(
+            "--dangerously-skip-permissions",
+            "Like --permission-mode bypassPermissions, which is the default unless a driver is asked.",
+        ),
     ] = False
     claude_settings: Annotated[
         str | None,
@@ -223,8 +226,19 @@ class RunLine(Struct, frozen=True, kw_only=True):
     @property
     def flags(self) -> dict[str, object]:
         """The values of all settings' flags, by setting name. A value of None means that the flag was not given."""
-        given = {**self.settings, **self.tools}
+        given = _without_skills({**self.settings, **self.tools})
         return _restricted(given) if self.restricted else given
+
+
+def _without_skills(flags: dict[str, object]) -> dict[str, object]:
+    """The flags without an `--allowed-tools` that names skills alone.
+
+    The Agent SDKs add such names for their option `skills`. They are no limit: skills are files that Read reads.
+    """
+    allowed = flags.get("tools.allowed")
+    names = allowed if isinstance(allowed, tuple) else ()
+    is_about_skills = bool(names) and all(str(name).partition("(")[0] == "Skill" for name in names)
+    return {**flags, "tools.allowed": None} if is_about_skills else flags
 
 
 def _restricted(flags: dict[str, object]) -> dict[str, object]:

@@ -79,7 +79,7 @@ def _run_options(
         claude_settings=json_or_path(line.claude_settings),
         setting_sources=setting_sources("" if line.bare else line.setting_sources),
         takes_commands=not line.disable_slash_commands,
-        permission_mode=permission_mode(line.permission_mode),
+        permission_mode=permission_mode(_mode(line)),
         permissions=permissions,
         session=session_options(
             continues=line.continue_,
@@ -102,6 +102,12 @@ def _run_options(
         output=_output_options(line),
         settings=line.flags,
     )
+
+
+def _mode(line: RunLine) -> str | None:
+    if line.permission_mode is None and line.dangerously_skip_permissions:
+        return "bypassPermissions"
+    return line.permission_mode
 
 
 def _output_options(line: RunLine) -> OutputOptions:

@@ -195,8 +195,8 @@ def _run_ends_s(settings: Settings | None, started_s: float) -> float | None:
 
 
 def _make_controls(options: RunOptions, settings: Settings | None) -> RunControls:
-    # A driver that wants to be asked would never be, if every tool were permitted.
-    usual = PermissionMode.DEFAULT if options.permissions == "driver" else PermissionMode.BYPASS
+    # A driver that wants to be asked would never be, if every tool were permitted. Nor would anything be denied.
+    usual = PermissionMode.BYPASS if options.permissions is None else PermissionMode.DEFAULT
     mode = options.permission_mode or usual
     retries = settings is None or (settings.retry.enabled and settings.retry.policy != "off")
     return RunControls(

@@ -25,10 +25,10 @@ WORKS = """
 --append-system-prompt x|--append-system-prompt-file x|--json-schema {}|--add-dir A B|--allowedTools Read Edit
 --allowed-tools Read|--disallowedTools Read Edit|--disallowed-tools Read|--tools Read Edit|--tools=|--tools default
 --betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
---bare|--safe-mode|--restricted
+--bare|--safe-mode|--restricted|--dangerously-skip-permissions
 """
 NO_EFFECT = """
--p|--dangerously-skip-permissions|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
+-p|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
 --ax-screen-reader|--forward-subagent-text|--prompt-suggestions|--prompt-suggestions=false
 --exclude-dynamic-system-prompt-sections|--system-prompt-snapshot on|--autocompact auto
 """
@@ -36,7 +36,9 @@ REFUSED = """
 -w|--worktree x|--from-pr 1|--bg|--background|--tmux|--tmux=classic|--chrome|--cloud|--remote-control|--teleport
 --desktop|--agent x|--agents {}|--plugin-dir x|--plugin-url x|--file a:b|--environment x|--thinking-display full
 --thinking adaptive|--max-thinking-tokens 5|--task-budget 5|--resume-session-at x|--resume-drops-turn x
---session-mirror|--await-initialize|--remote-control-session-name-prefix x
+--session-mirror|--await-initialize|--remote-control-session-name-prefix x|--plugin-dir-no-mcp x
+--channels x|--initialize-fields settings|--managed-settings {}|--managed-settings-in-initialize
+--project-config-root x
 """
 # Not built yet. A row that is built belongs above.
 NOT_YET = """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
 
 # Keys that ask for what ralph does not have. An empty value asks for nothing.
-_NOT_OFFERED = ("skills", "sdkMcpServers", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
+NOT_OFFERED = ("sdkMcpServers", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
 
 class _Asked(Struct, frozen=True, rename="camel"):
@@ -57,7 +57,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
     TypeScript's SDK sends `systemPrompt` as a list. It sends `[""]` if the program sets none, as Python's SDK gives
     `--system-prompt ""`.
     """
-    refused = [name for name in _NOT_OFFERED if fields.get(name)]
+    refused = [name for name in NOT_OFFERED if fields.get(name)]
     if refused:
         raise ValueError(f"initialize: ralph does not offer {', '.join(refused)}; leave that out")
     try:

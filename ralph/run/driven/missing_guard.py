@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.run.driven.control_lines import in_short
+from ralph.run.driven.driver_setup import NOT_OFFERED
 from ralph.run.driven.hooks import hook_table
 from ralph.values.permission_mode import PermissionMode
 
@@ -74,12 +75,15 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object], reason: str) -> MissingGuard:
     """The new value after ralph refused an `initialize` request for another reason, `reason`. Its hooks count as
-    missing, because they were not registered.
+    missing, because they were not registered, and so does what ralph does not offer.
     """
     missing = after_initialize(missing, fields)
-    if missing.for_good is not None or not any(
-        name.lower() == "hooks" and _asks_for_something(value) for name, value in fields.items()
-    ):
+    if missing.for_good is not None:
+        return missing
+    if any(fields.get(name) for name in NOT_OFFERED):
+        # TypeScript's SDK sends the first message without waiting for the answer, and keeps the error to itself.
+        return replace(missing, for_good=f"{reason}. Nothing runs without what was asked for")
+    if not any(name.lower() == "hooks" and _asks_for_something(value) for name, value in fields.items()):
         return missing
     return replace(
         missing,

@@ -48,14 +48,18 @@ def test_no_line_is_taken_before_the_session_is_open() -> None:
     assert [response["response"]["request_id"] for response in desk.responses] == ["r1"]
 
 
-def test_what_a_driver_would_count_on_in_vain_is_refused(desk) -> None:
-    nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": [], "excludeDynamicSections": True}
-    assert desk.answer_to("initialize", **nothing) == {}
-    wishes = {"skills": ["s"], "toolAliases": {"a": "b"}}
-    refused = desk.answer_to("initialize", **wishes)
-    assert refused == "initialize: ralph does not offer skills, toolAliases; leave that out"
+def test_what_asks_for_nothing_that_ralph_lacks_is_accepted(desk) -> None:
+    nothing: dict[str, Any] = {"hooks": {}, "agents": None, "skills": ["s"], "excludeDynamicSections": True}
     assert desk.answer_to("initialize", **nothing) == {}
     assert desk.steering.missing_guard is None
+
+
+def test_nothing_runs_when_a_driver_would_count_on_something_in_vain(desk) -> None:
+    desk.steering.begin_work()
+    refused = desk.answer_to("initialize", toolAliases={"a": "b"}, plugins=["p"])
+    assert refused == "initialize: ralph does not offer plugins, toolAliases; leave that out"
+    assert desk.steering.missing_guard == f"{refused}. Nothing runs without what was asked for"
+    assert desk.answer_to("initialize") == desk.steering.missing_guard
 
 
 GUARDS: list[dict[str, Any]] = [

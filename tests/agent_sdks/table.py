@@ -1,0 +1,601 @@
+"""The options of both Agent SDKs: for each, what ralph does with it, and how a trial shows that.
+
+docs/agent-sdk.md is made from these rows (`agent_sdk_page.py`), and `test_agent_sdks.py` plays their trials.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from ralph.mock_api import Fault, Step
+from tests.agent_sdks.trials import Check, Ran, Run, Trial
+from tests.program.model_answers import DONE, bash, calls, report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+Verdict = Literal["works", "no effect", "error"]
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    python: str | None = None
+    """The option's name in Python's SDK, or None if it has none."""
+    typescript: str | None = None
+    verdict: Verdict = "works"
+    says: str
+    """What ralph does with the option, or why nothing is lost, or the words of the error."""
+    trial: Trial
+    check: Check
+    """Whether the trial showed it."""
+
+    @property
+    def names(self) -> tuple[str | None, str | None]:
+        return self.python, self.typescript
+
+
+def same(name: str, value: Any, typescript: str | None = None) -> Run:
+    """A run with one option, whose name in TypeScript's SDK is the same, or `typescript`."""
+    return Run(python={name: value}, typescript={typescript or camel(name): value})
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+SCHEMA = {"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]}
+ELSEWHERE = "$HERE/../elsewhere/new.txt"
+SESSION_ID = "11111111-2222-4333-8444-555555555555"
+
+SHAPE = Trial(
+    name="shape",
+    answers=(bash("echo $MARK; pwd"), DONE),
+    runs=(
+        Run(
+            both={"model": "claude-opus-5-5", "effort": "low", "env": {"MARK": "kept"}},
+            python={
+                "system_prompt": "You are Ada.",
+                "tools": ["Bash", "Read"],
+                "include_partial_messages": True,
+                "betas": ["context-1m-2025-08-07"],
+                "session_id": SESSION_ID,
+                "extra_args": {"append-system-prompt": "Be brief."},
+                "client_app": "my-app/1",
+                "verbatim_prompts": True,
+                "forward_subagent_text": True,
+                "enable_file_checkpointing": True,
+            },
+            typescript={
+                "systemPrompt": "You are Ada.",
+                "tools": ["Bash", "Read"],
+                "includePartialMessages": True,
+                "betas": ["context-1m-2025-08-07"],
+                "sessionId": SESSION_ID,
+                "extraArgs": {"append-system-prompt": "Be brief."},
+                "verbatimPrompts": True,
+                "forwardSubagentText": True,
+                "enableFileCheckpointing": True,
+                "allowDangerouslySkipPermissions": True,
+                "promptSuggestions": True,
+                "agentProgressSummaries": True,
+                "perTaskStopAffordance": True,
+                "toolConfig": {"askUserQuestion": {"previewFormat": "html"}},
+                "title": "My own title",
+            },
+            steps=({"say": "/fix this"},),
+        ),
+    ),
+)
+
+
+def system_text(ran: Ran, nth: int = 0) -> str:
+    return "".join(block["text"] for block in ran.sent(nth).get("system", ()))
+
+
+def ended_well(ran: Ran) -> bool:
+    return ran.result().get("subtype") == "success" and ran.runs[-1]["error"] is None
+
+
+SHAPES = (
+    Row(
+        python="model",
+        typescript="model",
+        says="works, with aliases too",
+        trial=SHAPE,
+        check=lambda ran: ran.sent()["model"] == "claude-opus-5-5",
+    ),
+    Row(
+        python="effort",
+        typescript="effort",
+        says="works",
+        trial=SHAPE,
+        check=lambda ran: ran.sent()["output_config"]["effort"] == "low",
+    ),
+    Row(
+        python="env",
+        typescript="env",
+        says="works; commands see it too, but never a credential",
+        trial=SHAPE,
+        check=lambda ran: "kept" in ran.told(),
+    ),
+    Row(
+        python="cwd",
+        typescript="cwd",
+        says="works",
+        trial=SHAPE,
+        check=lambda ran: str(ran.cwd) in ran.told(),
+    ),
+    Row(
+        python="system_prompt",
+        typescript="systemPrompt",
+        says="works, in all its forms; ralph adds one line about the sandbox. If you set none, the SDKs ask for an "
+        "empty one: set the preset `claude_code` for ralph's own",
+        trial=SHAPE,
+        check=lambda ran: system_text(ran).startswith("You are Ada."),
+    ),
+    Row(
+        python="tools",
+        typescript="tools",
+        says="works: exactly these; the preset: all",
+        trial=SHAPE,
+        check=lambda ran: ran.tools == {"Bash", "Read"},
+    ),
+    Row(
+        python="include_partial_messages",
+        typescript="includePartialMessages",
+        says="works",
+        trial=SHAPE,
+        check=lambda ran: bool(ran.messages("stream_event")),
+    ),
+    Row(
+        python="betas",
+        typescript="betas",
+        says="works: sent to the API",
+        trial=SHAPE,
+        check=lambda ran: "context-1m-2025-08-07" in ran.requests[0].headers["anthropic-beta"],
+    ),
+    Row(
+        python="session_id",
+        typescript="sessionId",
+        says="works",
+        trial=SHAPE,
+        check=lambda ran: ran.result()["session_id"] == SESSION_ID,
+    ),
+    Row(
+        python="extra_args",
+        typescript="extraArgs",
+        says="works, with every flag of `ralph run`, such as `max-time`",
+        trial=SHAPE,
+        check=lambda ran: "Be brief." in system_text(ran),
+    ),
+)
+
+UNUSED = Trial(
+    name="unused",
+    runs=(
+        Run(
+            both={"agents": {}},
+            python={
+                "client_app": "my-app/1",
+                "forward_subagent_text": True,
+                "enable_file_checkpointing": True,
+                "load_timeout_ms": 5,
+                "session_store_flush": "eager",
+            },
+            typescript={
+                "forwardSubagentText": True,
+                "enableFileCheckpointing": True,
+                "allowDangerouslySkipPermissions": True,
+                "promptSuggestions": True,
+                "agentProgressSummaries": True,
+                "perTaskStopAffordance": True,
+                "supportedDialogKinds": [],
+                "onUserDialog": True,
+                "toolConfig": {"askUserQuestion": {"previewFormat": "html"}},
+                "executable": "node",
+                "loadTimeoutMs": 5,
+                "sessionStoreFlush": "eager",
+                "pluginDelivery": "argv",
+            },
+        ),
+    ),
+)
+
+
+def unused(says: str, *, python: str | None = None, typescript: str | None = None) -> Row:
+    """A row whose option changes neither the request nor the result."""
+    return Row(
+        python=python,
+        typescript=typescript,
+        verdict="no effect",
+        says=says,
+        trial=UNUSED,
+        check=lambda ran: ended_well(ran) and len(ran.requests) == 1 and len(ran.tools) == ALL_TOOLS,
+    )
+
+
+ALL_TOOLS = 6
+NO_EFFECT = (
+    unused("there are no subagents", python="forward_subagent_text", typescript="forwardSubagentText"),
+    unused("ralph never asks unless you set a callback", typescript="allowDangerouslySkipPermissions"),
+    unused("nobody is there to take a suggestion", typescript="promptSuggestions"),
+    unused("there are no subagents", typescript="agentProgressSummaries"),
+    unused("there are no background tasks", typescript="perTaskStopAffordance"),
+    unused("ralph shows no dialogs", typescript="supportedDialogKinds"),
+    unused("ralph has no `AskUserQuestion`", typescript="toolConfig"),
+    unused("the SDK's own: ralph is no script of node's", typescript="executable"),
+    unused("a label for Anthropic's statistics", python="client_app"),
+    unused("only with a session store", python="session_store_flush", typescript="sessionStoreFlush"),
+    unused("only with a session store", python="load_timeout_ms", typescript="loadTimeoutMs"),
+    unused("only with plugins", typescript="pluginDelivery"),
+    unused("ralph shows no dialogs", typescript="onUserDialog"),
+    unused("the SDK itself does not read it any more", python="debug_stderr"),
+    unused("ralph keeps no copies: `rewind_files` is an error", python="enable_file_checkpointing", typescript="enableFileCheckpointing"),
+)
+
+BESIDES = {
+    # Servers in the driver's process, and MCP servers at all: docs/mcp.md.
+    *("mcp_servers", "strict_mcp_config", "mcpServers", "mcpServersDelivery", "strictMcpConfig", "onElicitation"),
+}
+"""Options that this table does not speak of."""
+
+LIMITED = Trial(name="turns", answers=(bash("true"), DONE), runs=(same("max_turns", 1),))
+BUDGET = Trial(name="budget", runs=(same("max_budget_usd", 0.000001),))
+FALLBACK = Trial(
+    name="fallback",
+    answers=(Step(fault=Fault(status=529)), DONE),
+    runs=(
+        Run(both={"model": "claude-opus-5-5"}, python={"fallback_model": "claude-sonnet-5-5"}, typescript={"fallbackModel": "claude-sonnet-5-5"}),
+    ),
+)
+REPORT = Trial(
+    name="report",
+    answers=(report(payload={"files": 3}),),
+    runs=(same("output_format", {"type": "json_schema", "schema": SCHEMA}),),
+)
+ALLOWED = Trial(name="allowed", runs=(same("allowed_tools", ["Write"]),))
+DISALLOWED = Trial(name="disallowed", runs=(same("disallowed_tools", ["Bash", "WebFetch"]),))
+PLAN = Trial(
+    name="plan",
+    answers=(calls(("Write", {"file_path": "new.txt", "content": "x"})), DONE),
+    runs=(same("permission_mode", "plan"),),
+)
+ELSEWHERE_TOO = Trial(
+    name="elsewhere",
+    files={"../elsewhere/old.txt": "old"},
+    answers=(calls(("Write", {"file_path": "../elsewhere/new.txt", "content": "x"})), DONE),
+    runs=(same("add_dirs", ["$HERE/../elsewhere"], "additionalDirectories"),),
+)
+RULES = Trial(
+    name="rules",
+    files={"kept.txt": "x"},
+    answers=(bash("rm kept.txt"), DONE),
+    runs=(same("settings", '{"permissions": {"deny": ["Bash(rm *)"]}}'),),
+)
+MEMORY = Trial(
+    name="memory",
+    files={"CLAUDE.md": "Use tabs."},
+    answers=(DONE, DONE),
+    runs=(same("setting_sources", ["project"]), same("setting_sources", [])),
+)
+SESSIONS = Trial(
+    name="sessions",
+    answers=(DONE, DONE, DONE),
+    runs=(
+        Run(),
+        same("continue_conversation", value=True, typescript="continue"),
+        Run(both={"resume": "$SESSION"}, python={"fork_session": True}, typescript={"forkSession": True}),
+    ),
+)
+HOOKS = Trial(
+    name="hooks",
+    files={"kept.txt": "x"},
+    answers=(bash("rm kept.txt"), DONE),
+    runs=(
+        Run(
+            both={
+                "hooks": {
+                    "PreToolUse": [
+                        {
+                            "matcher": "Bash",
+                            "answer": {
+                                "hookSpecificOutput": {
+                                    "hookEventName": "PreToolUse",
+                                    "permissionDecision": "deny",
+                                    "permissionDecisionReason": "not that file",
+                                }
+                            },
+                        }
+                    ],
+                    "Stop": [{"answer": {}}],
+                }
+            }
+        ),
+    ),
+)
+ASKED = Trial(
+    name="asked",
+    files={"kept.txt": "x"},
+    answers=(bash("rm kept.txt"), DONE),
+    runs=(same("can_use_tool", {"behavior": "deny", "message": "not that file"}),),
+)
+INTERRUPT = Trial(
+    name="interrupt",
+    answers=(bash("true"), DONE),
+    runs=(same("can_use_tool", {"behavior": "deny", "message": "no", "interrupt": True}),),
+)
+
+
+def texts(ran: Ran) -> str:
+    return str([request.json()["messages"] for request in ran.requests])
+
+
+BEHAVIOUR = (
+    Row(
+        python="max_turns",
+        typescript="maxTurns",
+        says="works; the last turn is for the closing answer",
+        trial=LIMITED,
+        check=lambda ran: ran.result()["subtype"] == "error_max_turns",
+    ),
+    Row(
+        python="max_budget_usd",
+        typescript="maxBudgetUsd",
+        says="works, and is checked before it is exceeded",
+        trial=BUDGET,
+        check=lambda ran: ran.result()["subtype"] == "error_max_budget_usd" and not ran.requests,
+    ),
+    Row(
+        python="fallback_model",
+        typescript="fallbackModel",
+        says="works",
+        trial=FALLBACK,
+        check=lambda ran: ran.sent(-1)["model"] == "claude-sonnet-5-5" and ended_well(ran),
+    ),
+    Row(
+        python="output_format",
+        typescript="outputFormat",
+        says="works: `structured_output` of the result",
+        trial=REPORT,
+        check=lambda ran: ran.result()["structured_output"]["files"] == 3,  # noqa: PLR2004 - the report's own number
+    ),
+    Row(
+        python="allowed_tools",
+        typescript="allowedTools",
+        says="**differs**: exactly these and the reading ones; others are not there. They are never asked about",
+        trial=ALLOWED,
+        check=lambda ran: ran.tools == {"Write", "Read", "Glob", "Grep"},
+    ),
+    Row(
+        python="disallowed_tools",
+        typescript="disallowedTools",
+        says="works; a tool that ralph lacks is a notice",
+        trial=DISALLOWED,
+        check=lambda ran: "Bash" not in ran.tools and ended_well(ran),
+    ),
+    Row(
+        python="permission_mode",
+        typescript="permissionMode",
+        says="works: [permissions](permissions.md)",
+        trial=PLAN,
+        check=lambda ran: not (ran.cwd / "new.txt").exists() and ran.tools == {"Read", "Glob", "Grep"},
+    ),
+    Row(
+        python="add_dirs",
+        typescript="additionalDirectories",
+        says="works",
+        trial=ELSEWHERE_TOO,
+        check=lambda ran: (ran.cwd / "../elsewhere/new.txt").read_text() == "x",
+    ),
+    Row(
+        python="settings",
+        typescript="settings",
+        says="works for rules and command hooks: [permissions](permissions.md)",
+        trial=RULES,
+        check=lambda ran: (ran.cwd / "kept.txt").exists() and bool(ran.result()["permission_denials"]),
+    ),
+    Row(
+        python="setting_sources",
+        typescript="settingSources",
+        says="works; none: all of them, as in `claude -p`",
+        trial=MEMORY,
+        check=lambda ran: ["Use tabs." in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
+    ),
+    Row(
+        python="continue_conversation",
+        typescript="continue",
+        says="works",
+        trial=SESSIONS,
+        check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]) + 2
+        and ran.result(1)["session_id"] == ran.result(0)["session_id"],
+    ),
+    Row(
+        python="resume",
+        typescript="resume",
+        says="works",
+        trial=SESSIONS,
+        check=lambda ran: len(ran.sent(2)["messages"]) == len(ran.sent(1)["messages"]) + 2,
+    ),
+    Row(
+        python="fork_session",
+        typescript="forkSession",
+        says="works",
+        trial=SESSIONS,
+        check=lambda ran: ran.result(2)["session_id"] != ran.result(1)["session_id"],
+    ),
+    Row(
+        python="hooks",
+        typescript="hooks",
+        says="work: [hooks](control.md#hooks)",
+        trial=HOOKS,
+        check=lambda ran: (ran.cwd / "kept.txt").exists()
+        and "not that file" in ran.told()
+        and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"],
+    ),
+    Row(
+        python="can_use_tool",
+        typescript="canUseTool",
+        says="works: [permissions](control.md#permissions); a denial with `interrupt` ends as `interrupted`, 130",
+        trial=ASKED,
+        check=lambda ran: (ran.cwd / "kept.txt").exists()
+        and ran.runs[0]["asked"] == [["Bash", {"command": "rm kept.txt"}]]
+        and "not that file" in ran.told(),
+    ),
+)
+
+
+def refused(  # noqa: PLR0913 - all by name
+    name: str,
+    value: object,
+    words: str,
+    *,
+    says: str,
+    typescript: str | None = None,
+    only: str | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Row:
+    """A row whose option ends the run before a request: the program learns these words."""
+    camels = typescript or camel(name)
+    run = Run(both=beside or {}, python={name: value}, typescript={camels: value})
+    return Row(
+        python=None if only == "typescript" else name,
+        typescript=None if only == "python" else camels,
+        verdict="error",
+        says=says,
+        trial=Trial(name=f"refused-{name}", runs=(run,)),
+        check=lambda ran: words in ran.says and not ran.requests and not ended_well(ran),
+    )
+
+
+TS = "typescript"
+SUBAGENT = {"ada": {"description": "d", "prompt": "p"}}
+SERVER = {"type": "local", "path": "/nowhere"}
+REFUSED = (
+    refused("agents", SUBAGENT, "which ralph cannot honour", says="there are no subagents"),
+    refused("agent", "ada", "ralph has no subagents", says="there are no subagents", only=TS),
+    refused("plugins", [SERVER], "ralph has no plugins", says="copy its commands and skills into `.claude/`"),
+    refused("thinking", {"type": "adaptive"}, "--effort says how hard", says="`effort`, or `thinking` of a [target](targets.md)"),
+    refused("max_thinking_tokens", 4000, "--effort says how hard", says="`effort`"),
+    refused("task_budget", {"total": 9000}, "--max-budget-usd, --max-turns", says="`max_budget_usd`, `max_turns`"),
+    refused("resume_session_at", "x", "--fork-session resumes a copy", says="`fork_session`"),
+    refused("resume_drops_turn", "x", "--fork-session resumes a copy", says="`fork_session`"),
+    refused("session_store", value=True, words="sessions export", says="`ralph sessions export ID`"),
+    refused(
+        "permission_prompt_tool_name",
+        "mcp__ask__me",
+        "--permission-prompt-tool",
+        says="a callback, `can_use_tool`",
+        typescript="permissionPromptToolName",
+    ),
+    refused("tool_aliases", {"Bash": "mcp__a__b"}, "does not offer toolAliases", says="ralph has its own tools", only=TS),
+    refused("plan_mode_instructions", "x", "does not offer planModeInstructions", says="put them into the system prompt", only=TS),
+    refused("project_config_root", "/nowhere", "-C DIR", says="`cwd`", only=TS),
+    refused("managed_settings", {"permissions": {"deny": ["Bash"]}}, "--settings FILE has rules", says="`settings`", only=TS),
+)
+
+LONE = Run(python={"max_buffer_size": 60}, typescript={"executableArgs": ["--append-system-prompt=Be brief."]})
+OWN = Trial(name="own", runs=(LONE,))
+SPAWNED = Trial(name="spawned", runs=(Run(typescript={"spawnClaudeCodeProcess": True}),))
+ABORTED = Trial(name="aborted", answers=(bash("sleep 600"), DONE), runs=(Run(typescript={"abortController": True}),))
+NOT_KEPT = Trial(
+    name="not-kept",
+    answers=(DONE, DONE),
+    runs=(Run(typescript={"persistSession": False}), Run(typescript={"continue": True})),
+)
+NOBODY = Trial(
+    name="nobody",
+    files={"kept.txt": "x"},
+    answers=(bash("rm kept.txt"), DONE),
+    runs=(Run(typescript={"canUseTool": {"behavior": "allow"}, "permissionPrompts": "none"}),),
+)
+SKILLS = Trial(
+    name="skills",
+    files={".claude/skills/pdf/SKILL.md": "---\ndescription: Make PDFs\n---\n"},
+    answers=(DONE, DONE),
+    runs=(same("skills", "all"), same("skills", ["pdf"])),
+)
+BOXED = Trial(
+    name="boxed",
+    answers=(bash("touch ../outside.txt"), DONE),
+    runs=(
+        Run(
+            python={"sandbox": {"enabled": True}},
+            typescript={"sandbox": {"enabled": True, "failIfUnavailable": False}},
+        ),
+    ),
+)
+
+OWN_ROWS = (
+    Row(
+        python="cli_path",
+        typescript="pathToClaudeCodeExecutable",
+        says="the path of ralph",
+        trial=UNUSED,
+        check=lambda ran: ended_well(ran) and bool(ran.requests),
+    ),
+    Row(
+        python="stderr",
+        typescript="stderr",
+        says="works: ralph's lines for people",
+        trial=UNUSED,
+        check=lambda ran: "[ralph] completed" in ran.stderr,
+    ),
+    Row(
+        python="skills",
+        typescript="skills",
+        says="all skills are listed for the model, whichever are named",
+        trial=SKILLS,
+        check=lambda ran: len(ran.requests) == 2  # noqa: PLR2004 - both runs
+        and all("Make PDFs" in system_text(ran, nth) and "Bash" in ran.tools for nth in (0, 1)),
+    ),
+    Row(
+        python="sandbox",
+        typescript="sandbox",
+        says="ralph's [own](sandbox.md) is always on. `network`, `filesystem`, `credentials` and `failIfUnavailable` are "
+        "errors: use `sandbox`, `net`, `allow-host` in `extra_args`. TypeScript's SDK adds `failIfUnavailable`: set it to "
+        "false",
+        trial=BOXED,
+        check=lambda ran: ended_well(ran) and not (ran.cwd.parent / "outside.txt").exists(),
+    ),
+    Row(
+        python="max_buffer_size",
+        says="the SDK's own: the longest line that it reads",
+        trial=OWN,
+        check=lambda ran: "maximum buffer size" in ran.says,
+    ),
+    Row(
+        typescript="executableArgs",
+        says="become ralph's first words: use `extraArgs`",
+        trial=OWN,
+        check=lambda ran: "Be brief." in system_text(ran),
+    ),
+    Row(
+        typescript="spawnClaudeCodeProcess",
+        says="works",
+        trial=SPAWNED,
+        check=lambda ran: ended_well(ran) and ran.runs[0]["called"] == ["spawned"],
+    ),
+    Row(
+        typescript="abortController",
+        says="works: ralph and its commands end",
+        trial=ABORTED,
+        check=lambda ran: "abort" in ran.runs[0]["error"].lower() and not ran.result(),
+    ),
+    Row(
+        typescript="persistSession",
+        says="works",
+        trial=NOT_KEPT,
+        check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]),
+    ),
+    Row(
+        typescript="permissionPrompts",
+        says="works: with `none`, what would ask is denied",
+        trial=NOBODY,
+        check=lambda ran: (ran.cwd / "kept.txt").exists() and not ran.runs[0]["asked"],
+    ),
+)
+
+ROWS = (*OWN_ROWS, *SHAPES, *BEHAVIOUR, *NO_EFFECT, *REFUSED)
