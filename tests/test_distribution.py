@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 from ralph import __version__
 from tests.patience import within_s
@@ -87,17 +89,42 @@ def test_the_source_archive_holds_what_a_checkout_does(built) -> None:
     assert not [name for name in held if name.startswith((".venv", ".git/")) or "__pycache__" in name]
 
 
+def needed(requirements: Sequence[str], found: set[str] | None = None) -> set[str]:
+    """The distributions that `requirements` and their own requirements name. Their versions must be those that are
+    installed here.
+    """
+    found = set() if found is None else found
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        one = distribution(requirement.name)
+        assert requirement.specifier.contains(one.version, prereleases=True), requirement
+        if requirement.name not in found:
+            found.add(requirement.name)
+            needed(one.requires or [], found)
+    return found
+
+
+def put_into(environment: Path, one: Distribution) -> None:
+    """Links the files of an installed distribution into another environment."""
+    (site,) = environment.glob("lib/python*/site-packages")
+    installed = Path(str(one.locate_file(""))).resolve()
+    for file in one.files or ():
+        outside = os.path.normpath(installed / file).startswith(f"{installed}{os.sep}") is False
+        link = site / (file if outside else file.parts[0])
+        if not link.exists():
+            link.symlink_to(os.path.normpath(installed / (file if outside else file.parts[0])))
+
+
 def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> None:
     """The environment contains only the dependencies that the wheel names."""
     environment, home = tmp_path / "environment", tmp_path / "home"
     home.mkdir()
     done([sys.executable, "-m", "venv", "--without-pip", environment])
-    uv = shutil.which("uv")
-    installer = [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
-    where = ["--python", environment / "bin" / "python"]
-    if not uv:  # pip takes it before the command
-        installer, where = [sys.executable, "-m", "pip", *map(str, where), "install", "--no-compile"], []
-    done([*installer, *where, "--quiet", built.wheel])
+    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]
+    done([*pip, "--no-compile", "--no-deps", "--no-index", built.wheel])
+    for name in needed(built.metadata.get_all("Requires-Dist", [])):
+        put_into(environment, distribution(name))
 
     isolated = {"PATH": f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(home)}
     ralph = environment / "bin" / "ralph"

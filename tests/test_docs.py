@@ -53,6 +53,7 @@ from ralph.values.report import Report, report_object, synthetic_report
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests import fault_table, sandbox_table
+from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -371,6 +372,10 @@ def test_no_docstring_begins_with_words_that_leave_one_guessing() -> None:
 
 def test_the_page_of_the_sandbox_is_made_from_the_probe() -> None:
     assert sandbox_table.PAGE.read_text() == sandbox_table.page(), "run what the page says in its first lines"
+
+
+def test_the_page_about_the_agent_sdks_is_made_from_the_rows_that_they_try() -> None:
+    assert agent_sdk_page.PAGE.read_text() == agent_sdk_page.page(), "run what the page says"
 
 
 def test_the_index_names_every_page() -> None:

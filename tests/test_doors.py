@@ -30,6 +30,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.loop.git.pins": ("ralph.loop.git.pins:_KeptPins",),
     "ralph.loop.process.results": ("ralph.loop.process.results",),
     "ralph.loop.state": ("ralph.loop.state",),
+    "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),
+    "ralph.mcp.wire": ("ralph.mcp.wire",),
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
     "ralph.output.system_events": ("ralph.output.system_events",),
     "ralph.run.driven.control_lines": (

@@ -30,7 +30,9 @@ import os, sys
 loaded, leave = set(sys.modules), os._exit
 
 def tell(code):
-    os.write(int(os.environ["TELL"]), " ".join(set(sys.modules) - loaded).encode())
+    # ralph forbids the import of a module by None.
+    there = {name for name, module in sys.modules.items() if module is not None}
+    os.write(int(os.environ["TELL"]), " ".join(there - loaded).encode())
     leave(code)
 
 os._exit = tell
@@ -50,14 +52,14 @@ HELP = """
 # typing_extensions, which imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`).
 START = """
     array ast base64 binascii bisect bz2 collections contextlib copyreg datetime decimal dis enum errno fcntl fnmatch
-    functools gc hashlib heapq importlib inspect ipaddress itertools json keyword linecache locale lzma math ntpath
-    numbers opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket
-    struct subprocess tempfile textwrap threading token tokenize types typing urllib uuid warnings weakref zlib
+    functools gc hashlib heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers
+    opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket struct
+    tempfile textwrap threading token tokenize types typing urllib uuid warnings weakref zlib
 """
 # httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`, h11 `dataclasses`.
 HTTPX = """
-    atexit calendar copy dataclasses email encodings http logging mimetypes quopri ssl string stringprep traceback
-    unicodedata
+    atexit calendar copy dataclasses email encodings http locale logging mimetypes quopri ssl string stringprep
+    traceback unicodedata
 """
 LOOP = "hmac pwd secrets shlex"
 ROOMS_OF_RUN = (

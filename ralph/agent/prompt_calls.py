@@ -7,6 +7,10 @@ rule refuses ends the task: a prompt without the part that it needs is another t
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.values.events import PromptCalled, PromptCallEnded
 from ralph.values.tool_calls import ToolCall, ToolOutput
@@ -28,25 +32,37 @@ class PromptRefusedError(Exception):
     """The prompt cannot be made, because a rule refuses a part of it. The message is one line."""
 
 
+class PromptCall(Struct, frozen=True):
+    """A call that may run, with the rules that let it run and the texts that belong to its result."""
+
+    call: ToolCall
+    notes: tuple[str, ...]
+    rules: CallRules
+
+
 class PromptCalls:
     def __init__(self, toolbox: Toolbox, make_rules: Callable[[], CallRules], events: Events) -> None:
         """`make_rules` makes the rules of a task. They count calls, so that each call gets rules of its own."""
         self._toolbox = toolbox
         self._make_rules = make_rules
         self._events = events
-        self._number = 0
 
-    def judge(self, tool: str, arguments: Mapping[str, str]) -> ToolCall | ToolOutput:
-        """The call if it may run, otherwise the refusal. Runs nothing."""
-        self._number += 1
-        call = ToolCall(f"prompt_{self._number}", tool, dict(arguments))
-        ruling = self._make_rules().ruling(call)
-        return ruling if isinstance(ruling, ToolOutput) else ruling.call
+    def judge(self, tool: str, arguments: Mapping[str, str]) -> PromptCall | ToolOutput:
+        """The call if the rules of a task let it run, otherwise the refusal. Runs nothing. A hook may change the call.
 
-    def run(self, command: str, call: ToolCall) -> ToolOutput:
+        Raises `Interrupted` when a signal arrives or a hook ends the run.
+        """
+        rules = self._make_rules()
+        ruling = rules.ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
+        return ruling if isinstance(ruling, ToolOutput) else PromptCall(ruling.call, ruling.notes, rules)
+
+    def run(self, command: str, prompt_call: PromptCall) -> ToolOutput:
         """Runs a call that `judge` returned, and returns its output, which may be an error. `command` asks for it."""
+        call = prompt_call.call
         argument = str(next(iter(call.arguments.values())))
         self._events.emit(PromptCalled(command, call.name, argument))
         [(output, took_s)] = self._toolbox.run([call])
         self._events.emit(PromptCallEnded(command, call.name, argument, output.is_error, took_s))
-        return output
+        if prompt_call.notes and isinstance(output.content, str):
+            output = replace(output, content="\n".join((output.content, *prompt_call.notes)))
+        return prompt_call.rules.heard(call, output, took_s)

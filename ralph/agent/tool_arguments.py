@@ -2,7 +2,8 @@
 to correct.
 
 It supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Other keywords are ignored, and no value is converted.
+and `items`. Other keywords are ignored, and no value is converted. The schema of an MCP server's tool may be anything: what
+is wrong in it is ignored too, because the server checks its arguments itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+from ralph.values.tool_calls import unknown_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +45,7 @@ def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -
     if not isinstance(arguments, dict):
         return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
     faults = list(_faults(schema, arguments, path=""))
-    known = schema.get("properties", {})
-    ignored = tuple(str(key) for key in arguments if key not in known)
+    ignored = unknown_arguments(schema, arguments)
     if not faults:
         return ArgumentCheck(None, ignored)
     more = len(faults) - _MOST_FAULTS_NAMED
@@ -51,33 +53,45 @@ def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -
     return ArgumentCheck(f"{tool_name}: {named}", ignored)
 
 
-def _faults(schema: Mapping[str, Any], value: Any, path: str) -> Iterator[str]:
+def _faults(schema: Any, value: Any, path: str) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        return
     where = f'"{path}"' if path else "the value"
-    expected = schema.get("type")
+    expected = _type_in(schema)
     if expected is not None and not _is_of_type(value, expected):
         yield f"{where} must be {_named(expected)}, got {_shown(value)}"
         return
-    if "enum" in schema and not any(_is_same(value, allowed) for allowed in schema["enum"]):
-        choices = ", ".join(json.dumps(allowed) for allowed in schema["enum"])
+    allowed, minimum = schema.get("enum"), schema.get("minimum")
+    if isinstance(allowed, list) and not any(_is_same(value, one) for one in allowed):
+        choices = ", ".join(json.dumps(one) for one in allowed)
         yield f"{where} must be one of {choices}, got {_shown(value)}"
-    if "minimum" in schema and _is_of_type(value, "number") and value < schema["minimum"]:
-        yield f"{where} must be at least {schema['minimum']}, got {_shown(value)}"
-    if isinstance(value, list) and "items" in schema:
+    if _is_number(minimum) and _is_number(value) and value < minimum:
+        yield f"{where} must be at least {minimum}, got {_shown(value)}"
+    if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _faults(schema["items"], item, f"{path}[{index}]")
+            yield from _faults(schema.get("items"), item, f"{path}[{index}]")
     if isinstance(value, dict):
         yield from _faults_inside(schema, value, path)
 
 
 def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) -> Iterator[str]:
     prefix = f"{path}." if path else ""
-    properties = schema.get("properties", {})
-    for key in schema.get("required", ()):
-        if key not in value:
-            yield f'"{prefix}{key}" is required ({_named(properties.get(key, {}).get("type", "any"))})'
+    properties, required = schema.get("properties"), schema.get("required")
+    properties = properties if isinstance(properties, dict) else {}
+    for key in required if isinstance(required, list) else ():
+        if isinstance(key, str) and key not in value:
+            yield f'"{prefix}{key}" is required ({_named(_type_in(properties.get(key)) or "any")})'
     for key, item in value.items():
         if key in properties:
             yield from _faults(properties[key], item, f"{prefix}{key}")
+
+
+def _type_in(schema: Any) -> str | list[str] | None:
+    """The type or the types that the schema requires. None if it names none."""
+    expected = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(expected, list) and expected and all(isinstance(one, str) for one in expected):
+        return expected
+    return expected if isinstance(expected, str) else None
 
 
 def _is_of_type(value: Any, expected: str | list[str]) -> bool:

@@ -13,7 +13,8 @@ from msgspec import Struct
 class EndpointRoute(Struct, frozen=True):
     url: httpx.URL
     proxy: httpx.Proxy | None
-    tls: ssl.SSLContext
+    tls: ssl.SSLContext | None
+    """The TLS context. None if neither the endpoint nor the proxy uses TLS."""
 
 
 def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> EndpointRoute:
@@ -38,7 +39,8 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
     transport = _Transport(
-        verify=route.tls,
+        # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
+        verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
         proxy=route.proxy,
         # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
@@ -93,11 +95,9 @@ def _proxy_for(url: httpx.URL) -> str | None:
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
-def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext:
-    if url.scheme != "https" and not (proxy or "").startswith("https:"):
-        # Plain http needs no certificates. If this context is used nevertheless, it trusts nobody.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return trusting(ca_file)
+def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.SSLContext | None:
+    is_plain = url.scheme != "https" and not (proxy or "").startswith("https:")
+    return None if is_plain else trusting(ca_file)
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:

@@ -6,6 +6,8 @@ the loop sets both itself.
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
@@ -23,10 +25,12 @@ from ralph.cli.values import (
     check_partial_messages,
     directories,
     duration,
+    json_or_path,
     permission_mode,
     requested_report,
     setting_sources,
     text_or_file,
+    title,
     whole,
     working_directory,
     writable_file,
@@ -56,6 +60,7 @@ REFUSED = {
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
+    "task_chars": "the loop says itself where the task begins",
     "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
@@ -173,10 +178,13 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     if line.plan_file is not None and not line.plan_file.strip():
         raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
+    _refuse_unknown_command(line.prompt, to_run, bare.directory)
     return replace(
         bare,
         run_arguments=arguments_for_run(typed),
         config_file=absolute(to_run.config),
+        mcp_files=_mcp_files(to_run),
+        claude_settings=json_or_path(to_run.claude_settings),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.tools["tools.pass_env"] or (),
@@ -190,6 +198,12 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         pushes=line.push,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
+
+
+def _mcp_files(to_run: RunLine) -> tuple[str, ...]:
+    """The absolute paths of the files of `--mcp-config`."""
+    words = to_run.flags["mcp.config"]
+    return tuple(word for word in words if word.startswith("/")) if isinstance(words, tuple) else ()
 
 
 def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:
@@ -265,6 +279,20 @@ def _refuse_command_word(prompt: str | None) -> None:
         raise UsageError(instead)
 
 
+def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:
+    """Raises UsageError if the prompt calls a command of the project that does not exist, as `ralph run` does."""
+    if prompt is None or not prompt.startswith("/") or to_run.disable_slash_commands:
+        return
+    from ralph.prompt.commands import find_commands  # noqa: PLC0415 - few prompts call a command
+    from ralph.prompt.judged_file import user_folder  # noqa: PLC0415 - few prompts call a command
+
+    cwd = Path(directory)
+    sources = setting_sources("" if to_run.bare else to_run.setting_sources)
+    why = find_commands(cwd, user_folder(os.environ, cwd), sources).why_unknown(prompt)
+    if why is not None:
+        raise UsageError(why)
+
+
 def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
     for name, spelling in typed.given.items():
         if name in REFUSED:
@@ -288,8 +316,10 @@ def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
         text_or_file(option, text, file, directory, takes_pipe=False)
     permission_mode(to_run.permission_mode)
     setting_sources(to_run.setting_sources)
+    title(to_run.name)
     writable = directories("--add-dir", to_run.add_dir)
     writable_file("--metrics-file", to_run.metrics_file, directory)
+    writable_file("--debug-file", to_run.debug_file, directory)
     requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)
     return writable
 

@@ -116,6 +116,10 @@ class RunLine(Struct, frozen=True, kw_only=True):
     iteration: Annotated[bool, Option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
         False
     )
+    task_chars: Annotated[
+        int | None,
+        Option("--task-chars", "The end of the prompt, which an outer loop did not write.", is_hidden=True),
+    ] = None
     settings_fd: Annotated[
         int | None,
         Option("--settings-fd", "An outer loop hands its settings files over there.", is_hidden=True),
@@ -164,6 +168,17 @@ class RunLine(Struct, frozen=True, kw_only=True):
         Literal["host", "none"],
         Option("--permission-prompts", "none: nobody is asked; what would ask is denied at once."),
     ] = "host"
+    name: Annotated[
+        str | None,
+        Option("--name -n", "A title for the session, which lists of sessions show.", metavar="TITLE"),
+    ] = None
+    debug: Annotated[
+        bool,
+        Option("--debug -d", "Write a line for each event to standard error.", may_have_value=True),
+    ] = False
+    debug_file: Annotated[
+        str | None, Option("--debug-file", "Like --debug, appended to this file.", metavar="PATH")
+    ] = None
     verbose: Annotated[bool, Option("--verbose", "Accepted without effect: standard error shows all.")] = (
         False
     )

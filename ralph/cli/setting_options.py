@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ralph.cli.parameters import FlagsOf, Parameter
+from ralph.cli.values import absolute
 from ralph.settings.keys import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Takes
@@ -39,8 +40,8 @@ def _parameter(field: str, key: Key, flag: Flag) -> Parameter:
         kind=plain if plain in {bool, int, float} and not is_list and not flag.choices else str,
         choices=flag.choices,
         is_list=is_list,
-        takes_words=flag.takes is Takes.WORDS,
-        joined=_comma_separated if flag.takes is Takes.JOINED else _names,
+        takes_words=flag.takes in {Takes.WORDS, Takes.PLACES},
+        joined=_JOINED.get(flag.takes, _names),
         setting=key.name,
         help=flag.help,
         metavar=flag.metavar,
@@ -53,6 +54,14 @@ def _comma_separated(words: Sequence[str]) -> str:
 
 def _names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for word in words for name in split_names(word))
+
+
+def _places(words: Sequence[str]) -> tuple[str, ...]:
+    """The words, with an absolute path for each word that is no JSON object."""
+    return tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
+
+
+_JOINED = {Takes.JOINED: _comma_separated, Takes.PLACES: _places}
 
 
 def split_names(word: str) -> list[str]:

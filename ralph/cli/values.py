@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ralph.values.permission_mode import PermissionMode
 
 
+_LONGEST_TITLE = 200
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
@@ -141,6 +142,14 @@ def setting_sources(text: str | None) -> frozenset[str]:
     return ALL_SOURCES if text is None else names
 
 
+def title(text: str | None) -> str | None:
+    """The title of a session in one line, or None if `text` is None. Raises UsageError if it is empty or too long."""
+    words = None if text is None else " ".join(text.split())
+    if words is not None and not 0 < len(words) <= _LONGEST_TITLE:
+        raise UsageError(f"--name must have 1 to {_LONGEST_TITLE} characters")
+    return words
+
+
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories that the words name, as absolute paths.
 
@@ -180,12 +189,14 @@ def run_directories(directory: str | None) -> tuple[str, ...]:
 
 
 def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
-    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - not needed for --help
-
+    if path is None:
+        return None
     if path == "-":
         raise wrong_value(option, "must be a file: standard output belongs to the result")
-    where = absolute(path)
-    problem = result_file_problem(where, run_directories(directory)) if where is not None else None
+    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - few runs need it
+
+    where = str(absolute(path))
+    problem = result_file_problem(where, run_directories(directory))
     if problem is not None:
         raise wrong_value(option, problem)
     return where

@@ -91,6 +91,11 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     """Directories other than the working directory in which file tools may write."""
     again: dict[str, str] = {}
     """Command-line options that the next run of the session needs too."""
+    title: str | None = None
+    """The user's title for the session from here on, or None."""
+    tool_patterns: dict[str, tuple[str, ...]] = {}
+    """The lists `allowed` and `disallowed` of tools that contain patterns such as `Bash(git *)`. The next run of the
+    session keeps them."""
 
 
 class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
@@ -278,6 +283,8 @@ def run_record(
     target: str | None = None,
     writable: Iterable[str] = (),
     again: Mapping[str, str] | None = None,
+    title: str | None = None,
+    tool_patterns: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RunRecord:
     """The record of a run's beginning. `target` is the name of the first target; None means the model's name."""
     return RunRecord(
@@ -289,6 +296,8 @@ def run_record(
         head=shape.head(),
         writable=tuple(writable),
         again=dict(again or {}),
+        title=title,
+        tool_patterns=dict(tool_patterns or {}),
     )
 
 

@@ -82,6 +82,8 @@ class Session(Struct, frozen=True):
     its cooldown."""
     queued: tuple[Block, ...] = ()
     """A message of the user that waits until the calls of the last answer have results. Empty if there is none."""
+    tool_patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The lists of tools with patterns that the last run kept, as in its record."""
     writable: tuple[str, ...] = ()
     """Directories other than the working directory in which file tools of the last run could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
@@ -241,7 +243,13 @@ def _move(session: Session, record: kinds.MovedRecord) -> Session:
 
 def _begin_run(session: Session, record: kinds.RunRecord) -> Session:
     session = _ask(session, record.target, record.model, record.endpoint, record.head)
-    return replace(session, cooling={}, first=session.target, writable=record.writable)
+    return replace(
+        session,
+        cooling={},
+        first=session.target,
+        writable=record.writable,
+        tool_patterns=record.tool_patterns,
+    )
 
 
 def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:

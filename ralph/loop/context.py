@@ -25,6 +25,7 @@ from ralph.output.event_stream import EventStream
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
+from ralph.settings.claude_files import ClaudeFileError, read_claude_files
 from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
@@ -135,6 +136,7 @@ def open_context(
     state = opening_state(options, environment, store, clock)
     files = _settings_files(state.plan, environment, early)
     state = replace(state, plan=_with_recorded_files(state.plan, files))
+    state = replace(state, plan=_with_claude_files(state.plan, environment, early))
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
     events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
@@ -249,7 +251,8 @@ def _settings_files(
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
     try:
-        files = files_of_loop(environment, Path(plan.directory), config_file, recorded)
+        mcp_files = map(Path, plan.mcp_files)
+        files = files_of_loop(environment, Path(plan.directory), config_file, recorded, mcp_files)
     except SettingsFileError as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
     for path in changed_since(recorded):
@@ -263,6 +266,26 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
         return plan
     reach = [Path(plan.directory), *map(Path, plan.added_directories)]
     return replace(plan, settings_files=recorded_files(files, reach))
+
+
+def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
+    """Reads the settings files made for Claude Code. Those that an iteration could have changed count as they were when the
+    loop began; the user's own file is read again. Raises CannotBeginError.
+    """
+    try:
+        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
+    except ClaudeFileError as error:
+        if plan.claude_files is None:
+            raise CannotBeginError(Outcome.CONFIG, str(error)) from None
+        now = ()
+    if plan.claude_files is None:
+        return replace(plan, claude_files=now)
+    kept = tuple(file for file in plan.claude_files if file.kind != "user" or not now)
+    for file in kept:
+        if file.kind != "user" and file not in now:
+            problem = f"{file.name} was changed since the loop began: what it said then counts to its end"
+            events.emit(Notice(problem, is_vital=True))
+    return replace(plan, claude_files=(*kept, *(file for file in now if file.kind == "user")))
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:

@@ -33,6 +33,8 @@ class Iteration:
         self._world = world
         self._prompt: str | None = None
         """The prompt of a fresh session, or None if a session is resumed."""
+        self._task_chars = 0
+        """The number of characters at the end of the prompt that are the user's own."""
         self.before = Snapshot("")
         """The state of the checkout when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
@@ -151,7 +153,9 @@ class Iteration:
         """
         if self._book.state.plan.until is None:
             self._world.stop_file.make_room()
-        return iteration_prompt(self._book.state, self._world.read_prompt())
+        own = self._world.read_prompt()
+        self._task_chars = len(own)
+        return iteration_prompt(self._book.state, own)
 
     def _unseen_end(self) -> IterationResult | None:
         return None if self._prompt is not None else unseen_end(self._book, self._world)
@@ -170,7 +174,8 @@ class Iteration:
             )
         waiting_for = f"iteration {current.number}"
         return IterationOrder(
-            current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for
+            *(current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for),
+            task_chars=self._task_chars,
         )
 
 

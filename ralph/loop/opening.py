@@ -117,7 +117,8 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)
-    state = replace(state, plan=replace(state.plan, settings_files=plan.settings_files))
+    read = {"settings_files": plan.settings_files, "claude_files": plan.claude_files}
+    state = replace(state, plan=replace(state.plan, **read))
     record = context.store.newest()
     _refuse_what_is_not_as_it_was(context, record, state.plan, checkout)
     check_checkout(checkout, commits=state.plan.commits, pushes=state.plan.pushes)

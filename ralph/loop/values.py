@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - records are read by their hints
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
 from ralph.values.outcome import Outcome
 
@@ -52,9 +53,17 @@ class LoopPlan(Struct, frozen=True):
     """The session directory in `run_arguments`, absolute. None means the user's state directory."""
     config_file: str | None = None
     """The settings file in `run_arguments`, absolute, or None if they contain none."""
+    mcp_files: tuple[str, ...] = ()
+    """The files with MCP servers in `run_arguments`, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files that an iteration could write to, with their content from before the first iteration. The loop
+    """Settings files, and files with MCP servers, that an iteration could write to, with their content from before the first iteration. The loop
     uses this content until it ends. None if they are not recorded yet.
+    """
+    claude_settings: str | None = None
+    """The value of `--settings` in `run_arguments`: a JSON text or an absolute path, or None."""
+    claude_files: tuple[ClaudeFile, ...] | None = None
+    """The settings files made for Claude Code, and the value of `--settings`, with their content from before the first
+    iteration. None if they are not recorded yet.
     """
     metrics_file: str | None = None
     """The metrics file in `run_arguments`, absolute, or None if they contain none."""
@@ -168,6 +177,8 @@ class IterationOrder(Struct, frozen=True):
     time_s: float | None = None
     """The most seconds that the process may take, or None without a limit."""
     waiting_for: str = "the iteration"
+    task_chars: int = 0
+    """The number of characters at the end of the prompt that are the user's own."""
 
 
 class IterationResult(Struct, frozen=True):

@@ -52,17 +52,19 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from _socket import socket
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
     from ralph.machine.tree_usage import Limits
+else:
+    import _signal as signal  # `signal` would load `enum`, a third of the start of a supervisor
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1

@@ -22,6 +22,7 @@ The rules:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -63,7 +64,11 @@ def run(
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher_pid:
         return 128 + signal.SIGKILL
-    pid, hold, is_ready = _held_namespaces(bwrap, program)
+    try:
+        pid, hold, is_ready = _held_namespaces(bwrap, program)
+    except OSError as error:
+        is_short = error.errno in (errno.EAGAIN, errno.ENOMEM)
+        return launcher.not_started(error) if is_short else _not_confined(str(error))
     try:
         if not is_ready:
             return _not_confined("bubblewrap failed")

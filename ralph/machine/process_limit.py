@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from ralph.machine.launcher import children_of
+
 MOST_PROCESSES = 512
 """The limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below it.
 Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once.
@@ -185,7 +187,8 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
         raise NoLimitError("ralph's control group has no limit on processes to pass on")
     if not _is_delegated(group):
         raise NoLimitError("ralph's control group is not delegated to it")
-    ours = {os.getpid(), *([os.getppid()] if is_below_loop else [])}
+    # Its children there are programs of its own, such as the one that speaks with MCP servers.
+    ours = {os.getpid(), *children_of(os.getpid()), *([os.getppid()] if is_below_loop else [])}
     if not {int(pid) for pid in _read(group / "cgroup.procs").split()} <= ours:
         raise NoLimitError("ralph shares its control group with other processes")
     _write(shared, "+pids")

@@ -57,7 +57,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
         "subtype": "init",
         "cwd": event.cwd,
         "tools": list(event.tools),
-        "mcp_servers": [],
+        "mcp_servers": [{"name": name, "status": "connected"} for name in event.mcp_servers],
         "model": event.model,
         **({"targets": list(event.targets)} if event.targets else {}),
         "permissionMode": event.permission_mode,

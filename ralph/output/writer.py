@@ -22,7 +22,7 @@ from ralph.output.stream_json import failure_message, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Interrupted
-from ralph.values.screen_text import foreign_lines, json_for_terminal
+from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +170,11 @@ class Writer:
     def tell(self, event: Event) -> None:
         """Writes a line for people. It is used before a run begins, and after its result is written."""
         self._narrate(event)
+
+    def write_line(self, line: str) -> None:
+        """Writes a line that is no part of the narration to standard error, if lines for people are written there."""
+        if self.tells_people:
+            self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
     def tell_end(self, ended: RunEnded) -> None:
         """Writes the hints and the outcome to standard error. It is called when the outcome is final."""

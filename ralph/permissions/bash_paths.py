@@ -116,11 +116,10 @@ _RECURSIVE = {
         ("rg", "ag", "ack", "ugrep", "tar", "zip", "7z", "7za", "rsync", "bsdtar", "cpio", "pax"), r""
     ),
     **dict.fromkeys(
-        ("grep", "egrep", "fgrep", "zgrep"), r"-[a-zA-Z]*[rR].*|--(?:dereference-)?recursive|--directories.*"
+        ("grep", "egrep", "fgrep", "zgrep"), r"-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*"
     ),
     **dict.fromkeys(("cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
     "diff": r"-[a-zA-Z]*r.*|--recursive",
-    "mv": r"",
     "ln": r"",
 }
 # Commands that show nothing of the content of the files that they are given.
@@ -157,9 +156,85 @@ _BLIND = frozenset(
         ),
     }
 )
+# `${x#y}` and the like, which make a text of another one.
+_COMPUTED = re.compile(r"\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
-_WORDS_OF_FINDERS = frozenset({"find", "xargs", "parallel"})
+_GREPS = frozenset({"grep", "egrep", "fgrep", "zgrep"})
+# Commands that give names of files to others, and builtins that take them from a list.
+_FINDERS = frozenset({"find", "xargs", "parallel"})
+_LISTERS = frozenset({"read", "mapfile", "readarray"})
+# Commands that show the content of the files that they are given, or put it elsewhere.
+_SHOW_CONTENT = frozenset(
+    {
+        *(
+            "cat",
+            "tac",
+            "head",
+            "tail",
+            "less",
+            "more",
+            "nl",
+            "od",
+            "xxd",
+            "hexdump",
+            "strings",
+            "base64",
+            "base32",
+            "tee",
+        ),
+        *(
+            "grep",
+            "egrep",
+            "fgrep",
+            "zgrep",
+            "rg",
+            "sed",
+            "awk",
+            "gawk",
+            "cut",
+            "sort",
+            "uniq",
+            "paste",
+            "join",
+            "comm",
+        ),
+        *(
+            "fold",
+            "expand",
+            "fmt",
+            "pr",
+            "column",
+            "rev",
+            "diff",
+            "cmp",
+            "cp",
+            "mv",
+            "ln",
+            "install",
+            "dd",
+            "tar",
+            "zip",
+        ),
+        *(
+            "gzip",
+            "zcat",
+            "curl",
+            "wget",
+            "scp",
+            "rsync",
+            "bat",
+            "jq",
+            "yq",
+            "source",
+            ".",
+            "vim",
+            "vi",
+            "ed",
+            "ex",
+        ),
+    }
+)
 
 
 class PathJudge:
@@ -214,20 +289,32 @@ class PathJudge:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
         name = name_of(words) or ""
-        if UNKNOWN in words[1:] and name not in _BLIND and self._has_finder():
+        if UNKNOWN in words[1:] and self._may_be_found(name):
             yield from self._in_directories(self._bases)
-        pattern = _RECURSIVE.get(
-            name, r"" if words[1:2] and (name, words[1].text) == ("git", "grep") else None
-        )
+        pattern = _RECURSIVE.get(name)
+        if name == "git" and any(word.text == "grep" for word in words[1:]):
+            pattern = ""
         options = [word.known for word in words[1:] if word.known.startswith("-")]
         if pattern is not None and (not pattern or any(re.fullmatch(pattern, each) for each in options)):
-            named = [path for word in words[1:] for path in self._paths(word)]
+            operands = [word for word in words[1:] if not word.known.startswith("-")]
+            named = [path for word in operands for path in self._paths(word)]
+            # One operand may be the text to search for, and one that is not known may be any directory.
+            is_anywhere = len(operands) < 2 or any(word.text is None for word in operands)
+            is_search = "grep" in name or name in ("git", "rg", "ag", "ack")
             yield from self._in_directories(
-                [*named, *self._bases] if name in ("rg", "ag", "ack") else named or self._bases
+                [*named, *self._bases] if is_anywhere or (is_search and name not in _GREPS) else named
             )
 
-    def _has_finder(self) -> bool:
-        return any(name_of(words) in _WORDS_OF_FINDERS for words in self._command.commands)
+    def _may_be_found(self, name: str) -> bool:
+        """Whether a word of the command that is not known may be any file: it comes from a search or from a list."""
+        names = {name_of(words) for words in self._command.commands}
+        if names & _FINDERS:
+            return name not in _BLIND
+        has_list = bool(names & _LISTERS) or any(
+            _COMPUTED.search(call.text) or call.not_understood == "a substitution"
+            for call in self._command.calls
+        )
+        return has_list and name in _SHOW_CONTENT
 
     def _in_directories(self, directories: Iterable[str]) -> Iterator[BrokenRule]:
         for directory in dict.fromkeys(directories):
@@ -254,8 +341,10 @@ class PathJudge:
                         yield BrokenRule(one.rule, f"It names {known}.")
             return
         if word.is_glob and not self._is_lost:
+            # With these settings of the shell, a pattern matches names that begin with a dot too.
+            any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._command.everywhere else NAME
             for base in self._bases:
-                elements = [NAME if char == "\0" else char for char in self._absolute(word, base)]
+                elements = [any_name if char == "\0" else char for char in self._absolute(word, base)]
                 for one in rules:
                     if one.pattern.may_match(elements):
                         yield BrokenRule(

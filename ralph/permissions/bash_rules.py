@@ -89,6 +89,8 @@ class Judged(Struct, frozen=True):
     not_understood: str
     cannot_be_allowed: str
     """Why no pattern can allow it, although it is understood. An empty text if one can."""
+    hides_text: bool
+    """Whether a text in it has the form of a substitution, which the shell may run later (`PS4`, arithmetic)."""
     runs_unknown: bool
     """Whether it runs a command of which not even the name is known."""
     everywhere: frozenset[str]
@@ -107,6 +109,7 @@ def judged(text: str) -> Judged:
         tuple(reader.commands),
         reader.problem,
         reader.runner,
+        any(re.search(r"\$\(|`", word.known) for word in _all_words(reader.calls)),
         reader.runs_unknown,
         frozenset().union(*(one.everywhere for one in reader.calls)),
         tuple(reader.calls),
@@ -124,8 +127,8 @@ def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPat
                 pattern,
                 "It runs something that is known only when it runs, which may be that: write it out.",
             )
-        if command.not_understood and pattern.occurs_in(command.everywhere):
-            problem = command.not_understood
+        problem = command.not_understood or ("A text with a substitution" if command.hides_text else "")
+        if problem and pattern.occurs_in(command.everywhere):
             return (
                 pattern,
                 f"{problem[0].upper()}{problem[1:]} in it cannot be judged, and it names that: write it plainly.",
@@ -154,6 +157,13 @@ def why_not_allowed(command: Judged, patterns: Sequence[BashPattern]) -> str | N
 
 def shown(words: Sequence[Word]) -> str:
     return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
+
+
+def _all_words(calls: Sequence[ShellCall]) -> Iterator[Word]:
+    for call in calls:
+        yield from call.other_words
+        for command in call.commands:
+            yield from (*command.words, *command.assignments)
 
 
 class _Commands:

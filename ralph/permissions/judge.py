@@ -53,11 +53,13 @@ class Permissions:
         places: RulePlaces,
         disk: Disk,
         *,
+        kept: Sequence[PermissionRule] | None = None,
         narrow: Sequence[PermissionRule] = (),
         is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`allowed` are the rules that calls must match, or None if every call may run that no rule denies. `narrow` are
-        the rules that calls must match while `is_narrow` says so. Raises RuleError.
+        """`allowed` are the rules that calls must match, or None if every call may run that no rule denies. `kept` are
+        those of the resumed session, which calls must match too. `narrow` are the rules that calls must match while
+        `is_narrow` says so. Raises RuleError.
         """
         self._is_narrow = is_narrow
         self._granted: dict[str, Mapping[str, Any]] = {}
@@ -69,9 +71,9 @@ class Permissions:
             effect: tuple(rule for rule in rules if rule.effect is effect)
             for effect in (Effect.DENY, Effect.ASK)
         }
-        self._allowed = None if allowed is None else tuple(allowed)
+        self._always = [tuple(one) for one in (allowed, kept) if one is not None]
         self._narrow = tuple(narrow)
-        every = (*rules, *(allowed or ()), *narrow)
+        every = (*rules, *(rule for one in self._always for rule in one), *narrow)
         self._paths = {rule: self._pattern(rule) for rule in every if _is_about_paths(rule)}
         self._bash = {rule: BashPattern(rule) for rule in every if rule.names("Bash")}
         self._command = lru_cache(_REMEMBERED)(judged)
@@ -88,8 +90,7 @@ class Permissions:
         if denied is not None:
             rule, remark = denied
             return RuleVerdict(denied=f"{_NOT_RUN}: the rule {rule.place} forbids it.{remark}")
-        lists = [] if self._allowed is None else [self._allowed]
-        lists += [self._narrow] if self._is_narrow() else []
+        lists = [*self._always, *([self._narrow] if self._is_narrow() else [])]
         why = next(filter(None, (self._why_not_allowed(call, allowed) for allowed in lists)), None)
         if why is not None:
             return RuleVerdict(denied=f"{_NOT_RUN}: only calls that a rule allows may run, and {why}.")

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from ralph.permissions.shell_words import UNKNOWN, Word, plain, word_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 _MOST_LEVELS = 200
 """The deepest nesting that is looked at. Nobody writes a tenth of it, and a recursion must end."""
@@ -85,7 +85,7 @@ class ShellCall(Struct, frozen=True):
     commands: tuple[SimpleCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
     other_words: tuple[Word, ...] = ()
-    """Words that belong to no simple command: values of loops and assignments, texts of here-documents."""
+    """Words that belong to no simple command: values of loops and assignments."""
     not_understood: str = ""
     """The part that cannot be understood, in words. Empty if there is none."""
     hides_names: bool = False
@@ -107,6 +107,8 @@ def parse_shell(text: str) -> ShellCall:
     reader.read(tree.root_node, 0)
     if tree.root_node.has_error:
         reader.say("something that is no valid shell")
+    if re.search(r"<<-?\s*[\"'][^\"'\n]*\n", text):
+        reader.say("a here-document")
     if re.search(r"\S\\\n\S", text):
         reader.say("a word that goes on in the next line")
     if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
@@ -140,6 +142,19 @@ def _parser() -> Any:
     return Parser(Language(language()))
 
 
+def _last_command(node: Any) -> Any:
+    """The last simple command in a node, or None."""
+    if node is None:
+        return None
+    if node.type == "command" or node.type in _DECLARATIONS:
+        return node
+    for child in reversed(node.named_children):
+        found = _last_command(child)
+        if found is not None:
+            return found
+    return None
+
+
 class _TreeReader:
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -148,6 +163,21 @@ class _TreeReader:
         self.others: list[Word] = []
         self.problem = ""
         self.sets_variables = False
+        self._behind: dict[tuple[int, int], list[Word]] = {}
+        """Words of commands that stand behind a redirection, by the place of the command."""
+        self.heredocs: list[Word] = []
+        self._reads: Mapping[str, Callable[[Any], None]] = {
+            "command": self._read_command,
+            "redirected_statement": self._find_words_behind,
+            "file_redirect": self._read_redirection,
+            "heredoc_body": self._read_heredoc,
+            "expansion": self._read_expansion,
+            "variable_assignment": self._read_assignment,
+            **dict.fromkeys(
+                ("array", "for_statement", "case_statement", "herestring_redirect"), self._read_words
+            ),
+            **dict.fromkeys(_DECLARATIONS, self._read_declaration),
+        }
 
     def say(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -155,7 +185,7 @@ class _TreeReader:
     def all_words(self) -> Iterator[Word]:
         for command in self.commands:
             yield from (*command.words, *command.assignments)
-        yield from self.others
+        yield from (*self.others, *self.heredocs)
         yield from (one.target for one in self.redirections)
 
     def read(self, node: Any, level: int) -> None:
@@ -163,24 +193,24 @@ class _TreeReader:
             self.say("its nesting")
             return
         self._note(node)
-        match node.type:
-            case "command":
-                self._read_command(node)
-            case "file_redirect":
-                self._read_redirection(node)
-            case "heredoc_body":
-                self.others.append(self._whole(node))
-            case "variable_assignment" if node.parent.type != "command":
-                self.sets_variables = self.sets_variables or node.parent.type not in _DECLARATIONS
-                self.others.append(self._assignment(node))
-            case "for_statement" | "case_statement" | "herestring_redirect":
-                self.others += [
-                    word_of(one, self._source) for one in node.named_children if one.type in _WORDS
-                ]
-            case kind if kind in _DECLARATIONS:
-                self._read_declaration(node)
+        reads = self._reads.get(node.type)
+        if reads is not None:
+            reads(node)
         for child in node.children:
             self.read(child, level + 1)
+
+    def _read_heredoc(self, node: Any) -> None:
+        self.heredocs.append(self._whole(node))
+        if not self._is_quoted_heredoc(node) and re.search(rb"\$\(|`", self._bytes(node)):
+            self.say("a substitution")
+
+    def _read_assignment(self, node: Any) -> None:
+        if node.parent.type != "command":
+            self.sets_variables = self.sets_variables or node.parent.type not in _DECLARATIONS
+            self.others.append(self._assignment(node))
+
+    def _read_words(self, node: Any) -> None:
+        self.others += [word_of(one, self._source) for one in node.named_children if one.type in _WORDS]
 
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
@@ -192,6 +222,38 @@ class _TreeReader:
         elif node.type == "compound_statement" and self._bytes(node).startswith(b"(("):
             self.say("arithmetic")
 
+    def _read_expansion(self, node: Any) -> None:
+        """Reads `${x:-word}`. The parser does not look for everything that the word can contain."""
+        raw = self._bytes(node)
+        if re.search(rb"\$\(|`", raw):
+            self.say("a substitution")
+        word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
+        if word:
+            self.others.append(plain(re.sub(r"[\"'\\]", "", word[1])))
+
+    def _is_quoted_heredoc(self, body: Any) -> bool:
+        starts = [one for one in body.parent.children if one.type == "heredoc_start"]
+        return bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
+
+    def _find_words_behind(self, node: Any) -> None:
+        """Finds the words of a command that stand behind a redirection, as in `git >x push`. The parser takes them for
+        further targets. They belong to the last command before the redirection.
+        """
+        words = []
+        for redirect in node.children_by_field_name("redirect"):
+            if redirect.type == "file_redirect":
+                words += [one for one in redirect.children_by_field_name("destination") if one.is_named][1:]
+            else:
+                words += redirect.children_by_field_name("argument")
+        if not words:
+            return
+        last = _last_command(node.child_by_field_name("body"))
+        if last is None:
+            self.say("a word behind a redirection")
+        else:
+            known = self._behind.setdefault((last.start_byte, last.end_byte), [])
+            known += [word_of(one, self._source) for one in words]
+
     def _read_command(self, node: Any) -> None:
         words, assignments = [], []
         for child in node.named_children:
@@ -201,6 +263,7 @@ class _TreeReader:
                 words.append(word_of(child, self._source))
             elif child.type not in ("file_redirect", "herestring_redirect", "heredoc_redirect", "comment"):
                 words.append(UNKNOWN)
+        words += self._behind.get((node.start_byte, node.end_byte), [])
         has_heredoc = self._has_heredoc(node)
         self.commands.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc))
 
@@ -215,6 +278,7 @@ class _TreeReader:
         first = node.children[0]
         name = self._bytes(first).decode("utf-8", "replace")
         rest = [self._declared(child) for child in node.children[1:]]
+        rest += self._behind.get((node.start_byte, node.end_byte), [])
         self.commands.append(SimpleCommand((plain(name), *rest)))
 
     def _declared(self, node: Any) -> Word:
@@ -230,7 +294,7 @@ class _TreeReader:
             return
         if not targets:
             self.say("a redirection without a target")
-        for target in targets:
+        for target in targets[:1]:  # the others are words of the command, see `_find_words_behind`
             self.redirections.append(Redirection(operator, word_of(target, self._source)))
 
     def _assignment(self, node: Any) -> Word:

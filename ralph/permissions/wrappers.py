@@ -56,6 +56,8 @@ _FORMS = {
     "stdbuf": _Form("", "ioe", ("--input", "--output", "--error"), is_transparent=True),
     "command": _Form("p", is_transparent=True),
     "builtin": _Form(),
+    # Reserved words, which the parser takes for names behind `time` and `!`.
+    **{word: _Form() for word in ("!", "{", "(", "then", "do", "else", "elif", "if", "while", "until")},
     "exec": _Form("cl", "a"),
     "coproc": _Form(),
     "setsid": _Form("cfw"),
@@ -174,6 +176,37 @@ _RUN_OTHERS = frozenset(
         ),
     }
 )
+# Those of them that run their words as commands. With a word that is not known, they may run anything.
+_RUN_WORDS = frozenset(
+    {"trap", "alias", "parallel", "watch", "script", "su", "runuser", "flock", "entr", "expect"}
+)
+# Commands of the shell that evaluate arithmetic and subscripts in their words, and run what `$(...)` in them names.
+_EVALUATE = frozenset(
+    {
+        *(
+            "[[",
+            "[",
+            "test",
+            "let",
+            "declare",
+            "typeset",
+            "local",
+            "readonly",
+            "export",
+            "unset",
+            "printf",
+            "read",
+        ),
+        *("mapfile", "readarray", "wait", "getopts", "set", "compgen", "complete"),
+    }
+)
+# Options of ordinary programs that run a command, too short to be known by themselves.
+_SHORT_RUNNING = {
+    "tar": r"-[a-zA-Z]*[IF].*",
+    "bsdtar": r"-[a-zA-Z]*I.*",
+    "rsync": r"-[a-zA-Z]*e.*",
+    "zip": r"-TT.*|-[a-zA-Z]*TT",
+}
 # Interpreters that run code from a word behind one of these options, or from their input.
 _INTERPRETERS = {
     "python": "c",
@@ -227,6 +260,13 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
         return _evaluated(name, words[1:])
     if name == "find":
         return _of_find(words[1:])
+    if name in _RUN_WORDS and None in texts:
+        return Within(runs_unknown=True)
+    if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
+        return Within(not_understood=f"a text that `{name}` evaluates")
+    short = _SHORT_RUNNING.get(name, "(?!)")
+    if any(re.fullmatch(short, text) for text in texts if text):
+        return Within(not_understood=f"`{name}`, which can run other commands,")
     if name in _RUN_OTHERS or any(text is not None and _RUNNING_OPTION.fullmatch(text) for text in texts):
         return Within(not_understood=f"`{name}`, which can run other commands,")
     if name == "git" and _GIT_RUNS.intersection(text for text in texts if text):

@@ -16,7 +16,7 @@ from ralph.machine.repository import up_to_repository_root
 from ralph.prompt.judged_file import ALL_SOURCES, Place, read_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ralph.prompt.frontmatter import Field
@@ -87,15 +87,21 @@ class Library(Struct, frozen=True):
 
 
 def find_commands(
-    cwd: Path, user: str | None, sources: frozenset[str] = ALL_SOURCES, denied: Sequence[str] = ()
+    cwd: Path,
+    user: str | None,
+    sources: frozenset[str] = ALL_SOURCES,
+    denied: Sequence[str] = (),
+    why_not_read: Callable[[str], str | None] | None = None,
 ) -> Library:
-    """The commands and skills for the working directory `cwd`, and those in the user's folder `user`."""
+    """The commands and skills for the working directory `cwd`, and those in the user's folder `user`. `denied` and
+    `why_not_read` are as in `read_memory`.
+    """
     places: list[tuple[str, Place]] = []
     if user is not None and "user" in sources:
-        places.append((user, Place(user, is_users=True, denied=denied)))
+        places.append((user, Place(user, is_users=True, denied=denied, why_not_read=why_not_read)))
     if "project" in sources:
         directories = up_to_repository_root(cwd)
-        place = Place(str(directories[-1]), denied=denied)
+        place = Place(str(directories[-1]), denied=denied, why_not_read=why_not_read)
         places += [(f"{directory}/.claude", place) for directory in directories]
     files: dict[str, CommandFile] = {}
     for folder, place in places:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 ALL_SOURCES = frozenset({"user", "project", "local"})
@@ -23,6 +23,8 @@ class Place(Struct, frozen=True):
     top: str
     is_users: bool = False
     denied: Sequence[str] = ()
+    why_not_read: Callable[[str], str | None] | None = None
+    """Returns the rule for which a path, without links, must not be read, or None. None if there are no rules."""
 
     @property
     def name(self) -> str:
@@ -68,7 +70,11 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
     is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if is_regular and is_named_by_ralph and opened_path(descriptor, path) == path:
+    real = opened_path(descriptor, path)
+    rule = None if place.why_not_read is None or real is None else place.why_not_read(real)
+    if rule is not None:
+        return f"the rule {rule} forbids it"
+    if is_regular and is_named_by_ralph and real == path:
         return None
     from ralph.prompt.named_file import why_not_inside  # noqa: PLC0415 - links and imports are rare
 

@@ -17,7 +17,7 @@ from ralph.machine.repository import up_to_repository_root
 from ralph.prompt.judged_file import ALL_SOURCES, Place, open_for_model, why_not_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 MOST_MEMORY_BYTES = 32 * 1024
@@ -64,22 +64,28 @@ def read_memory(
     user: str | None,
     sources: frozenset[str] = ALL_SOURCES,
     denied: Sequence[str] = (),
+    why_not_read: Callable[[str], str | None] | None = None,
 ) -> Memory:
     """The memory of the project around `cwd`, an absolute path without links, and the user's own in the folder `user`.
 
-    `denied` are paths, without links, that must not be read. A file that cannot be read is ignored. If there is too
+    `denied` are paths, without links, that must not be read, and `why_not_read` returns the rule that forbids a path. A
+    file that cannot be read is ignored. If there is too
     much, the nearest files are kept, and the others are cut or left out with a notice.
     """
     directories = up_to_repository_root(cwd)
     reader = _Reader()
-    place = Place(str(directories[-1]), denied=denied)
+    place = Place(str(directories[-1]), denied=denied, why_not_read=why_not_read)
     groups = []
     for directory in directories:
         for name, source in reversed(_NAMES):
             if source in sources:
                 groups.append(reader.read(f"{directory}/{name}", place))
     if user is not None and "user" in sources:
-        groups.append(reader.read(f"{user}/CLAUDE.md", Place(user, is_users=True, denied=denied)))
+        groups.append(
+            reader.read(
+                f"{user}/CLAUDE.md", Place(user, is_users=True, denied=denied, why_not_read=why_not_read)
+            )
+        )
     files = [file for group in reversed(groups) for file in group]
     return Memory(tuple(files), (*reader.notices, *_cut(files)))
 

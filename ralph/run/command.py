@@ -136,7 +136,16 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
         if found.silent.unread_bytes():
             prepared.session.forget()
             return process.ended_early(Outcome.USAGE, found.silent.refusal)
-    return prepared.work(first_prompt, typed=found.typed)
+    return prepared.work(first_prompt, _own_part(found, process.context.options))
+
+
+def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
+    """The part of the prompt that the user wrote, without piped data and without what a loop wrote. None if this is all
+    of it.
+    """
+    if found.text is not None and options.task_chars is not None:
+        return slice(max(len(found.text) - options.task_chars, 0), len(found.text))
+    return None if found.typed is None else slice(0, len(found.typed.rstrip()))
 
 
 def _late_notices(found: PromptFound) -> tuple[str, ...]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.agent.prompt_calls import PromptRefusedError
+from ralph.agent.prompt_calls import PromptCall, PromptRefusedError
+from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand
-from ralph.prompt.frontmatter import as_names, as_text
+from ralph.prompt.frontmatter import as_text
 from ralph.prompt.imports import is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
-from ralph.values.controls import NarrowedTools
+from ralph.run.command_rules import rules_of_command
 from ralph.values.events import Notice
-from ralph.values.tool_calls import ToolCall
-from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere
+from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from ralph.agent.prompt_calls import PromptCalls
     from ralph.prompt.commands import Command, CommandCall
     from ralph.prompt.expansion import Expansion
+    from ralph.run.command_rules import CommandRules, TaskJudge
     from ralph.values.controls import RunControls
     from ralph.values.ports import Events
-    from ralph.values.tool_calls import Block, ToolOutput
+    from ralph.values.tool_calls import Block
 
 # Each costs a call and a part of the prompt. Nobody names more.
 _MOST_FILES = 20
@@ -42,26 +43,35 @@ class CommandPrompt:
     def __init__(
         self,
         call: CommandCall,
-        below: str,
         *,
+        above: str = "",
+        below: str = "",
         cwd: Path,
+        home: str,
         session_id: str,
         controls: RunControls,
+        judge: TaskJudge,
         events: Events,
     ) -> None:
-        """`below` is the text below the call, such as piped data. It is no argument of the command."""
+        """`above` and `below` are the texts around the call, such as the facts of a loop and piped data. They are no
+        arguments of the command.
+        """
         self._call = call
+        self._above = above
         self._below = below
         self._cwd = cwd
+        self._home = home
         self._session_id = session_id
+        self._judge = judge
         self._controls = controls
         self._events = events
         self._name = f"/{call.file.name}"
 
     def make(self, calls: PromptCalls) -> str | list[Block]:
         """The prompt. Raises PromptRefusedError if the command cannot be carried out as its file asks."""
-        command = self._read()
-        self._controls.narrowed = self._narrowed(command)
+        command, rules = self._read()
+        self._judge.begin_task(rules.judge)
+        self._controls.narrowed = rules.narrowed
         self._announce(command)
         facts = {
             "CLAUDE_SKILL_DIR": str(Path(command.file.path).parent),
@@ -75,39 +85,23 @@ class CommandPrompt:
         if command.file.is_skill:
             shown.insert(0, f"Base directory of this skill: {facts['CLAUDE_SKILL_DIR']}\n\n")
         texts, images = self._read_files(expansion, calls)
-        text = "\n\n".join(filter(None, ("".join(shown).strip(), self._below.strip(), *texts)))
+        text = "\n\n".join(
+            filter(None, (self._above.strip(), "".join(shown).strip(), self._below.strip(), *texts))
+        )
         if not text:
             raise PromptRefusedError(f"{self._name} has no text: {command.file.path}")
         return [{"type": "text", "text": text}, *images] if images else text
 
-    def _read(self) -> Command:
+    def _read(self) -> tuple[Command, CommandRules]:
         try:
             command = read_command(self._call.file)
+            rules = rules_of_command(command, RulePlaces(str(self._cwd), self._home))
         except ValueError as error:
             raise PromptRefusedError(f"{self._name} is not run: {self._call.file.path}: {error}") from None
         if command.fields.get("hooks"):
             why = "it has hooks, which ralph cannot honour; nothing was run"
             raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
-        return command
-
-    def _narrowed(self, command: Command) -> NarrowedTools | None:
-        """The tools that the file leaves: those that it allows and the read-only ones, without those that it forbids."""
-        allowed = command.fields.get("allowed-tools")
-        forbidden = self._names(command, "disallowed-tools")
-        if allowed is None and not forbidden:
-            return None
-        names = TOOL_NAMES if allowed is None else (*self._names(command, "allowed-tools"), *READ_ONLY)
-        return NarrowedTools(self._name, frozenset(names) - frozenset(forbidden))
-
-    def _names(self, command: Command, key: str) -> tuple[str, ...]:
-        """The names of ralph's tools in a field. Raises PromptRefusedError for what ralph cannot keep."""
-        names = as_names(command.fields.get(key, ()))
-        for name in names:
-            if name not in TOOL_NAMES and not is_elsewhere(name):
-                what = "patterns are not supported yet" if "(" in name else "no tool is called so"
-                why = f"{key} has {name}: {what}; nothing was run"
-                raise PromptRefusedError(f"{self._name} is not run: {command.file.path}: {why}")
-        return tuple(name for name in names if name in TOOL_NAMES)
+        return command, rules
 
     def _announce(self, command: Command) -> None:
         self._tell(f"{self._name} is {command.file.path}")
@@ -123,15 +117,26 @@ class CommandPrompt:
     def _tell(self, text: str) -> None:
         self._events.emit(Notice(text))
 
-    def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | ToolCall:
+    def _judged(self, part: str | ShellLine, calls: PromptCalls) -> str | PromptCall:
         if isinstance(part, str):
             return part
-        judged = calls.judge("Bash", {"command": part.command})
-        if isinstance(judged, ToolCall):
+        judged = self._permitted(calls, "Bash", {"command": part.command})
+        if isinstance(judged, PromptCall):
             return judged
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
 
-    def _output(self, call: ToolCall, calls: PromptCalls) -> str:
+    def _permitted(self, calls: PromptCalls, tool: str, arguments: dict[str, str]) -> PromptCall | ToolOutput:
+        """The call if it may run by all rules, otherwise the refusal."""
+        judged = calls.judge(tool, arguments)
+        if not isinstance(judged, PromptCall):
+            return judged
+        verdict = self._judge.judge(judged.call)
+        why = verdict.denied
+        if verdict.asks is not None:
+            why = f"This call was not run: {verdict.asks} Nobody is asked in this run."
+        return judged if why is None else ToolOutput(why, is_error=True)
+
+    def _output(self, call: PromptCall, calls: PromptCalls) -> str:
         return _text_of(calls.run(self._name, call))
 
     def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
@@ -139,8 +144,8 @@ class CommandPrompt:
         texts: list[str] = []
         images: list[Block] = []
         for name, path in self._files(expansion):
-            judged = calls.judge("Read", {"file_path": path})
-            output = calls.run(self._name, judged) if isinstance(judged, ToolCall) else judged
+            judged = self._permitted(calls, "Read", {"file_path": path})
+            output = calls.run(self._name, judged) if isinstance(judged, PromptCall) else judged
             if output.is_error:
                 self._tell(f"{self._name} names @{name}, which is not in the prompt: {_text_of(output)}")
                 continue

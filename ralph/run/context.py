@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.machine.waiter import Heartbeats, InboxWaiter
@@ -22,7 +23,7 @@ from ralph.run.session import CannotOpenError
 from ralph.run.session_notes import SessionNotes
 from ralph.run.telemetry import Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
-from ralph.settings.files import SettingsFile, SettingsFileError
+from ralph.settings.files import SettingsFileError
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings
 from ralph.values.controls import RunControls
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.machine.inbox import Inbox
+    from ralph.output.diagnostics import Diagnostics
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
+    from ralph.settings.handover import HandedOver
     from ralph.settings.tables import Settings
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
@@ -99,6 +102,8 @@ def make_context(
     writer = _make_writer(options, environment, new_id, redactor)
     heartbeats = _make_heartbeats(options, settings, clock)
     telemetry, notes = Telemetry(clock, metrics), SessionNotes(redactor.redact)
+    if options.has_diagnostics:
+        watchers = (_make_diagnostics(options, clock, started_s, writer, redactor), *watchers)
     progress = None
     if options.takes_messages:
         from ralph.run.driven.progress import Progress  # noqa: PLC0415 - few runs are driven
@@ -167,14 +172,17 @@ def _enter_directory(directory: str | None) -> Path:
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
     """Reads and checks the settings. Raises SettingsError."""
     config_file = Path(options.config_file) if options.config_file is not None else None
-    files = _files_of_loop(options.settings_descriptor)
+    of_loop = _files_of_loop(options.settings_descriptor)
+    files = None if of_loop is None else of_loop.files
     settings = load_settings(options.settings, environment, cwd, config_file, files)
+    if of_loop is not None:
+        settings = replace(settings, claude_files=of_loop.claude_files)
     if not options.session.is_old:
         refuse_uncountable_budget(settings.targets, settings)
     return settings
 
 
-def _files_of_loop(descriptor: int | None) -> tuple[SettingsFile, ...] | None:
+def _files_of_loop(descriptor: int | None) -> HandedOver | None:
     """The settings files that `ralph loop` has read for all its iterations.
 
     None if no loop started this run. The run then reads the files.
@@ -231,6 +239,21 @@ def _make_writer(
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),
     )
+
+
+def _make_diagnostics(
+    options: RunOptions, clock: Clock, started_s: float, writer: Writer, redactor: Redactor
+) -> Diagnostics:
+    from ralph.output.diagnostics import Diagnostics, DiagnosticsFile  # noqa: PLC0415 - few runs want them
+
+    write = writer.write_line
+    if options.debug_file is not None:
+        try:
+            write = DiagnosticsFile(options.debug_file, redactor.redact_all).write
+        except OSError as error:
+            problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
+            writer.tell(Notice(problem))
+    return Diagnostics(clock, started_s, write)
 
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:

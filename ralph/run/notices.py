@@ -56,7 +56,7 @@ def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMod
     `names` are the tools that the run offers to the model. The permission mode `mode` may forbid some of them.
     """
     usable = [name for name in names if is_permitted(mode, name)]
-    if len(usable) == len(TOOL_NAMES):
+    if set(usable).issuperset(TOOL_NAMES):
         return ()
     limits = around.settings.enabled_tools
     why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []

@@ -58,8 +58,16 @@ class RunOptions(Struct, frozen=True):
     is_iteration: bool = False
     """True if `ralph loop` started this run. The loop has its own limits. It resumes the session by itself, so the
     user gets no command for that."""
+    task_chars: int | None = None
+    """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
     metrics_file: str | None = None
     exports_traces: bool = False
+    has_diagnostics: bool = False
+    """True if each event gets a line of diagnostics."""
+    debug_file: str | None = None
+    """The file to which diagnostics are appended. None means standard error."""
+    title: str | None = None
+    """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)
     settings: Mapping[str, object] = field(default_factory=dict)
     """The values of flags, by the names of their settings, such as `model.name`."""
@@ -75,10 +83,14 @@ class RunOptions(Struct, frozen=True):
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
-            "--permission-mode": self.permission_mode if self.permission_mode == "plan" else None,
+            "--permission-mode": self.permission_mode
+            if self.permission_mode in ("plan", "dontAsk")
+            else None,
+            "--settings": self.claude_settings,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,
+            "--mcp-config": self._mcp_file,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
 
@@ -86,6 +98,13 @@ class RunOptions(Struct, frozen=True):
     def _allowed_hosts(self) -> tuple[str, ...]:
         hosts = self.settings.get("sandbox.allow_hosts")
         return hosts if isinstance(hosts, tuple) else ()
+
+    @property
+    def _mcp_file(self) -> str | None:
+        """The file of `--mcp-config`, if that is one file. JSON may hold credentials, which the journal must not."""
+        words = self.settings.get("mcp.config")
+        is_file = isinstance(words, tuple) and len(words) == 1 and words[0].startswith("/")
+        return words[0] if is_file and isinstance(words, tuple) else None
 
     @property
     def names_tools(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from ralph.values.permission_mode import PermissionMode
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
     from ralph.permissions.judge import Permissions
@@ -38,10 +39,19 @@ class RunGuards(Struct, frozen=True):
     notices: tuple[str, ...] = ()
 
 
-def build_guards(around: Surroundings, options: RunOptions, controls: RunControls) -> RunGuards:
-    """Reads the files and builds the rules. Raises SettingsError if a rule or a hook cannot be honoured."""
+def build_guards(
+    around: Surroundings,
+    options: RunOptions,
+    controls: RunControls,
+    kept: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> RunGuards:
+    """Reads the files and builds the rules. `kept` are the lists of tools that the resumed session keeps. Raises
+    SettingsError if a rule or a hook cannot be honoured.
+    """
     try:
-        files = read_claude_files(around.cwd, around.environment, options.claude_settings)
+        files = around.settings.claude_files
+        if files is None:
+            files = read_claude_files(around.cwd, around.environment, options.claude_settings)
         has_files = guards_in_short(files)
         for file in files:
             if file.kind == "flag" or has_files:
@@ -51,17 +61,28 @@ def build_guards(around: Surroundings, options: RunOptions, controls: RunControl
     tools = around.settings.tools
     has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
     is_narrow = controls.permission_mode is PermissionMode.DONT_ASK
-    if not (has_files or has_patterns or is_narrow or options.takes_messages):
+    if not (has_files or has_patterns or is_narrow or options.takes_messages or kept):
         return RunGuards()
-    return _built(around, options, controls, files if has_files else ())
+    return _built(around, options, controls, files if has_files else (), kept)
+
+
+def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
+    """The lists of tools with patterns, for the record of a run."""
+    tools = around.settings.tools
+    lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
+    return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
 
 
 def _built(
-    around: Surroundings, options: RunOptions, controls: RunControls, files: Sequence[ClaudeFile]
+    around: Surroundings,
+    options: RunOptions,
+    controls: RunControls,
+    files: Sequence[ClaudeFile],
+    kept: Mapping[str, tuple[str, ...]],
 ) -> RunGuards:
     from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few runs have rules
     from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few runs have rules
-    from ralph.permissions.rule import Effect, RuleError  # noqa: PLC0415 - few runs have rules
+    from ralph.permissions.rule import Effect, RuleError, parse_rule  # noqa: PLC0415 - few runs have rules
 
     try:
         sources = [SettingsSource(file.name, file.kind, file.root) for file in files]
@@ -74,17 +95,26 @@ def _built(
     try:
         always, listed = _rules_of_options(around)
         chosen = [rule for one, found in pairs if _is_chosen(one, options) for rule in found.rules]
+        before = {
+            effect: [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
+            for effect, key in ((Effect.DENY, "disallowed"), (Effect.ALLOW, "allowed"))
+        }
         judge = Permissions(
-            (*always, *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW)),
+            (
+                *always,
+                *before[Effect.DENY],
+                *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
+            ),
             listed if any(rule.pattern is not None for rule in listed or ()) else None,
             RulePlaces(str(around.cwd), _home(around)),
             LocalDisk(),
             narrow=(*(listed or ()), *(rule for rule in chosen if rule.effect is Effect.ALLOW)),
+            kept=before[Effect.ALLOW] or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
         )
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
-    if judge.needs_parser and not _has_parser():
+    if judge.needs_parser and not has_parser():
         raise SettingsError(
             "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
             "commands; install them, or remove the rules"
@@ -93,7 +123,7 @@ def _built(
     return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
 
 
-def _has_parser() -> bool:
+def has_parser() -> bool:
     """Whether the packages that parse commands are installed. They are imported with the first command."""
     from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
 

@@ -16,13 +16,15 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
+from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
-from ralph.run.permission_rules import build_guards
+from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
+    begin_sandbox_trial,
     build_clients,
     build_report_form,
     build_roster,
@@ -37,16 +39,19 @@ from ralph.run.wiring import (
 from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
+from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ralph.agent.ports import Gate
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
+    from ralph.mcp.toolset import McpToolset
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
+    from ralph.run.command_rules import TaskJudge
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
     from ralph.run.session_notes import SessionNotes
@@ -103,6 +108,18 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
+        # Both take long, so that they begin first.
+        self._mcp = _build_mcp(around, controls) if around.settings.mcp_servers else None
+        try:
+            begin_sandbox_trial(around)
+            self._prepare(new_id, has_prompt=has_prompt)
+        except BaseException:
+            if self._mcp is not None:
+                self._mcp.close()
+            raise
+
+    def _prepare(self, new_id: str, *, has_prompt: bool) -> None:
+        options, around = self._options, self._around
         self._clients = build_clients(around)
         self._plan = plan_sandbox(around, options.writable)
         self._about_sandbox = ""
@@ -113,10 +130,16 @@ class PreparedRun:
         prompt, and reads none."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
-        self._library = find_library(around, options, self._plan)
+        rules = self._guards.judge
+        self._library = find_library(around, options, self._plan, rules)
+        self._task_judge = _task_judge(rules) if self._library.files else None
+        """The rules about calls, to which a command adds its own. None if there is no command."""
+        self._judge: CallJudge | None = self._task_judge or rules
+        """The rules about calls, or None if there are none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
+            self._kept_patterns = self._keep_patterns()
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
@@ -131,6 +154,18 @@ class PreparedRun:
             self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
         self._run = self._make_run()
 
+    def _keep_patterns(self) -> Mapping[str, tuple[str, ...]]:
+        """The lists of tools with patterns that this run keeps. Those of a resumed session hold too, unless the command line
+        selects tools again.
+        """
+        old, own = self.session.old, patterns_of_tools(self._around)
+        if old is None or self._options.names_tools or not old.tool_patterns:
+            return own
+        kept = old.tool_patterns
+        self._guards = build_guards(self._around, self._options, self._controls, kept)
+        disallowed = dict.fromkeys((*own.get("disallowed", ()), *kept.get("disallowed", ())))
+        return {**own, **kept, **({"disallowed": tuple(disallowed)} if disallowed else {})}
+
     def _make_toolbox(self) -> LocalToolbox:
         """Makes the tools of the run.
 
@@ -142,7 +177,7 @@ class PreparedRun:
             self._plan = plan_sandbox(self._around, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
-        return build_toolbox(
+        toolbox = build_toolbox(
             self._around,
             options,
             writable=self._writable,
@@ -150,8 +185,18 @@ class PreparedRun:
             offered=offered,
             controls=self._controls,
             keeps_list=keeps_list,
-            judge=self._guards.judge,
+            judge=self._judge,
+            mcp=self._mcp,
         )
+        if self._mcp is not None:
+            from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
+
+            try:
+                connect_servers(toolbox)
+            except BaseException:
+                toolbox.close()
+                raise
+        return toolbox
 
     def _make_roster(self) -> tuple[Roster, tuple[str, ...]]:
         report = (self._report_form.tool,) if self._report_form is not None else ()
@@ -159,10 +204,13 @@ class PreparedRun:
         has_commands = any(tool.name == "Bash" for tool in self._toolbox.definitions)
         self._about_sandbox = self._plan.sentence_for_model(len(self._writable)) if has_commands else ""
         around, options, old = self._around, self._options, self.session.old
+        names = [tool.name for tool in self._toolbox.definitions]
+        adds = old is not None and self._mcp is not None and not old.offered_tools.issuperset(names)
         user = user_folder(around.environment, around.cwd)
-        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny)
+        why_not = None if self._guards.judge is None else self._guards.judge.why_not_read
+        memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny, why_not)
         skills = self._list_skills(tools)
-        if old is None or options.shapes_requests:
+        if old is None or adds or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
             self._skills = () if skills is None else skills.names
         roster, notices = build_roster(
@@ -170,6 +218,7 @@ class PreparedRun:
             about_sandbox=self._about_sandbox,
             memory=memory,
             skills="" if skills is None else skills.text,
+            keeps=not adds,
         )
         # The settings may name another model than the old session.
         refuse_uncountable_budget(roster.targets, around.settings)
@@ -205,7 +254,7 @@ class PreparedRun:
     def _gate(self) -> Gate | None:
         """The gate of the run. None means that the permission mode alone decides, beside the rules."""
         guards, controls, session = self._guards, self._controls, self.session
-        gate = None if self._make_gate is None else self._make_gate(session, guards.judge)
+        gate = None if self._make_gate is None else self._make_gate(session, self._judge)
         if not guards.hooks:
             return gate
         from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
@@ -220,7 +269,7 @@ class PreparedRun:
             facts=facts,
             controls=controls,
             events=self._around.events,
-            judge=guards.judge,
+            judge=self._judge,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
@@ -241,6 +290,7 @@ class PreparedRun:
                 memory=self._memory,
                 commands=self._library.names,
                 skills=self._skills,
+                mcp_servers=() if self._mcp is None else self._mcp.server_names,
             )
         )
         about_limits = () if self._options.is_iteration else no_limit_notice(settings)
@@ -261,6 +311,11 @@ class PreparedRun:
         said = self._controls.mode_notice
         if said is not None:
             yield said
+        offered = frozenset() if self.session.old is None else self.session.old.offered_tools
+        if _may_have_servers(self._around, offered):
+            from ralph.run.servers import mcp_notices  # noqa: PLC0415 - few runs have servers
+
+            yield from mcp_notices(self._around, self._mcp, offered)
         yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
         yield from self._guards.notices
 
@@ -296,14 +351,15 @@ class PreparedRun:
             },
         )
 
-    def work(self, prompt: Prompt | None, typed: str | None = None) -> RunEnded:
+    def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. Only its part `typed` can be the call then; the rest stands below. None means
-        that all of it can.
+        The prompt may call a command. Only its part `own`, the user's own words, can be the call then; the rest stays
+        around it. None means that all of it can.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
+        title = self._options.title
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_record(
             shape,
@@ -312,9 +368,13 @@ class PreparedRun:
             target=name,
             writable=self._writable,
             again=self._options.needed_again,
+            title=title and self._around.redactor.redact(title),
+            tool_patterns=self._kept_patterns,
         )
         self._controls.narrowed = None
-        task = self._of_command(prompt, typed) or self._task(prompt)
+        if self._task_judge is not None:
+            self._task_judge.begin_task(None)
+        task = self._of_command(prompt, own) or self._task(prompt)
         notes = self._notes.begin_task(self._run.log)
         ended = self._recorded = self._run.run(task, opening, *notes)
         self._notes.end_task()
@@ -333,24 +393,27 @@ class PreparedRun:
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
 
-    def _of_command(self, prompt: Prompt | None, typed: str | None) -> PromptMaker | None:
+    def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
 
         An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
         """
         whole = text_of_prompt(prompt)
-        own = whole if typed is None else typed.rstrip()
-        call = self._library.called(own)
-        if call is None:
+        begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
+        call = self._library.called(whole[begin:end])
+        if call is None or self._task_judge is None:
             return None
         from ralph.run.command_prompt import CommandPrompt  # noqa: PLC0415 - few prompts call a command
 
         command = CommandPrompt(
             call,
-            whole.removeprefix(own),
+            above=whole[:begin],
+            below=whole[end:],
             cwd=self._around.cwd,
+            home=self._around.environment.get("HOME", ""),
             session_id=self.session.id,
             controls=self._controls,
+            judge=self._task_judge,
             events=self._around.events,
         )
         return lambda calls: self._task(command.make(calls)) or ""
@@ -421,6 +484,27 @@ class PreparedRun:
 
     def close(self) -> None:
         self.session.journal.close()
+
+
+def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
+    """Whether there may be something to say about MCP servers: the run has some, the session had some (`offered` are the
+    tools that it has offered), or the repository has a file that configures some.
+    """
+    had = any(name.startswith(MCP_PREFIX) for name in offered)
+    files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))
+    return bool(around.settings.mcp_servers) or had or any(map(os.path.lexists, files))
+
+
+def _build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+    from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
+
+    return build_mcp(around, controls)
+
+
+def _task_judge(rules: CallJudge | None) -> TaskJudge:
+    from ralph.run.command_rules import TaskJudge  # noqa: PLC0415 - few projects have commands
+
+    return TaskJudge(rules)
 
 
 class _ExpectedCalls:

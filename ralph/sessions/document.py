@@ -63,6 +63,7 @@ def json_text(
     exported = {
         "version": EXPORT_VERSION,
         "id": session_id,
+        "title": history.title,
         "cwd": getattr(opening, "cwd", None),
         "created_at": getattr(opening, "created_at", None),
         "ralph": getattr(opening, "ralph", None),

@@ -189,6 +189,12 @@ class SessionHistory(Struct, frozen=True):
         first = next(self._user_records(), None)
         return "" if first is None else prompt_text(first)
 
+    @property
+    def title(self) -> str | None:
+        """The user's last title for the session, or None."""
+        titles = [run.opening.title for run in self.runs if run.opening.title is not None]
+        return titles[-1] if titles else None
+
     def _user_records(self) -> Iterator[UserRecord]:
         return (record for run in self.runs for record in run.records if isinstance(record, UserRecord))
 

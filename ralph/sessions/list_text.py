@@ -46,7 +46,7 @@ class SessionList:
             self._narration.color(_color_of(outcome), f"{outcome:15}"),
             str(history.turns),
             cost_text(history.cost_usd),
-            in_one_line(history.task),
+            in_one_line(history.title or history.task),
         )
 
     def _line(self, name: str, time: str, directory: str, outcome: str, *rest: str) -> str:
@@ -78,6 +78,7 @@ def session_object(
         "runs": len(history.own_runs),
         "turns": history.turns,
         "cost_usd": None if history.cost_usd is None else round(history.cost_usd, 6),
+        "title": history.title,
         "task": shortened(history.task, _TASK_JSON_CHARS),
         "path": path,
     }

@@ -41,6 +41,7 @@ class SessionText:
         forked_from = None if opening is None else opening.forked_from
         rows = {
             "session": f"{session_id} ({outcome})",
+            "title": history.title or "",
             "directory": "?" if opening is None else opening.cwd,
             "model": history.runs[-1].opening.model if history.runs else "?",
             "made": made,

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
@@ -72,7 +73,9 @@ class SettingsFile(Struct, frozen=True):
     data: bytes | None
     """The content of the file, or None if the file does not exist."""
     is_named: bool = False
-    """True if the user named the file with `--config`."""
+    """True if the user named the file with `--config` or `--mcp-config`."""
+    is_mcp: bool = False
+    """True if the file configures MCP servers. It then contains JSON and no settings."""
 
 
 def find_settings_files(
@@ -80,11 +83,13 @@ def find_settings_files(
     cwd: Path,
     config_file: Path | None,
     known: Mapping[str, bytes | None] = MappingProxyType({}),
+    mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """One `SettingsFile` for each place where a settings file may be, from the lowest to the highest precedence.
 
     The `data` of a file that does not exist is None. `config_file` is the path given with `--config`. `known` holds
-    the contents of some paths; those files are not read again. Raises SettingsFileError.
+    the contents of some paths; those files are not read again. `mcp_files` are the paths of files with MCP servers, which
+    come last. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -103,6 +108,7 @@ def find_settings_files(
             files.append(file_at(path, is_trusted=is_trusted))
     if named_file is not None:
         files.append(file_at(named_file, is_trusted=True, is_named=True))
+    files += [replace(file_at(path, is_trusted=True), is_named=True, is_mcp=True) for path in mcp_files]
     return tuple(files)
 
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import convert
+from msgspec import Struct, convert, to_builtins
 
+from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - decoded by its hints
 from ralph.settings.files import (
     RecordedFile,
     SettingsFile,
@@ -46,13 +47,15 @@ def files_of_loop(
     cwd: Path,
     config_file: Path | None,
     recorded: Iterable[RecordedFile],
+    mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """The settings files of a resumed loop. Recorded files have their recorded content; all other files are read now.
+    """The settings files of a loop, and its files with MCP servers. Recorded files have their recorded content; all
+    other files are read now.
 
     Raises SettingsFileError.
     """
     known = {file.path: _data(file.text) for file in recorded}
-    return find_settings_files(environment, cwd, config_file, known)
+    return find_settings_files(environment, cwd, config_file, known, mcp_files)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
@@ -60,14 +63,30 @@ def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
+class HandedOver(Struct, frozen=True):
+    """The settings files that a loop has read for its iterations."""
+
+    files: tuple[SettingsFile, ...]
+    claude_files: tuple[ClaudeFile, ...]
+
+
+class _Handover(Struct, frozen=True):
+    """The form in which they are passed on."""
+
+    files: tuple[tuple[str, bool, str | None, bool, bool], ...]
+    claude_files: tuple[ClaudeFile, ...]
+
+
 @contextmanager
-def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
+def handed_over(files: Iterable[SettingsFile], claude_files: Iterable[ClaudeFile] = ()) -> Iterator[int]:
     """A context manager that returns a file descriptor from which one child process reads the contents of the files.
 
     The descriptor is closed at the end. Raises OSError if the contents cannot be written.
     """
-    entries = [[str(file.path), file.is_trusted, _text(file.data), file.is_named] for file in files]
-    data = json.dumps(entries).encode()
+    entries = tuple(
+        (str(file.path), file.is_trusted, _text(file.data), file.is_named, file.is_mcp) for file in files
+    )
+    data = json.dumps(to_builtins(_Handover(entries, tuple(claude_files)))).encode()
     with _private_file() as descriptor:
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(data)
@@ -75,20 +94,21 @@ def handed_over(files: Iterable[SettingsFile]) -> Iterator[int]:
         yield descriptor
 
 
-def taken_over(descriptor: int) -> tuple[SettingsFile, ...]:
+def taken_over(descriptor: int) -> HandedOver:
     """Returns the files that `handed_over` wrote to the descriptor, and closes the descriptor.
 
     Raises SettingsFileError if the descriptor holds anything else.
     """
     try:
         with os.fdopen(descriptor, "rb") as file:
-            entries = convert(json.load(file), tuple[tuple[str, bool, str | None, bool], ...])
+            handover = convert(json.load(file), _Handover)
     except (OSError, ValueError) as error:  # msgspec.ValidationError is a ValueError
         raise SettingsFileError(f"--settings-fd {descriptor} holds no settings files of a loop") from error
-    return tuple(
-        SettingsFile(Path(path), is_trusted, _data(text), is_named)
-        for path, is_trusted, text, is_named in entries
+    files = tuple(
+        SettingsFile(Path(path), is_trusted, _data(text), is_named, is_mcp)
+        for path, is_trusted, text, is_named, is_mcp in handover.files
     )
+    return HandedOver(files, handover.claude_files)
 
 
 @contextmanager

@@ -121,6 +121,8 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 _NAMES = tuple[str, ...]
 TOOLS = Kind(_NAMES, "a list of names", _tool_names)
+PLACES_OR_JSON = Kind(_NAMES, "a list of files and JSON objects", is_secret=True)
+SERVERS = Kind(dict[str, dict[str, Any]], "a table of MCP servers", Secret, is_secret=True)
 EXACT_TOOLS = Kind(_NAMES, "a list of names", _exact_tools)
 BETAS = Kind(_NAMES, "a list of names", _betas)
 VARIABLES = Kind(_NAMES, "a list of names", _variable_names, is_secret=True)

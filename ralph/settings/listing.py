@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.settings.keys import KEYS
+from ralph.values.credentials import Secret
 from ralph.values.endpoint import messages_url
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def shown_value(value: object) -> str:
-    """The value of a setting, written as a person would write it."""
+    """The value of a setting, written as a person would write it. A table with secrets shows its keys alone."""
     match value:
         case None:
             return "not set"
@@ -78,6 +79,8 @@ def shown_value(value: object) -> str:
             return str(value).lower()
         case float():
             return f"{value:g}"
+        case Secret():
+            return ", ".join(value.plain) or "none"
         case tuple():
             return " ".join(map(shown_value, value))
         case _:

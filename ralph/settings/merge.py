@@ -26,7 +26,7 @@ from ralph.settings.files import (
     user_settings_path,
 )
 from ralph.settings.keys import ALLOWED, BY_NAME, CUSTOM_ONLY, KEYS, TARGETS, other_places
-from ralph.settings.tables import TABLES, ModelSettings, Remark, Settings
+from ralph.settings.tables import TABLES, McpSettings, ModelSettings, Remark, Settings
 from ralph.settings.targets import (
     EnvironmentAccess,
     entry_secrets,
@@ -42,7 +42,7 @@ from ralph.settings.targets import (
 from ralph.values.credentials import Secret, credential_from
 from ralph.values.endpoint import header_lines
 from ralph.values.models import NamedModel, named_model
-from ralph.values.tool_choice import lacking
+from ralph.values.tool_choice import MCP_PREFIX, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,8 +121,12 @@ def load_settings(
     _settle_custom_retry(layers.trusted, given)
     _settle_bash_timeouts(given)
     settings = _settings(flags, given, layers, environment)
-    remarks = (*ignored, *_lacking_tools(given), *settings.remarks)
+    remarks = (*ignored, *_lacking_tools(given, settings.mcp), *settings.remarks)
     settings = replace(settings, remarks=remarks)
+    if settings.mcp != McpSettings():
+        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
+        settings = replace(settings, mcp_servers=configured_servers(settings, environment, cwd, files or ()))
     problem = missing_key(settings.targets, environment)
     if problem is None and "model.base_url" not in from_flags:  # a URL in a flag was chosen on purpose
         problem = meant_for_another_cloud(settings.targets, environment)
@@ -186,7 +190,8 @@ def _file_layers(
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [])
     try:
-        for file in find_settings_files(environment, cwd, config_file) if files is None else files:
+        found = find_settings_files(environment, cwd, config_file) if files is None else files
+        for file in (one for one in found if not one.is_mcp):
             layer = _file_layer(file, user_place)
             if not file.is_trusted:
                 layers.untrusted.append(layer)
@@ -340,13 +345,17 @@ def _settle_bash_timeouts(given: _Layer) -> None:
     given[names[0]] = _Given(largest.value, f"default, lowered to {names[1]}")
 
 
-def _lacking_tools(given: _Layer) -> Iterator[Remark]:
+def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
     """A remark for each list of tools that contains names of other programs' tools.
 
-    Such names have no effect in ralph.
+    Such names have no effect in ralph. If there are MCP servers, a name may belong to one of their tools, which only
+    the run will find out.
     """
+    may_have_servers = mcp != McpSettings()
     for name in _TOOL_LISTS:
         names = lacking(given[name].value) if name in given else ()
+        if may_have_servers:
+            names = tuple(one for one in names if not one.startswith(MCP_PREFIX))
         if names:
             yield Remark(
                 f"{_subject(BY_NAME[name], given[name].origin)} names {', '.join(names)}: ralph has no such tool",

@@ -9,7 +9,7 @@ its line in the output of `ralph doctor` and its line in docs/settings.md are ma
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct, field
 
@@ -39,10 +39,12 @@ from ralph.values.setting import (
     at_least,
     one_of,
 )
-from ralph.values.tool_choice import enabled_tools
+from ralph.values.tool_choice import ToolLists, enabled_tools
 
 if TYPE_CHECKING:
     from ralph.conversation.target import Target
+    from ralph.mcp.configuration import McpServer
+    from ralph.settings.claude_files import ClaudeFile
     from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
 
@@ -337,6 +339,64 @@ class ToolsSettings(Struct, frozen=True):
     """Environment variables that tools get even though their names or values look like credentials."""
 
 
+class McpSettings(Struct, frozen=True):
+    """The MCP servers of a run. Only trusted sources may set them."""
+
+    config: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.PLACES_OR_JSON,
+            flag=Flag(
+                "--mcp-config",
+                "MCP servers: files like .mcp.json, or JSON. Takes all words up to the next option (pip install "
+                "'ralph-headless[mcp]').",
+                "FILE|JSON...",
+                Takes.PLACES,
+            ),
+            is_in_files=False,
+        ),
+    ] = ()
+    """Absolute paths of files, and JSON objects, that configure MCP servers."""
+    strict: Annotated[
+        bool,
+        Key(
+            SWITCH,
+            flag=Flag("--strict-mcp-config", "Only the MCP servers of --mcp-config, none of the settings."),
+            is_in_files=False,
+        ),
+    ] = False
+    """True if only the servers in `config` are started."""
+    servers: Annotated[
+        Secret[dict[str, dict[str, Any]]] | None,
+        Key(must_be.SERVERS, "MCP servers, one table each: `[mcp.servers.NAME]` ([MCP](mcp.md))"),
+    ] = None
+    """The configuration of each server by its name, in the form that `.mcp.json` has. None if there is none."""
+    repository: Annotated[
+        bool, Key(SWITCH, "`true`: also start the servers of a repository's own `.mcp.json`, unseen")
+    ] = False
+    """True if the servers in the `.mcp.json` of the working directory are started too."""
+    start_s: Annotated[
+        float,
+        Key(
+            POSITIVE_SECONDS,
+            "time for an MCP server to start; a server that is not ready by then ends the run (exit 78)",
+            variable="MCP_TIMEOUT",
+            read=must_be.milliseconds_as_seconds,
+        ),
+    ] = 30
+    """The seconds within which each server must have started (> 0)."""
+    call_s: Annotated[
+        float,
+        Key(
+            POSITIVE_SECONDS,
+            "longest time of one call of an MCP server's tool",
+            variable="MCP_TOOL_TIMEOUT",
+            read=must_be.milliseconds_as_seconds,
+        ),
+    ] = 600
+    """The maximum time of one call of a server's tool, in seconds (> 0)."""
+
+
 class LoopSettings(Struct, frozen=True):
     """Settings of `ralph loop`. The defaults are the waits of `--retry patient`."""
 
@@ -366,6 +426,7 @@ TABLES: dict[str, type[Struct]] = {
     "sessions": SessionSettings,
     "tools": ToolsSettings,
     "sandbox": SandboxSettings,
+    "mcp": McpSettings,
     "loop": LoopSettings,
 }
 
@@ -384,11 +445,14 @@ class Settings(Struct, frozen=True):
     sessions: SessionSettings = SessionSettings()
     tools: ToolsSettings = ToolsSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    mcp: McpSettings = McpSettings()
     loop: LoopSettings = LoopSettings()
     targets: "tuple[Target, ...]" = ()
     """The targets in order of preference. `load_settings` returns at least one."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
     """The models that opus, sonnet and haiku stand for at the endpoint that the environment names."""
+    mcp_servers: "tuple[McpServer, ...]" = ()
+    """The MCP servers of the run, from all sources."""
     credential: "Credential | None" = None
     """The API key from the environment. None if no key is set, which is usual for a local server."""
     custom_headers: "Headers" = NO_HEADERS
@@ -399,6 +463,8 @@ class Settings(Struct, frozen=True):
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
     """The keys and secret headers of all configured targets, including targets that are not used. They must not be
     shown either."""
+    claude_files: "tuple[ClaudeFile, ...] | None" = None
+    """The settings files made for Claude Code that a loop has read for this run. None if the run reads them itself."""
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -411,6 +477,10 @@ class Settings(Struct, frozen=True):
         return enabled_tools(self.tools.exact, self.tools.allowed, self.tools.disallowed)
 
     @property
+    def tool_lists(self) -> ToolLists:
+        return ToolLists(self.tools.exact, self.tools.allowed, self.tools.disallowed)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings to print at the start of the run."""
         return tuple(remark.text for remark in self.remarks)
@@ -419,10 +489,13 @@ class Settings(Struct, frozen=True):
     def secrets(self) -> tuple[str, ...]:
         """The values that must never be shown.
 
-        They are all API keys, and all headers that look like keys, whether ralph sends them or not.
+        They are all API keys, all headers that look like keys, whether ralph sends them or not, and the variables and
+        headers of MCP servers that look like keys.
         """
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)
         for target in self.targets:
             secrets += target.secrets
+        for server in self.mcp_servers:
+            secrets += server.secrets
         return tuple(dict.fromkeys((*secrets, *self.unused_secrets.plain)))

@@ -16,7 +16,10 @@ from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.machine.command_supervisor import SupervisedCommand
+    from ralph.sandbox.command_box import CommandBox
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
@@ -24,6 +27,8 @@ _LONGEST_COMMAND_BYTES = 131_072 - 1
 _LONGEST_PURPOSE = 80
 # Looking at the paths in a command's output takes microseconds, unless one is on a file system that does not answer.
 _EXPLAIN_WITHIN_S = 2.0
+# A network file system that is away for longer than this is not there.
+_LOOK_WITHIN_S = 30.0
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
@@ -148,8 +153,7 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
     try:
         environment = settings.environment
         if room.box is not None:
-            environment = room.box.variables(environment)
-            room.box.look()
+            environment = _looked(room, room.box)
         return room.supervisor.start(
             [room.program("bash") or "/bin/sh", "-c", command],
             cwd=settings.cwd,
@@ -165,6 +169,38 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
         if not settings.cwd.is_dir():
             raise ToolError(f"the working directory {settings.cwd} no longer exists") from None
         raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
+
+
+def _looked(room: ToolRoom, box: CommandBox) -> Mapping[str, str]:
+    """Remembers the protected files and makes the sandbox ready for a command. Returns the command's environment. Raises
+    ToolError if the disk does not answer, OSError and Interrupted.
+    """
+    mailbox = room.waiter.mailbox()
+
+    def look() -> None:
+        try:
+            environment = box.variables(room.settings.environment)
+            box.look()
+            box.prepare()
+            mailbox.put(environment)
+        except BaseException as failed:  # noqa: BLE001 - raised where it is waited for
+            mailbox.put(failed)
+
+    box.in_turn(look)
+    until_s = room.clock.now_s() + _LOOK_WITHIN_S
+    try:
+        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: the sandbox")
+    finally:
+        mailbox.close()
+    if found is TIMED_OUT:
+        raise ToolError(
+            "the command was not started: a file system that the sandbox must look at (protected files, places with "
+            "secrets) does not answer"
+        )
+    if isinstance(found, BaseException):
+        raise found
+    environment: Mapping[str, str] = found
+    return environment
 
 
 def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:

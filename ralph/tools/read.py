@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.tools.files.file_type import binary_type, image_media_type, image_size, is_binary, kind_of
+from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.files.text_lines import LineRange, read_range
 from ralph.values.error_text import ToolError, os_error_text
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
-# This makes 5 MB of base64, which clouds stricter than Anthropic's own API (10 MB) accept too.
-_MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
-# The API accepts 8000 pixels a side in a request with few images, but only this many if there are more than 20
-# images.
-_MAX_IMAGE_PIXELS = 2000
 _MOST_NAMES_COMPARED = 2000
 
 
@@ -108,30 +103,16 @@ def _read_chunk(descriptor: int) -> bytes:
 
 
 def _image(descriptor: int, start: bytes, media_type: str, room: ToolRoom) -> ToolOutput:
-    from ralph.tools.files.image_damage import image_damage  # noqa: PLC0415 - only images need it
+    from ralph.tools.files.shown_image import MAX_IMAGE_BYTES, shown_image  # noqa: PLC0415 - only images need it
 
     size_bytes = os.fstat(descriptor).st_size
-    if size_bytes > _MAX_IMAGE_BYTES:
+    if size_bytes > MAX_IMAGE_BYTES:
         raise ToolError(
-            f"the image has {size_bytes:,} bytes; at most {_MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
+            f"the image has {size_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} can be shown. Scale it down first"
         )
     # A file that grows meanwhile is read only up to the limit.
-    data = b"".join(islice(_chunks(descriptor, start), _MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
-    pixels = image_size(data, media_type)
-    if pixels is None:
-        raise ToolError(f"the image is damaged: its {media_type} header names no size")
-    if max(pixels) > _MAX_IMAGE_PIXELS:
-        raise ToolError(
-            f"the image is {pixels[0]}x{pixels[1]} pixels; at most {_MAX_IMAGE_PIXELS} a side can be shown. Scale it down "
-            "first"
-        )
-    if damage := image_damage(data, media_type):
-        raise ToolError(f"the image is damaged: {damage}")
-    room.images.take(len(data))
-    import base64  # noqa: PLC0415 - only images need it
-
-    source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
-    return ToolOutput(({"type": "image", "source": source},))
+    data = b"".join(islice(_chunks(descriptor, start), MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
+    return ToolOutput((shown_image(data, media_type, room.images),))
 
 
 def _similar_names(path: Path) -> str:

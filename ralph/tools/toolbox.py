@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import TypeAlias
 
+    from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
     from ralph.tools.hook_command import HookEnding
     from ralph.values.ports import Clock, Mailbox, Waiter
@@ -46,12 +47,14 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 _GIVE_UP_S = 0.8
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
-# Bash waits for signals itself, and the kernel ties its command to the thread that starts it.
+# Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
 _ON_THIS_THREAD = frozenset({"Bash"})
 
 
 class LocalToolbox:
-    """Runs the six tools on this machine as the current user. `close()` removes the files with long outputs."""
+    """Runs the six tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
+    with long outputs, and ends the servers.
+    """
 
     def __init__(
         self,
@@ -62,19 +65,31 @@ class LocalToolbox:
         redact: Callable[[str], str] | None = None,
         redact_longest: int = 0,
         why_refused: Callable[[str], str | None] = lambda _tool: None,
+        mcp: McpToolset | None = None,
     ) -> None:
-        """`redact` replaces known credentials, and `redact_longest` is the length of the longest one in bytes.
+        """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and `redact_longest` is the length of the longest one in bytes.
         `why_refused` returns why a tool may not be used now, or None if it may. Raises WorkingDirectoryGoneError, and
         OSError if another directory cannot be opened.
         """
         self._why_refused = why_refused
+        self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         roots = Roots(settings.cwd, settings.writable)
         self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0, roots)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
-        return [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
+        own = [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
+        return own if self._mcp is None else [*own, *self._mcp.definitions]
+
+    def connect_servers(self) -> None:
+        """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
+        Interrupted.
+        """
+        if self._mcp is not None:
+            from ralph.tools.mcp_call import start_server  # noqa: PLC0415 - few runs have servers
+
+            self._mcp.connect(lambda server: start_server(server, self._room))
 
     def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
         """Restores what earlier runs of the session have shown to the model. `seen` maps the path of each file that
@@ -93,7 +108,12 @@ class LocalToolbox:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
                 if self._room.box is not None:
-                    self._room.box.prepare()
+                    self._room.box.in_turn(self._make_box)
+
+    def _make_box(self) -> None:
+        with suppress(OSError, ImportError, MemoryError):  # as in `expect`
+            if self._room.box is not None:
+                self._room.box.prepare()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
@@ -116,7 +136,7 @@ class LocalToolbox:
         return settled
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
-        if any(call.name in _REDACTED for call in calls):
+        if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
             _ = self._room.box  # made on this thread, before several threads look for it
         if all(_is_read_only(call) for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
@@ -129,11 +149,16 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> None:
+        if self._mcp is not None:
+            self._mcp.close()
         self._room.close()
+
+    def _is_mcp(self, call: ToolCall) -> bool:
+        return self._mcp is not None and self._mcp.has(call.name)
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
         job = self._job(call, self._output_of)
-        if call.name in _ON_THIS_THREAD:
+        if call.name in _ON_THIS_THREAD or self._is_mcp(call):
             return [self._timed(job)]
         return self._together([job])
 
@@ -209,7 +234,8 @@ class LocalToolbox:
         return done, self._room.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
-        if call.name not in self._room.settings.enabled or call.name not in DEFINITIONS:
+        is_own = call.name in self._room.settings.enabled and call.name in DEFINITIONS
+        if not is_own and not self._is_mcp(call):
             names = ", ".join(known.name for known in self.definitions)
             return ToolOutput(f"There is no tool {call.name}. Tools: {names}", is_error=True)
         why = self._why_refused(call.name)  # checked again here, in case the caller has not
@@ -222,6 +248,8 @@ class LocalToolbox:
                 if isinstance(against, ToolOutput)
                 else ToolOutput(against, is_error=True, is_denied=True)
             )
+        if self._mcp is not None and not is_own:
+            return self._presentable(call.name, self._mcp_output(call, self._mcp))
         if call.name not in FILE_TOOLS:
             return self._presentable(
                 call.name, _guarded(call.name, lambda: _module(call).run(call.arguments, self._room))
@@ -239,6 +267,11 @@ class LocalToolbox:
         if verdict.asks is not None:
             return f"This call was not run: {verdict.asks} Nobody is asked in this run."
         return verdict.denied
+
+    def _mcp_output(self, call: ToolCall, toolset: McpToolset) -> ToolOutput:
+        from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
+
+        return _guarded(call.name, lambda: mcp_call.run(call, toolset, self._room))
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
         """The planned write, or an output that tells the model why nothing can be written."""

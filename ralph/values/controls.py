@@ -73,18 +73,18 @@ class RunControls:
 
     def why_refused(self, tool: str) -> str | None:
         """The reason for refusing a call of this tool, written for the model. None if the call may run."""
-        why = why_refused(self.permission_mode, tool)
-        if why is not None:
-            return why
         if self.narrowed is not None and tool not in self.narrowed.names:
             names = ", ".join(sorted(self.narrowed.names)) or "no tool"
             return f"This call was not run: the command {self.narrowed.command} allows {names} alone."
-        if self._permissions == "nobody" and must_ask(self.permission_mode, tool, self._allowed):
-            return (
-                f"This call was not run: in permission mode {self.permission_mode} it needs a permission, and nobody "
-                "is asked here (--permission-prompts none)."
-            )
-        return None
+        refused = why_refused(self.permission_mode, tool)
+        if refused is not None or self._permissions != "nobody":
+            return refused
+        if not must_ask(self.permission_mode, tool, self._allowed):
+            return None
+        return (
+            f"This call was not run: in permission mode {self.permission_mode} it needs a permission, and nobody is "
+            "asked here (--permission-prompts none)."
+        )
 
     def take_requested_model(self) -> str | None:
         """Returns the model that the driver requested, and clears the request."""

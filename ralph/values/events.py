@@ -52,6 +52,8 @@ class RunStarted(Struct, frozen=True):
     """The names of the commands that a prompt can call. Skills are among them."""
     skills: tuple[str, ...] = ()
     """The names of the skills that the system prompt lists."""
+    mcp_servers: tuple[str, ...] = ()
+    """The names of the MCP servers. All of them are connected."""
 
 
 class StreamReceived(Struct, frozen=True):
@@ -462,9 +464,9 @@ Event = (
     | ReportAccepted
     | ContextCompacted
     | PermissionModeChanged
-    | SessionStateChanged
     | PromptCalled
     | PromptCallEnded
+    | SessionStateChanged
     | Notice
     | LoopEvent
     | SessionOpened

@@ -33,7 +33,7 @@ class Interrupted(BaseException):
     """The token counts for an answer that was not yet complete. The output count is ralph's estimate if that is
     higher than the server's count."""
     undone = ""
-    """What was undone of a tool call that was stopped, as a note for the model. Empty if there was nothing."""
+    """A note for the model about what was undone of a tool call that was stopped. Empty if there was nothing."""
 
 
 class SignalReceived(Interrupted):

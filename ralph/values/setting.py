@@ -230,6 +230,8 @@ class Takes(enum.Enum):
     WORDS = enum.auto()
     """The flag takes several names, as with `NAMES`. In addition, all words up to the next option belong to the
     flag."""
+    PLACES = enum.auto()
+    """The flag takes several words, as with `WORDS`, but no word is split. Each is a path or a JSON object."""
 
 
 class Flag(Struct, frozen=True):

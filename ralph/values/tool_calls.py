@@ -40,6 +40,15 @@ class ToolCall(Struct, frozen=True):
     arguments: dict[str, Any]
 
 
+def unknown_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arguments that a tool does not have, according to its schema. The tool runs without them."""
+    known = schema.get("properties")
+    takes_others = "additionalProperties" in schema or "patternProperties" in schema
+    if not isinstance(known, dict) or takes_others:
+        return ()
+    return tuple(str(key) for key in arguments if key not in known)
+
+
 class ToolOutput(Struct, frozen=True):
     """The result of a tool. It is a text, or a series of text and image blocks as the API expects them."""
 

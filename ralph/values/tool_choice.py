@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -138,3 +140,49 @@ def enabled_tools(
     permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
     forbidden = {tool_of(name) for name in disallowed if not is_pattern(name)}
     return tuple(name for name in TOOL_NAMES if name in kept and name in permitted and name not in forbidden)
+
+
+# --- Tools of MCP servers
+
+MCP_PREFIX = "mcp__"
+"""The beginning of the name of every tool of an MCP server."""
+
+
+class ToolLists(Struct, frozen=True):
+    """The three lists by which a user selects tools."""
+
+    exact: tuple[str, ...] | None = None
+    allowed: tuple[str, ...] | None = None
+    disallowed: tuple[str, ...] = ()
+
+    @property
+    def mcp_patterns(self) -> tuple[str, ...]:
+        """The names in all three lists that stand for tools of MCP servers."""
+        names = (*(self.exact or ()), *(self.allowed or ()), *self.disallowed)
+        return tuple(dict.fromkeys(name for name in names if name.startswith(MCP_PREFIX)))
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether a pattern stands for the tool of an MCP server with this name.
+
+    `mcp__server` stands for all tools of the server, and `*` for any characters.
+    """
+    if "*" in pattern:
+        return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+    return name == pattern or name.startswith(f"{pattern}__")
+
+
+def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
+    """Whether a run may use the tool of an MCP server with this name.
+
+    `is_asked_for` says that the command line names the server. Without a name of an MCP tool in it, `--tools` selects
+    only among ralph's own tools, as in Claude Code, but then a server that stands only in the settings is left out.
+    """
+    if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
+        return False
+    if lists.allowed is not None and not any(covers(pattern, name) for pattern in lists.allowed):
+        return False
+    if lists.exact is None or set(TOOL_NAMES) <= set(lists.exact):
+        return True
+    named = [pattern for pattern in lists.exact if pattern.startswith(MCP_PREFIX)]
+    return any(covers(pattern, name) for pattern in named) if named else is_asked_for

@@ -125,3 +125,23 @@ def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments: Any)
     assert type(arguments.get("all", True)) is bool
     assert arguments.get("mode", "count") in ("content", "count")
     assert set(check.ignored) == set(arguments) - set(SCHEMA["properties"])
+
+
+@every_row(
+    "schema",
+    [
+        {"type": 3, "properties": {"a": True}, "required": "a"},
+        {"type": [], "properties": []},
+        {"properties": {"a": {"items": False, "enum": "x", "minimum": "1", "type": ["string", 2]}}},
+        {"properties": {"a": {"type": "array", "items": [{"type": "string"}]}}, "required": [1, None]},
+    ],
+)
+def test_a_senseless_schema_of_a_server_refuses_nothing(schema) -> None:
+    assert check_arguments("t", schema, {"a": [1]}).error is None
+
+
+def test_arguments_beyond_an_open_schema_are_not_ignored() -> None:
+    assert check_arguments("t", {"type": "object"}, {"a": 1}).ignored == ()
+    opened = {"properties": {"b": {}}, "additionalProperties": {"type": "string"}}
+    assert check_arguments("t", opened, {"a": "x"}).ignored == ()
+    assert check_arguments("t", {"properties": {"b": {}}}, {"a": 1, "b": 2}).ignored == ("a",)

@@ -25,13 +25,13 @@ def callbacks(options: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
     """Puts functions in the places of the answers that they give, and objects of the SDK in those of mappings."""
 
     def hook(answer: dict[str, Any]) -> Any:
-        async def called(event: dict[str, Any], _tool_use_id: str | None, _context: object) -> dict[str, Any]:  # noqa: RUF029 - the SDK awaits it
+        async def called(event: dict[str, Any], _tool_use_id: str | None, _context: object) -> dict[str, Any]:
             ran["called"].append(event)
             return answer
 
         return called
 
-    async def may_run(tool: str, arguments: dict[str, Any], _context: object) -> Any:  # noqa: RUF029 - the SDK awaits it
+    async def may_run(tool: str, arguments: dict[str, Any], _context: object) -> Any:
         ran["asked"].append([tool, arguments])
         answer = dict(options["can_use_tool"])
         kind = sdk.PermissionResultAllow if answer.pop("behavior") == "allow" else sdk.PermissionResultDeny
@@ -97,7 +97,7 @@ async def try_all(trials: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
         gave: list[dict[str, Any]] = []
         async with free:
             for run in trial["runs"]:
-                gave.append(await drive(filled(run, session_of(gave))))  # noqa: PERF401 - a run may need the one before
+                gave.append(await drive(filled(run, session_of(gave))))
         return gave
 
     return dict(zip([one["name"] for one in trials], await asyncio.gather(*map(one, trials)), strict=True))

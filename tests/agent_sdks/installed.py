@@ -46,7 +46,17 @@ def _python(home: Path) -> list[str]:
     from_source = ["--no-binary", "claude-agent-sdk", "--no-build-isolation", WANTED["python"]]
     uv = shutil.which("uv")
     if uv is not None:
-        return [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(home), *from_source]
+        return [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            sys.executable,
+            "--target",
+            str(home),
+            *from_source,
+        ]
     if importlib.util.find_spec("pip") is None:
         raise NotInstalledError("there is neither uv nor pip")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

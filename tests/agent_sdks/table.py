@@ -5,6 +5,7 @@ docs/agent-sdk.md is made from these rows (`agent_sdk_page.py`), and `test_agent
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -233,12 +234,24 @@ NO_EFFECT = (
     unused("only with plugins", typescript="pluginDelivery"),
     unused("ralph shows no dialogs", typescript="onUserDialog"),
     unused("the SDK itself does not read it any more", python="debug_stderr"),
-    unused("ralph keeps no copies: `rewind_files` is an error", python="enable_file_checkpointing", typescript="enableFileCheckpointing"),
+    unused(
+        "ralph keeps no copies: `rewind_files` is an error",
+        python="enable_file_checkpointing",
+        typescript="enableFileCheckpointing",
+    ),
 )
 
 BESIDES = {
     # Servers in the driver's process, and MCP servers at all: docs/mcp.md.
-    *("mcp_servers", "strict_mcp_config", "mcpServers", "mcpServersDelivery", "strictMcpConfig", "onElicitation"),
+    *("include_hook_events", "includeHookEvents", "verbatim_prompts", "verbatimPrompts", "title"),
+    *(
+        "mcp_servers",
+        "strict_mcp_config",
+        "mcpServers",
+        "mcpServersDelivery",
+        "strictMcpConfig",
+        "onElicitation",
+    ),
 }
 """Options that this table does not speak of."""
 
@@ -248,7 +261,11 @@ FALLBACK = Trial(
     name="fallback",
     answers=(Step(fault=Fault(status=529)), DONE),
     runs=(
-        Run(both={"model": "claude-opus-5-5"}, python={"fallback_model": "claude-sonnet-5-5"}, typescript={"fallbackModel": "claude-sonnet-5-5"}),
+        Run(
+            both={"model": "claude-opus-5-5"},
+            python={"fallback_model": "claude-sonnet-5-5"},
+            typescript={"fallbackModel": "claude-sonnet-5-5"},
+        ),
     ),
 )
 REPORT = Trial(
@@ -360,7 +377,7 @@ BEHAVIOUR = (
         typescript="outputFormat",
         says="works: `structured_output` of the result",
         trial=REPORT,
-        check=lambda ran: ran.result()["structured_output"]["files"] == 3,  # noqa: PLR2004 - the report's own number
+        check=lambda ran: ran.result()["structured_output"]["files"] == 3,
     ),
     Row(
         python="allowed_tools",
@@ -409,8 +426,10 @@ BEHAVIOUR = (
         typescript="continue",
         says="works",
         trial=SESSIONS,
-        check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]) + 2
-        and ran.result(1)["session_id"] == ran.result(0)["session_id"],
+        check=lambda ran: (
+            len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]) + 2
+            and ran.result(1)["session_id"] == ran.result(0)["session_id"]
+        ),
     ),
     Row(
         python="resume",
@@ -431,23 +450,27 @@ BEHAVIOUR = (
         typescript="hooks",
         says="work: [hooks](control.md#hooks)",
         trial=HOOKS,
-        check=lambda ran: (ran.cwd / "kept.txt").exists()
-        and "not that file" in ran.told()
-        and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"],
+        check=lambda ran: (
+            (ran.cwd / "kept.txt").exists()
+            and "not that file" in ran.told()
+            and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"]
+        ),
     ),
     Row(
         python="can_use_tool",
         typescript="canUseTool",
         says="works: [permissions](control.md#permissions); a denial with `interrupt` ends as `interrupted`, 130",
         trial=ASKED,
-        check=lambda ran: (ran.cwd / "kept.txt").exists()
-        and ran.runs[0]["asked"] == [["Bash", {"command": "rm kept.txt"}]]
-        and "not that file" in ran.told(),
+        check=lambda ran: (
+            (ran.cwd / "kept.txt").exists()
+            and ran.runs[0]["asked"] == [["Bash", {"command": "rm kept.txt"}]]
+            and "not that file" in ran.told()
+        ),
     ),
 )
 
 
-def refused(  # noqa: PLR0913 - all by name
+def refused(
     name: str,
     value: object,
     words: str,
@@ -477,9 +500,16 @@ REFUSED = (
     refused("agents", SUBAGENT, "which ralph cannot honour", says="there are no subagents"),
     refused("agent", "ada", "ralph has no subagents", says="there are no subagents", only=TS),
     refused("plugins", [SERVER], "ralph has no plugins", says="copy its commands and skills into `.claude/`"),
-    refused("thinking", {"type": "adaptive"}, "--effort says how hard", says="`effort`, or `thinking` of a [target](targets.md)"),
+    refused(
+        "thinking",
+        {"type": "adaptive"},
+        "--effort says how hard",
+        says="`effort`, or `thinking` of a [target](targets.md)",
+    ),
     refused("max_thinking_tokens", 4000, "--effort says how hard", says="`effort`"),
-    refused("task_budget", {"total": 9000}, "--max-budget-usd, --max-turns", says="`max_budget_usd`, `max_turns`"),
+    refused(
+        "task_budget", {"total": 9000}, "--max-budget-usd, --max-turns", says="`max_budget_usd`, `max_turns`"
+    ),
     refused("resume_session_at", "x", "--fork-session resumes a copy", says="`fork_session`"),
     refused("resume_drops_turn", "x", "--fork-session resumes a copy", says="`fork_session`"),
     refused("session_store", value=True, words="sessions export", says="`ralph sessions export ID`"),
@@ -490,16 +520,38 @@ REFUSED = (
         says="a callback, `can_use_tool`",
         typescript="permissionPromptToolName",
     ),
-    refused("tool_aliases", {"Bash": "mcp__a__b"}, "does not offer toolAliases", says="ralph has its own tools", only=TS),
-    refused("plan_mode_instructions", "x", "does not offer planModeInstructions", says="put them into the system prompt", only=TS),
+    refused(
+        "tool_aliases",
+        {"Bash": "mcp__a__b"},
+        "does not offer toolAliases",
+        says="ralph has its own tools",
+        only=TS,
+    ),
+    refused(
+        "plan_mode_instructions",
+        "x",
+        "does not offer planModeInstructions",
+        says="put them into the system prompt",
+        only=TS,
+    ),
     refused("project_config_root", "/nowhere", "-C DIR", says="`cwd`", only=TS),
-    refused("managed_settings", {"permissions": {"deny": ["Bash"]}}, "--settings FILE has rules", says="`settings`", only=TS),
+    refused(
+        "managed_settings",
+        {"permissions": {"deny": ["Bash"]}},
+        "--settings FILE has rules",
+        says="`settings`",
+        only=TS,
+    ),
 )
 
-LONE = Run(python={"max_buffer_size": 60}, typescript={"executableArgs": ["--append-system-prompt=Be brief."]})
+LONE = Run(
+    python={"max_buffer_size": 60}, typescript={"executableArgs": ["--append-system-prompt=Be brief."]}
+)
 OWN = Trial(name="own", runs=(LONE,))
 SPAWNED = Trial(name="spawned", runs=(Run(typescript={"spawnClaudeCodeProcess": True}),))
-ABORTED = Trial(name="aborted", answers=(bash("sleep 600"), DONE), runs=(Run(typescript={"abortController": True}),))
+ABORTED = Trial(
+    name="aborted", answers=(bash("sleep 600"), DONE), runs=(Run(typescript={"abortController": True}),)
+)
 NOT_KEPT = Trial(
     name="not-kept",
     answers=(DONE, DONE),
@@ -528,6 +580,15 @@ BOXED = Trial(
     ),
 )
 
+SOMEBODY = Trial(
+    name="somebody", answers=(bash("echo uid `id -u`"), DONE), runs=(Run(python={"user": os.getuid()}),)
+)
+DEBUGGED = Trial(
+    name="debugged",
+    answers=(DONE, DONE),
+    runs=(Run(typescript={"debugFile": "debug.log"}), Run(typescript={"debug": True})),
+)
+
 OWN_ROWS = (
     Row(
         python="cli_path",
@@ -548,8 +609,10 @@ OWN_ROWS = (
         typescript="skills",
         says="all skills are listed for the model, whichever are named",
         trial=SKILLS,
-        check=lambda ran: len(ran.requests) == 2  # noqa: PLR2004 - both runs
-        and all("Make PDFs" in system_text(ran, nth) and "Bash" in ran.tools for nth in (0, 1)),
+        check=lambda ran: (
+            len(ran.requests) == 2
+            and all("Make PDFs" in system_text(ran, nth) and "Bash" in ran.tools for nth in (0, 1))
+        ),
     ),
     Row(
         python="sandbox",
@@ -565,6 +628,12 @@ OWN_ROWS = (
         says="the SDK's own: the longest line that it reads",
         trial=OWN,
         check=lambda ran: "maximum buffer size" in ran.says,
+    ),
+    Row(
+        python="user",
+        says="the SDK's own: ralph runs as this user",
+        trial=SOMEBODY,
+        check=lambda ran: f"uid {os.getuid()}" in ran.told(),
     ),
     Row(
         typescript="executableArgs",
@@ -589,6 +658,18 @@ OWN_ROWS = (
         says="works",
         trial=NOT_KEPT,
         check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]),
+    ),
+    Row(
+        typescript="debug",
+        says="works: diagnostics on standard error (`stderr`)",
+        trial=DEBUGGED,
+        check=lambda ran: "[debug]" in ran.stderr,
+    ),
+    Row(
+        typescript="debugFile",
+        says="works",
+        trial=DEBUGGED,
+        check=lambda ran: (ran.cwd / "debug.log").stat().st_size > 0,
     ),
     Row(
         typescript="permissionPrompts",

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.outside
 
 DECLARED = {
-    "python": ("claude_agent_sdk/types.py", r"^class ClaudeAgentOptions:$(.*?)^(?:class|@)", r"^    (\w+): "),
+    "python": (
+        "claude_agent_sdk/types.py",
+        r"^class ClaudeAgentOptions:$(.*?)^(?:class|@)",
+        r"^    ([a-z_]+): ",
+    ),
     "typescript": (
         "node_modules/@anthropic-ai/claude-agent-sdk/sdk.d.ts",
         r"^export declare type Options = \{$(.*?)^\};?$",

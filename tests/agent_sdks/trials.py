@@ -79,7 +79,11 @@ class Ran(Struct, frozen=True):
 
     def messages(self, kind: str, run: int = -1) -> list[dict[str, Any]]:
         """The messages of one kind: `result`, `init`, `stream_event` ... ."""
-        return [one for one in map(_plain, self.runs[run]["messages"]) if kind in (one["type"], one.get("subtype"))]
+        return [
+            one
+            for one in map(_plain, self.runs[run]["messages"])
+            if kind in (one["type"], one.get("subtype"))
+        ]
 
     def result(self, run: int = -1) -> dict[str, Any]:
         (result, *_) = self.messages("result", run) or [{}]
@@ -98,11 +102,18 @@ class Ran(Struct, frozen=True):
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
     """A message as TypeScript's SDK gives it. Python's gives objects of classes."""
-    kinds = {"ResultMessage": "result", "StreamEvent": "stream_event", "UserMessage": "user", "AssistantMessage": "assistant"}
+    kinds = {
+        "ResultMessage": "result",
+        "StreamEvent": "stream_event",
+        "UserMessage": "user",
+        "AssistantMessage": "assistant",
+    }
     if "class" not in message:
         return message
     data = message.get("data")
-    return data if isinstance(data, dict) else {"type": kinds.get(message["class"], message["class"]), **message}
+    return (
+        data if isinstance(data, dict) else {"type": kinds.get(message["class"], message["class"]), **message}
+    )
 
 
 def play(sdk: str, trials: Sequence[Trial], directory: Path) -> dict[str, Ran]:
@@ -115,7 +126,8 @@ def play(sdk: str, trials: Sequence[Trial], directory: Path) -> dict[str, Ran]:
         orders = [_order(sdk, one, servers[one.name].base_url, directory) for one in trials]
         gave = _gave(sdk, orders)
         return {
-            one.name: Ran(directory / one.name / "work", list(servers[one.name].requests), gave[one.name]) for one in trials
+            one.name: Ran(directory / one.name / "work", list(servers[one.name].requests), gave[one.name])
+            for one in trials
         }
 
 
@@ -129,18 +141,13 @@ def _order(sdk: str, trial: Trial, base_url: str, directory: Path) -> dict[str, 
         path.write_text(text)
     environment = {"HOME": str(home), "ANTHROPIC_BASE_URL": base_url, "PYTHONPATH": str(REPOSITORY)}
     executable = "cli_path" if sdk == "python" else "pathToClaudeCodeExecutable"
-    runs = [
-        {
-            "options": {
-                executable: str(directory / "ralph"),
-                "cwd": str(cwd),
-                **run.options(sdk),
-                "env": {**environment, **run.options(sdk).get("env", {})},
-            },
-            "steps": list(run.steps),
-        }
-        for run in trial.runs
-    ]
+    runs = []
+    for run in trial.runs:
+        options = run.options(sdk)
+        variables: dict[str, str] = options.get("env", {})
+        options["env"] = {**environment, **variables}
+        options = {executable: str(directory / "ralph"), "cwd": str(cwd), **options}
+        runs.append({"options": options, "steps": list(run.steps)})
     filled: dict[str, Any] = json.loads(
         json.dumps({"name": trial.name, "runs": runs}).replace("$HERE", str(cwd))
     )

@@ -25,7 +25,8 @@ WORKS = """
 --append-system-prompt x|--append-system-prompt-file x|--json-schema {}|--add-dir A B|--allowedTools Read Edit
 --allowed-tools Read|--disallowedTools Read Edit|--disallowed-tools Read|--tools Read Edit|--tools=|--tools default
 --betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
---bare|--safe-mode|--restricted|--dangerously-skip-permissions
+--mcp-config A B|--strict-mcp-config|--bare|--safe-mode|--restricted|-n x|--name x|-d|--debug|--debug=api|--debug-file x
+--settings {}|--permission-prompt-tool stdio|--permission-prompts none|--permission-prompts host|--dangerously-skip-permissions
 """
 NO_EFFECT = """
 -p|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
@@ -42,8 +43,7 @@ REFUSED = """
 """
 # Not built yet. A row that is built belongs above.
 NOT_YET = """
---mcp-config A B|--strict-mcp-config|--settings x|-n x
---name x|-d|--debug|--debug-file x|--replay-user-messages|--include-hook-events
+--replay-user-messages|--include-hook-events
 """
 
 

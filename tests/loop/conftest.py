@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine.processes import protect_this_process
 from ralph.mock_api import MockApi, Scenario
 from tests.children import children
 from tests.loop.iteration_processes import Iterating
+from tests.loop.one_supervisor import SUPERVISOR, end_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,14 +43,22 @@ def serve(iterating: Iterating) -> Iterator[Callable[..., MockApi]]:
         server.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_supervisor() -> Iterator[None]:
+    yield
+    SUPERVISOR.close()
+
+
 @pytest.fixture(autouse=True)
 def _reaped() -> Iterator[None]:
-    """Kills and reaps the processes that a test has left behind. This process adopts them if their parent has
-    ended.
+    """Kills and reaps the processes that a test has left behind, except the supervisor. This process adopts them if
+    their parent has ended.
     """
+    protect_this_process()
     before = children()
     yield
-    for process_id in children() - before:
+    end_commands()
+    for process_id in children() - before - {SUPERVISOR.pid}:
         with suppress(ChildProcessError):
             os.kill(process_id, signal.SIGKILL)
             os.waitpid(process_id, 0)

@@ -13,11 +13,11 @@ import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
 from ralph.machine.clock import SystemClock
-from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
 from tests.children import is_gone
+from tests.loop.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,6 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 SECRET = "hunter2-is-the-secret"
 REDACTOR = Redactor([SECRET])
-SUPERVISOR = CommandSupervisor({"PATH": os.environ["PATH"]}, most_processes=0)
-"""The supervisor for all tests here. It ends with the process of the tests."""
 
 
 def folder_of(directory: Path) -> Path:

@@ -52,6 +52,20 @@ def test_a_program_whose_sandbox_fails_does_not_run(tmp_path, confinement, step)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("bwrap", "why"), [("/nowhere/bwrap", "No such file or directory"), ("/bin/false", "bubblewrap failed")]
+)
+def test_a_program_whose_namespaces_fail_does_not_run(tmp_path, bwrap, why) -> None:
+    confinement = Confinement(
+        restriction.NO_RULESET, restriction.NO_FILTER, bwrap=(bwrap,), directory=str(tmp_path)
+    )
+    status, said = ran(tmp_path, confinement, "touch ran")
+    assert status == restriction.NOT_RESTRICTED
+    assert said.startswith("the command was not started: its sandbox could not be set up (")
+    assert why in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_command_in_a_sandbox_has_no_capabilities_and_no_new_privileges(tmp_path) -> None:
     status, said = ran(
         tmp_path, NOTHING, "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status; ulimit -c"

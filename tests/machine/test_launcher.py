@@ -46,8 +46,8 @@ os.execv(sys.argv[4], sys.argv[4:])
 
 # Where neither the kernel nor /proc tells anything, and there is no wait for a signal that ends.
 AS_ON_MACOS = """
-import os, runpy, signal, sys
-vars(signal).pop("sigtimedwait", None), vars(signal).pop("sigwaitinfo", None)
+import _signal, os, runpy, sys
+vars(_signal).pop("sigtimedwait", None), vars(_signal).pop("sigwaitinfo", None)
 sys.platform = "darwin"
 os.path.isdir = lambda path: False
 runpy.run_path(sys.argv.pop(1), run_name="__main__")

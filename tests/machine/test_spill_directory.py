@@ -17,7 +17,7 @@ import sys, time
 from ralph.machine.spill_directory import OwnDirectory
 own = OwnDirectory("ralph-tmp-")
 print(own.path, flush=True)
-time.sleep(60)
+time.sleep(20)
 """
 
 

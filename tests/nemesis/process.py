@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import MockApi
+from tests.fork_server import REPOSITORY, start_ralph
 from tests.nemesis.journal_text import Line, note_line, place_of, readable_lines, whole_lines
 from tests.nemesis.task import FILE_TOOLS, LOG_FILE, LOG_HEAD, PROMPT
 from tests.soak.leftovers import processes_with, settled
@@ -32,7 +32,6 @@ LONGEST_LIFE_S = 60.0
 """A process that lives longer than this many seconds counts as hanging."""
 USUAL_RECORDS = 34
 """About the number of records in a whole session."""
-_REPOSITORY = Path(__file__).parents[2]
 _POLL_S = 0.0003
 _COMPLETED, _NOTHING_TO_RESUME, _DAMAGED = 0, 2, 74
 _NULS = 512
@@ -168,7 +167,7 @@ class _Lives:
         room = self.seen.room
         environment = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(_REPOSITORY),  # the ralph beside these files, wherever another one is installed
+            "PYTHONPATH": str(REPOSITORY),  # the ralph beside these files, wherever another one is installed
             "HOME": str(room / "home"),
             "TMPDIR": str(room / "tmp"),
             "RALPH_STATE_DIR": str(room / "state"),
@@ -176,12 +175,13 @@ class _Lives:
             "ANTHROPIC_BASE_URL": self.base_url,
             MARKER: self.marker,
         }
-        command = [sys.executable, "-m", "ralph", *words, "--output-format", "stream-json", "--retry", "off"]
+        command = [*words, "--output-format", "stream-json", "--retry", "off"]
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
+            # A fork begins to work at once, so a kill by time hits its work and not its imports.
+            process = start_ralph(
                 command,
-                cwd=self.seen.work,
-                env=environment,
+                self.seen.work,
+                environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.permissions.worlds import denies, permissions, verdict
+from tests.rows import every_row
 
 DENIED = ("Bash(rm:*)", "Bash(git push:*)")
 ALLOWED = ("Bash(git diff:*)", "Bash(git log *)", "Bash(echo *)", "Bash(npm run test*)", "Bash(make lint)")
@@ -185,6 +186,26 @@ TABLE = [
     ("PATH=.; git diff", False, False),
     ("export PATH=.; git diff", False, False),
     ("x=1", False, False),
+    # Words behind redirections, which the parser takes for further targets
+    ("git 2>&1 push", True, False),
+    ("git >x push origin", True, False),
+    ("true && git <x push", True, False),
+    ("git <<E push\nx\nE", True, False),
+    ("git 2>/dev/null diff", False, True),
+    # Texts that the shell evaluates later, and reserved words in the place of a name
+    ("time { rm x; }", True, False),
+    ("! ! rm x", True, False),
+    ("echo ${x:-`rm y`}", True, False),
+    ("cat <<E\n`rm x`\nE", True, False),
+    ('cat <<"E\nF"; rm x\ny\nE\nF', True, False),
+    ("x='a[$(rm y)]'; let x", True, False),
+    ("[[ -v 'a[$(rm y)]' ]]", True, False),
+    ("printf -v 'a[$(rm y)]' x", True, False),
+    ("PS4='$(rm x)'; set -x; true", True, False),
+    ("x='$(rm y)'; echo ${x@P}", True, False),
+    ("echo 'the $(date) of it'", False, True),
+    ('trap "$(cat x)" EXIT', True, False),
+    ("tar cf x y -I 'rm z'", True, False),
     # What is no valid shell
     ("rm x (", True, False),
     ("echo 'rm", True, False),
@@ -238,6 +259,89 @@ def test_the_meaning_of_a_pattern(rule, command, is_denied) -> None:
     assert denies(permissions(deny=[rule]), "Bash", command=command) is is_denied
 
 
+# Commands as models write them. Rules that are about others must not be in their way.
+ORDINARY = [
+    "git status",
+    "git log --oneline -5",
+    "git diff HEAD~1 -- src",
+    'git commit -m "Remove the old parser"',
+    "git add -A && git commit -qm 'x'",
+    "git rev-parse HEAD",
+    "ls -la",
+    "ls *.py src/*.py",
+    "cat src/main.py",
+    "cat src/*.py | head -50",
+    "head -20 README.md",
+    "sed -n '1,20p' src/main.py",
+    "sed -i 's/foo/bar/' src/main.py",
+    'grep -rn "def main" src',
+    "grep -n TODO src/main.py tests/test_main.py",
+    "find . -name '*.py' -not -path './.venv/*'",
+    "find src -name '*.py' | xargs wc -l",
+    "python3 -m pytest -q",
+    "python3 -m pytest tests/test_main.py -k foo 2>&1 | tail -20",
+    'python3 -c "import sys; print(sys.version)"',
+    "python3 script.py --input data.json > out.txt 2>&1",
+    "npm test",
+    "npm run build && npm run lint",
+    "make -j4 test",
+    "cd src && python3 -m pytest",
+    "cd src && ls && cd ..",
+    "mkdir -p build && cp src/main.py build/",
+    'echo "done" > result.txt',
+    'echo "export X=1" >> .bashrc',
+    "cat > notes.md <<'EOF'\n# Notes\nCopy .env.example and fill it in. Do not use rm.\nEOF",
+    "cat <<EOF > config.txt\nname=$USER\nEOF",
+    "curl -s https://example.com/api | jq .name",
+    "docker ps",
+    "which python3",
+    "test -f src/main.py && echo yes",
+    "[ -d build ] || mkdir build",
+    "if [ -f Makefile ]; then make; fi",
+    'for f in src/*.py; do echo "$f"; done',
+    'for f in src/*.py; do python3 -m py_compile "$f"; done',
+    "while true; do sleep 1; break; done",
+    "timeout 60 python3 -m pytest",
+    "time make",
+    "VAR=1 python3 x.py",
+    "export PYTHONPATH=src; python3 -m app",
+    "ps aux | grep python | head",
+    "diff src/main.py build/main.py",
+    "tar xzf a.tgz",
+    "wc -l src/*.py",
+    "sort names | uniq -c",
+    "jq '.a' package.json",
+    "cargo build 2>&1 | tail -5",
+    "go test ./...",
+    "date +%s",
+    "echo $((1 + 2))",
+    'echo "$HOME"',
+    'x=$(date); echo "$x"',
+    "pip install -e . >/dev/null",
+    "ruff check . && mypy src",
+    "git stash && git pull --rebase && git stash pop",
+    "chmod +x run.sh && ./run.sh",
+    "bash scripts/build.sh",
+    "cat package.json | python3 -m json.tool",
+    "tail -f log.txt & sleep 1; kill $!",
+    'node -e "console.log(1)"',
+    "touch a b c",
+    "mv a b",
+    "awk '{print $1}' data.txt",
+    "xargs -n1 echo < names",
+    "env | sort",
+    "printf '%s\\n' a b",
+    "set -e; make; make install DESTDIR=/tmp/x",
+    "(cd src && make)",
+]
+
+
+@every_row("command", ORDINARY)
+def test_rules_are_not_in_the_way_of_ordinary_commands(command: str) -> None:
+    judge = permissions(deny=["Bash(rm:*)", "Bash(git push:*)", "Read(./.env)"])
+    assert verdict(judge, "Bash", command=command).denied is None
+
+
 def test_a_denied_command_is_told_with_the_rule_and_its_file() -> None:
     told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command="rm x").denied
     assert told == "This call was not run: the rule Bash(rm:*) (the file) forbids it."
@@ -275,6 +379,13 @@ def test_output_may_be_redirected_where_a_rule_allows_to_write() -> None:
     assert denies(judge, "Bash", command="echo hi > out/../src/x")
     assert denies(judge, "Bash", command='echo hi > "$X"')
     assert not denies(permissions(allow=["Bash(echo *)", "Write"]), "Bash", command="echo hi > src/x")
+
+
+@every_row("command", ["printf -v 'a[$(rm y)]' x", "[[ -v 'a[$(rm y)]' ]]", "read 'a[`rm y`]' < x"])
+def test_a_text_that_is_evaluated_is_not_allowed_with_its_command(command: str) -> None:
+    judge = permissions(allow=["Bash(printf *)", "Bash([[ *)", "Bash(read *)"])
+    assert denies(judge, "Bash", command=command)
+    assert not denies(judge, "Bash", command="printf '%s' x")
 
 
 def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:

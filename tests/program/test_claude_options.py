@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from ralph import __version__
-from tests.program.conftest import first_prompt
-from tests.program.model_answers import DONE
+from ralph.mock_api import Turn
+from tests.program.conftest import KEY, first_prompt
+from tests.program.model_answers import DONE, bash
 from tests.program.test_memory import about_memory
 
 OUTPUT = ("--output-format", "stream-json")
@@ -72,6 +74,66 @@ def test_without_slash_commands_a_slash_is_text(ralph, serve) -> None:
     for prompt in ("/fix it", "/fxi it"):
         assert ralph(prompt, "--disable-slash-commands").code == 0
     assert [first_prompt(request) for request in server.requests] == ["/fix it", "/fxi it"]
+
+
+def test_a_title_stands_in_lists_and_the_last_one_counts(ralph, serve) -> None:
+    serve(DONE, DONE, DONE)
+    assert ralph("first task", "-n", "Night\n shift").code == 0
+    assert "Night shift" in ralph("sessions", "ls").stdout
+    assert ralph("more", "-c").code == 0
+    (listed,) = json.loads(ralph("sessions", "ls", "--format", "json").stdout)
+    assert (listed["title"], listed["task"]) == ("Night shift", "first task")
+    assert ralph("still more", "-c", "--name", "Day").code == 0
+    shown = ralph("sessions", "show", listed["id"]).stdout
+    assert "title" in shown
+    assert "Day" in shown
+
+
+@pytest.mark.parametrize("words", ["", " \n", "x" * 201])
+def test_a_title_is_one_short_line_exits_2(ralph_here, words: str) -> None:
+    ran = ralph_here("go", "--name", words)
+    assert ran.code == 2
+    assert "--name must have 1 to 200 characters" in ran.stderr
+
+
+def debug_lines(text: str) -> list[str]:
+    return [line.split()[2] for line in text.splitlines() if line.startswith("[debug] ")]
+
+
+def test_diagnostics_name_each_event_and_hold_no_text_and_no_secret(ralph, serve) -> None:
+    serve(bash("echo canary-5d1e"), Turn(f"canary-5d1e {KEY}"))
+    ran = ralph("go", "-d", "-q")
+    assert ran.code == 0
+    names = debug_lines(ran.stderr)
+    for name in ("RunStarted", "TurnStarted", "AttemptEnded", "ToolStarted", "ToolFinished", "RunEnded"):
+        assert name in names
+    assert "StreamReceived" in names
+    debug = "".join(line for line in ran.stderr.splitlines() if line.startswith("[debug]"))
+    assert KEY not in debug
+    assert "canary-5d1e" not in debug
+
+
+def test_diagnostics_are_appended_to_a_file(ralph, serve) -> None:
+    serve(DONE, DONE)
+    for _ in range(2):
+        ran = ralph("go", "--debug-file", "debug.log", *OUTPUT)
+        assert ran.code == 0
+        assert debug_lines(ran.stderr) == []
+    names = debug_lines((ralph.cwd / "debug.log").read_text())
+    assert names.count("RunStarted") == names.count("RunEnded") == 2
+    assert (ralph.cwd / "debug.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_planted_link_for_diagnostics_is_not_followed(ralph, serve) -> None:
+    serve(DONE)
+    target = ralph.cwd.parent / "target"
+    target.write_text("mine\n")
+    (ralph.cwd / "debug.log").symlink_to(target)
+    ran = ralph("go", "--debug-file", "debug.log")
+    assert ran.code == 0
+    assert f"[notice] cannot write {ralph.cwd}/debug.log (" in ran.stderr
+    assert "RunEnded" in debug_lines(ran.stderr)
+    assert target.read_text() == "mine\n"
 
 
 LINES = {

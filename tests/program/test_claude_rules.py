@@ -297,3 +297,42 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
     assert (ran.code, server.request_count) == (78, 0)
     assert f"{path} {says}: nobody knows which calls its rules forbid" in ran.result["errors"][0]
     assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout
+
+
+def test_a_resumed_session_keeps_the_patterns_until_tools_are_named_again(ralph, serve) -> None:
+    server = serve(DONE, bash("ls"), bash("echo a; echo b"), DONE, bash("ls"), DONE, bash("ls"), DONE)
+    assert ralph("go", "--allowedTools", "Bash(echo *)", "--disallowedTools", "Bash(echo b)").code == 0
+    assert ralph("-c", "again").code == 0
+    assert ["the session's options" in results(server, nth)[0][0] for nth in (2, 3)] == [False, True]
+    assert results(server, 2)[0][0].endswith("no rule allows `ls`.")
+    assert ralph("-c", "and again").code == 0
+    assert results(server, 5)[0][1]
+    assert ralph("-c", "now all", "--tools", "default").code == 0
+    assert not results(server, 7)[0][1]
+
+
+def test_a_loop_keeps_the_rules_with_which_it_began(ralph, iterations, project) -> None:
+    """Without a sandbox, a command could change the file for the next iteration."""
+    more = write(ralph.cwd / "more.json", {"permissions": {"deny": ["Bash(touch:*)"]}})
+    server = iterations(
+        [bash(f"echo '{{}}' > {project}; echo '{{}}' > {more}")], [bash("rm kept"), bash("touch x")]
+    )
+    ran = ralph(
+        *("loop", "go", "--max-iterations", "2", "--sandbox", "off"),
+        *("--settings", str(more), "--disallowedTools", "Bash(ls:*)"),
+    )
+    assert ran.code == 0
+    assert project.read_text() == "{}\n"
+    assert (ralph.cwd / "kept").exists()
+    assert not (ralph.cwd / "x").exists()
+    told = str([results(server, nth) for nth in range(3, 5)])
+    assert "the rule Bash(rm:*)" in told
+    assert "the rule Bash(touch:*)" in told
+
+
+def test_a_loop_does_not_begin_with_a_file_that_cannot_be_read(ralph, iterations) -> None:
+    server = iterations([])
+    (ralph.cwd / ".claude" / "settings.json").mkdir(parents=True)
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert "is no regular file: nobody knows which calls its rules forbid" in ran.stderr

@@ -178,3 +178,14 @@ def test_disabled_hooks_of_the_users_own_do_not_run_and_are_named(ralph, serve) 
     assert ran.code == 0
     assert not (ralph.cwd / "asked").exists()
     assert "hooks for PreToolUse are not run" in ran.stderr
+
+
+def test_a_call_that_a_rule_denies_is_told_to_no_hook_behind_it(ralph, serve) -> None:
+    server = serve(bash("touch ran"), DONE)
+    settings = hooks("PreToolUse", KEEP)
+    settings["hooks"] |= hooks("PostToolUseFailure", KEEP)["hooks"]
+    ran = start(ralph, {**settings, "permissions": {"deny": ["Bash(touch:*)"]}})
+    assert ran.code == 0
+    assert "the rule Bash(touch:*)" in results(server, 1)[0][0]
+    assert [one["hook_event_name"] for one in told(ralph)] == ["PreToolUse"]
+    assert len(ran.result["permission_denials"]) == 1

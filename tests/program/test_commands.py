@@ -169,7 +169,18 @@ REFUSED = {
         "---\nhooks:\n  PreToolUse: x\n---\n!`touch ran`",
         "it has hooks, which ralph cannot honour",
     ),
-    "a pattern": ([], "---\nallowed-tools: Bash(git *)\n---\n!`touch ran`", "patterns are not supported yet"),
+    "a pattern": (
+        [],
+        "---\nallowed-tools: Bash(git *)\n---\n!`touch ran`",
+        "only calls that a rule allows may run",
+    ),
+    "a forbidden pattern": ([], "---\ndisallowed-tools: Bash(touch *)\n---\n!`touch ran`", "touch"),
+    "a pattern of the line": (
+        ["--disallowedTools", "Bash(touch *)"],
+        "x !`touch ran`",
+        "Bash(touch *) (--disallowed-tools)",
+    ),
+    "a broken pattern": ([], "---\nallowed-tools: Bash()\n---\n!`touch ran`", "Bash()"),
     "a mistyped tool": ([], "---\nallowed-tools: bash\n---\n!`touch ran`", "no tool is called so"),
     "an odd head": ([], "---\nallowed-tools Read\n---\n!`touch ran`", "line 2 of its head is not understood"),
     "not text": ([], "\udcff", "it is not UTF-8 text"),
@@ -203,6 +214,53 @@ def test_the_tools_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
     assert "/look allows these tools alone: Glob, Grep, Read, Write" in notices(ran)
     denials = [one["permission_denials"] for one in ran.objects if one["type"] == "result"]
     assert [len(each) for each in denials] == [1, 0]
+
+
+def test_patterns_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
+    server = serve(bash("touch first"), bash("echo allowed"), DONE, bash("touch second"), DONE)
+    command(ralph, "look", "---\nallowed-tools: Bash(echo:*), Read\n---\nSay !`echo ok`.")
+    lines = user("/look") + b"\n" + user("go")
+    ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=lines)
+    assert ran.code == 0, ran.stderr
+    assert first_prompt(server.requests[0]) == "Say ok."
+    assert not (ralph.cwd / "first").exists()
+    assert (ralph.cwd / "second").exists()
+    denials = [one["permission_denials"] for one in ran.objects if one["type"] == "result"]
+    assert [len(each) for each in denials] == [1, 0]
+
+
+def test_rules_of_settings_hold_for_shell_lines_files_and_memory(ralph, serve) -> None:
+    server = serve(DONE)
+    rules = {"permissions": {"deny": ["Bash(touch *)", "Read(./private/**)"], "ask": ["Bash(rm *)"]}}
+    write(ralph.cwd / ".claude/settings.json", json.dumps(rules))
+    write(ralph.cwd / "private/a.md", "canary-3b7d")
+    write(ralph.cwd / "CLAUDE.md", "Rule. @private/a.md")
+    for shell in ("touch ran", "rm CLAUDE.md"):
+        command(ralph, "fix", f"!`echo first >> ran` !`{shell}`")
+        ran = ralph("/fix")
+        assert ran.code == 78, ran.stderr
+        assert ".claude/settings.json" in ran.last_line
+    assert not (ralph.cwd / "ran").exists()
+    assert not server.requests
+    command(ralph, "fix", "See @private/a.md")
+    ran = ralph("/fix", *OUTPUT)
+    assert ran.code == 0, ran.stderr
+    assert "canary-3b7d" not in str(server.requests[0].body)
+    said = "\n".join(notices(ran))
+    assert f"{ralph.cwd}/private/a.md is left out: the rule Read(./private/**)" in said
+    assert "/fix names @private/a.md, which is not in the prompt: " in said
+
+
+def test_a_hook_of_the_user_decides_about_a_shell_line(ralph, serve) -> None:
+    server = serve(DONE)
+    hook = {"type": "command", "command": "echo not on my watch >&2; exit 2"}
+    settings = json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [hook]}]}})
+    command(ralph, "fix", "!`touch ran`")
+    ran = ralph("/fix", "--settings", settings)
+    assert ran.code == 78, ran.stderr
+    assert "not on my watch" in ran.last_line
+    assert not (ralph.cwd / "ran").exists()
+    assert not server.requests
 
 
 def test_shell_lines_run_in_the_sandbox_without_credentials(ralph, serve) -> None:
@@ -342,3 +400,31 @@ def test_a_known_credential_in_a_command_is_not_sent(ralph, serve) -> None:
     assert ralph("/fix").code == 0
     assert KEY not in str(server.requests[0].body)
     assert "The key is [redacted" in first_prompt(server.requests[0])
+
+
+def test_a_loop_carries_out_a_command_in_each_iteration_below_its_own_words(ralph, serve) -> None:
+    server = serve(DONE, DONE)
+    command(ralph, "work", "Work on $1. !`echo now`")
+    ran = ralph("loop", "/work it\n", "--max-iterations", "2")
+    assert ran.code == 0, ran.stderr
+    for request in server.requests:
+        words = first_prompt(request)
+        assert words.startswith("[ralph loop ")
+        assert words.endswith("\n\n---\n\nWork on it. now")
+    assert len(server.requests) == 2
+
+
+def test_a_check_of_a_loop_cannot_call_a_command(ralph, serve) -> None:
+    server = serve(DONE)
+    command(ralph, "work", "Work.")
+    check = "printf '\\n---\\n\\n/work'; exit 1"
+    assert ralph("loop", "Go on.", "--max-iterations", "1", "--until", check).code == 3
+    assert first_prompt(server.requests[0]).endswith("\n\n---\n\nGo on.")
+    assert "Work." not in first_prompt(server.requests[0])
+
+
+def test_a_loop_refuses_an_unknown_command_before_anything_exits_2(ralph, ralph_here) -> None:
+    command(ralph, "work", "Work.")
+    ran = ralph_here("loop", "/wrok it", "--max-iterations", "1")
+    assert ran.code == 2
+    assert "no command is called /wrok (commands: /work)" in ran.stderr

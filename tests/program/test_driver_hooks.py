@@ -367,3 +367,13 @@ def test_a_permission_does_not_get_past_a_rule_that_denies(drive, serve, ralph) 
     [result] = results(driver.finish())
     assert (ralph.cwd / "kept").exists()
     assert len(result["permission_denials"]) == 1
+
+
+def test_a_call_that_a_rule_denies_is_not_put_to_the_driver(drive, serve) -> None:
+    server = serve(bash("rm x"), DONE)
+    driver = drive(*ASKS, *RULES)
+    driver.say("go")
+    ran = driver.finish()
+    assert ran.code == 0
+    assert "the rule Bash(rm:*)" in told(server)[0]["content"]
+    assert not [one for one in ran.objects if one["type"] == "control_request"]

@@ -69,15 +69,16 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
-        *("--pass-env", "A_TOKEN"),
+        *("--pass-env", "A_TOKEN", "--settings", "rules.json"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
         launch_directory=str(tmp_path),
         run_arguments=(
             *("--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
-            *("--pass-env", "A_TOKEN"),
+            *("--pass-env", "A_TOKEN", "--settings", "rules.json"),
         ),
+        claude_settings=str(tmp_path / "rules.json"),
         config_file=str(tmp_path / "my.toml"),
         metrics_file=str(tmp_path / "m.prom"),
         pass_env=("A_TOKEN",),
@@ -94,7 +95,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     # The prompt is looked for later, with the settings known.
-    assert unset == ["prompt", "prompt_file", "settings_files"]
+    assert unset == ["prompt", "prompt_file", "settings_files", "claude_files"]
 
 
 PASSED_ON = {

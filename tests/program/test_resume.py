@@ -165,7 +165,7 @@ def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(re
 def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve, command, count) -> None:
     server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
     assert ralph("go", "--session-id", ID, "--sandbox", "off").code == -signal.SIGKILL
-    assert ralph("--resume", ID).code == 0
+    assert ralph("--resume", ID, "--sandbox", "off").code == 0
     assert effects(ralph) == ["done"] * (count + 1), "the second call had not begun"
     first, second = server.requests[-1].json()["messages"][-1]["content"]
     assert (first["is_error"], second.get("is_error")) == (True, None)
@@ -279,14 +279,14 @@ def whole_run(tmp_path_factory) -> Iterator[tuple[Ralph, bytes]]:
         yield ralph, journal_of(ralph).read_bytes()
 
 
-def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes]) -> list[tuple[Finished, Path]]:
+def resumed(ralph: Ralph, place: Path, journals: Iterable[bytes], *words: str) -> list[tuple[Finished, Path]]:
     """Resumes each of the journals in a session directory of its own, a few at a time."""
 
     def resume(number: int, data: bytes) -> tuple[Finished, Path]:
         path = place / f"sessions-{number}" / "any" / f"{ID}.jsonl"
         path.parent.mkdir(parents=True)
         path.write_bytes(data)
-        return ralph("--resume", ID, "--session-dir", str(path.parents[1])), path
+        return ralph("--resume", ID, "--session-dir", str(path.parents[1]), *words), path
 
     with ThreadPoolExecutor(4) as pool:
         return [*pool.map(resume, *zip(*enumerate(journals), strict=True))]
@@ -514,7 +514,9 @@ def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(
 ) -> None:
     server = serve(Turn("Done."))
     recorded = (JOURNALS / f"{name}.jsonl").read_bytes()
-    [(ran, _)] = resumed(ralph, tmp_path, [with_opening(recorded, id=ID, cwd=str(ralph.cwd))])
+    opened_here = with_opening(recorded, id=ID, cwd=str(ralph.cwd))
+    # The model of that time was told of no sandbox. Otherwise it would be told of the change.
+    [(ran, _)] = resumed(ralph, tmp_path, [opened_here], "--sandbox", "off")
     assert ran.code == 0
     [request] = server.requests
     digest = hashlib.sha256(request.body or b"").hexdigest()

@@ -245,62 +245,20 @@ def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_
     ralph, checkout, serve
 ) -> None:
     before = (ralph.cwd / ".git" / "config").read_bytes()
-    server = serve(bash("git config core.fsmonitor x; touch there; sleep 99"), DONE)
+    server = serve(bash("git config core.fsmonitor x; echo x > ralph.toml; touch there; sleep 99"), DONE)
     process = ralph.start("go", "--output-format", "stream-json")
     wait_until((ralph.cwd / "there").exists)
     ran, _ = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert (ralph.cwd / ".git" / "config").read_bytes() == before
-    assert "[notice] [undone: changes to .git/config. Commands may not change these" in ran.stderr
+    assert not (ralph.cwd / "ralph.toml").exists()
+    changed = "ralph.toml" if MEANS.bwrap else ".git/config, ralph.toml"
+    assert f"[notice] [undone: changes to {changed}. Commands may not change these" in ran.stderr
     assert len(ran.result["permission_denials"]) == 1
     assert ralph("-c").code == 0
     [told] = [block for block in server.requests[1].json()["messages"][-1]["content"] if "content" in block]
     assert "its effects are unknown" in str(told["content"])
-    assert "[undone: changes to .git/config." in str(told["content"])
-
-
-@needs_landlock
-def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ralph, serve) -> None:
-    serve(bash("seq 100000"), bash("touch $TMPDIR/x there; sleep 99"), DONE)
-    process = ralph.start("go")
-    wait_until((ralph.cwd / "there").exists)
-    place = Path(ralph.environment["TMPDIR"])
-    assert len(list(place.iterdir())) == 2
-    process.kill()
-    process.communicate()
-    serve(bash("seq 100000"), DONE)
-    assert ralph("again").code == 0
-    assert list(place.iterdir()) == []
-
-
-# --- Limits on a command's tree
-
-
-HOG = f"{sys.executable} -c 'import time; x = bytearray(200_000_000); print(1, flush=True); time.sleep(600)'"
-
-
-@linux_only
-@pytest.mark.parametrize("words", [[], ["--sandbox", "off"]])
-def test_a_command_that_takes_too_much_memory_is_stopped_with_its_limit_exits_0(ralph, serve, words) -> None:
-    ralph.user_file.write_text("sandbox.max_memory_mb = 100\n")
-    server = serve(bash(f"{HOG} & sleep 600"), bash("sleep 1.2; echo still here"), DONE)
-    assert ralph("go", *words).code == 0
-    told = (
-        "1\n[stopped: the command's processes used more than 100 MB, files in /dev/shm included "
-        "(sandbox.max_memory_mb); all it had started was stopped]"
-    )
-    assert results(server, 1) == [(told, True)]
-    assert results(server, 2) == [("still here", False)]
-
-
-@linux_only
-def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> None:
-    ralph.user_file.write_text("sandbox.max_processes = 4\nsandbox.max_memory_mb = 100\n")
-    iterations([bash("echo 1 > one"), Turn("Done.")])
-    check = "for i in 1 2 3 4 5 6; do sleep 600 & done; wait"
-    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
-    assert ran.code == 3
-    assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
+    assert f"[undone: changes to {changed}." in str(told["content"])
 
 
 # --- Namespaces
@@ -420,6 +378,50 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
     strict = ralph.finish(ralph.start("go", "--sandbox", "strict", "--net", "off", **container))
     assert strict.code == 78
     assert "--sandbox strict: this machine lacks network (" in strict.last_line
+
+
+@needs_landlock
+def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ralph, serve) -> None:
+    serve(bash("seq 100000"), bash("touch $TMPDIR/x there; sleep 99"), DONE)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    place = Path(ralph.environment["TMPDIR"])
+    assert len(list(place.iterdir())) == 2
+    process.kill()
+    process.communicate()
+    serve(bash("seq 100000"), DONE)
+    assert ralph("again").code == 0
+    assert list(place.iterdir()) == []
+
+
+# --- Limits on a command's tree
+
+
+HOG = f"{sys.executable} -c 'import time; x = bytearray(200_000_000); print(1, flush=True); time.sleep(600)'"
+
+
+@linux_only
+@pytest.mark.parametrize("words", [[], ["--sandbox", "off"]])
+def test_a_command_that_takes_too_much_memory_is_stopped_with_its_limit_exits_0(ralph, serve, words) -> None:
+    ralph.user_file.write_text("sandbox.max_memory_mb = 100\n")
+    server = serve(bash(f"{HOG} & sleep 600"), bash("sleep 1.2; echo still here"), DONE)
+    assert ralph("go", *words).code == 0
+    told = (
+        "1\n[stopped: the command's processes used more than 100 MB, files in /dev/shm included "
+        "(sandbox.max_memory_mb); all it had started was stopped]"
+    )
+    assert results(server, 1) == [(told, True)]
+    assert results(server, 2) == [("still here", False)]
+
+
+@linux_only
+def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> None:
+    ralph.user_file.write_text("sandbox.max_processes = 4\nsandbox.max_memory_mb = 100\n")
+    iterations([bash("echo 1 > one"), Turn("Done.")])
+    check = "for i in 1 2 3 4 5 6; do sleep 600 & done; wait"
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
+    assert ran.code == 3
+    assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
 
 
 # --- What is asked for is kept, or nothing runs

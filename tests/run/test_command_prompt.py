@@ -10,6 +10,7 @@ from ralph.agent.call_rules import Runnable
 from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
+from ralph.run.command_rules import TaskJudge
 from ralph.values.controls import RunControls
 from ralph.values.events import Notice, PromptCalled
 from ralph.values.tool_calls import ToolCall, ToolOutput
@@ -23,7 +24,10 @@ class Rules:
 
     def ruling(self, call: ToolCall) -> ToolOutput | Runnable:
         is_bad = "bad" in str(next(iter(call.arguments.values())))
-        return ToolOutput("a rule says no", is_error=True) if is_bad else Runnable(call)
+        return ToolOutput("a rule says no", is_error=True) if is_bad else Runnable(call, ("noted",))
+
+    def heard(self, _call: ToolCall, output: ToolOutput, _took_s: float) -> ToolOutput:
+        return output
 
 
 class Tools:
@@ -51,7 +55,16 @@ def make(tmp_path):
         assert call is not None
         tools, events = Tools(), RecordingEvents()
         controls = RunControls()
-        command = CommandPrompt(call, below, cwd=tmp_path, session_id="s1", controls=controls, events=events)
+        command = CommandPrompt(
+            call,
+            below=below,
+            cwd=tmp_path,
+            home="",
+            session_id="s1",
+            controls=controls,
+            judge=TaskJudge(None),
+            events=events,
+        )
         try:
             return command.make(PromptCalls(tools, Rules, events)), tools, events.events  # type: ignore[arg-type]
         except PromptRefusedError as error:
@@ -73,7 +86,7 @@ def test_a_file_that_a_rule_refuses_stays_out_and_is_named(make, tmp_path) -> No
     prompt, tools, events = make("See @bad.txt and @good.txt")
     good = str(tmp_path / "good.txt")
     assert tools.ran == [good]
-    assert prompt == f"See @bad.txt and @good.txt\n\nContents of good.txt:\n\n<{good}>"
+    assert prompt == f"See @bad.txt and @good.txt\n\nContents of good.txt:\n\n<{good}>\nnoted"
     assert Notice("/fix names @bad.txt, which is not in the prompt: a rule says no") in events
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ralph.sandbox.detection import find_means, packaged_bwrap
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.bpf import ALLOW, NUMBER, Assembler, argument, refuse
 from ralph.sandbox.kernel.seccomp import MACHINES
+from tests.patience import TEST_S
 from tests.sandbox.restricted import run_restricted
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +138,26 @@ def test_a_bubblewrap_in_the_working_directory_is_not_run(tmp_path) -> None:
     planted.chmod(0o755)
     assert find_means(str(tmp_path), tmp_path).bwrap != str(planted)
     assert not (tmp_path / "ran").exists()
+
+
+def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:
+    code = (
+        "import os, resource, sys; sys.path[:] = sys.argv[1:]\n"
+        "from pathlib import Path\n"
+        "from ralph.sandbox import trial\n"
+        "def state():\n"
+        "    status = [line for line in Path('/proc/self/status').read_text().splitlines()\n"
+        "        if line.startswith(('Cap', 'NoNewPrivs', 'Seccomp'))]\n"
+        "    return [*status, resource.getrlimit(resource.RLIMIT_CORE), sorted(os.listdir('/proc/self/fd'))]\n"
+        "before = state(); trial.try_means(); trial.try_means.cache_clear(); trial._has_filter = lambda: True\n"
+        "trial.try_means(); print(before == state() or (before, state()))"
+    )
+    paths = [entry for entry in sys.path if entry.startswith("/")]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), *paths],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TEST_S,
+    )
+    assert ran.stdout == "True\n", ran.stdout + ran.stderr

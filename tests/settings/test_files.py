@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ralph.settings.claude_files import ClaudeFile
 from ralph.settings.files import SettingsFile, SettingsFileError, leads_through
-from ralph.settings.handover import handed_over, taken_over
+from ralph.settings.handover import HandedOver, handed_over, taken_over
 
 
 @pytest.fixture
@@ -61,13 +62,15 @@ FILES = (
     SettingsFile(Path("/a/config.toml"), is_trusted=True, data=b"\xff\n"),
     SettingsFile(Path("/b/ralph.toml"), is_trusted=False, data=None),
     SettingsFile(Path("/c.toml"), is_trusted=True, data=b"", is_named=True),
+    SettingsFile(Path("/mcp.json"), is_trusted=True, data=b"{}", is_named=True, is_mcp=True),
 )
 
 
 def test_what_is_handed_over_arrives_byte_for_byte_and_nothing_of_it_has_a_name() -> None:
-    with handed_over(FILES) as descriptor:
+    claude = (ClaudeFile("/b/.claude/settings.json", "project", "/b", '{"permissions": {}}'),)
+    with handed_over(FILES, claude) as descriptor:
         assert not Path(f"/proc/self/fd/{descriptor}").readlink().exists()
-        assert taken_over(os.dup(descriptor)) == FILES
+        assert taken_over(os.dup(descriptor)) == HandedOver(FILES, claude)
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b"[[1, true, null, false]]", b"\xff"])

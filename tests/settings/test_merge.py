@@ -599,11 +599,8 @@ def test_settings_show_no_secret(world: World) -> None:
 def test_table_of_keys_is_the_settings_that_there_are() -> None:
     fields = [f"{table}.{field}" for table, kind in TABLES.items() for field in kind.__struct_fields__]
     assert [key.name for key in ALL_KEYS] == fields
-    assert [key.name for key in ALL_KEYS if not key.is_in_files] == [
-        "model.fallback",
-        "model.betas",
-        "tools.exact",
-    ]
+    only_flags = ["model.fallback", "model.betas", "tools.exact", "mcp.config", "mcp.strict"]
+    assert [key.name for key in ALL_KEYS if not key.is_in_files] == only_flags
     assert all(key.meaning for key in KEYS)
 
 

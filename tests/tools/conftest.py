@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ralph.mcp.toolset import McpToolset
+
 SECRET = "sk-ant-0123456789"
 
 
 class Tools:
     """A toolbox with a real clock, a real waiter and real processes. It calls tools as a run does."""
 
-    def __init__(self, home: Path, **changes: Any) -> None:
+    def __init__(self, home: Path, *, mcp: McpToolset | None = None, **changes: Any) -> None:
         environment = {"PATH": os.environ["PATH"], "HOME": str(home)}
         self.settings = replace(ToolSettings(home, environment, kill_grace_s=0.3), **changes)
         clock = SystemClock()
@@ -33,6 +35,7 @@ class Tools:
             clock=clock,
             redact=lambda text: text.replace(SECRET, "[redacted]"),
             redact_longest=len(SECRET),
+            mcp=mcp,
         )
 
     def call(self, tool: str, arguments: dict[str, Any]) -> ToolOutput:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.sandbox.command_box import CommandBox
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
@@ -65,12 +66,18 @@ class SlowBox:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.confinement = None
+        self._working: threading.Thread | None = None
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         return environment
 
     def look(self) -> None:
         pass
+
+    def prepare(self) -> None:
+        pass
+
+    in_turn: Any = CommandBox.in_turn
 
     def undo_changes(self, _working_directory: str) -> str:
         return "[undone: all of it]"
@@ -93,6 +100,48 @@ def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monk
     text = make_tools().error("Bash", command="echo no; exit 3")
     assert text == "no\nExit code 3\n[undone: all of it]"
     assert not box.answers.is_set()
+
+
+class SilentBox(SlowBox):
+    """A sandbox whose protected files are on a file system that does not answer at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def look(self) -> None:
+        self.answers.wait(within_s(60))
+        self.looks += 1
+
+
+def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
+    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", 0.05)
+    box = SilentBox()
+    monkeypatch.setattr(ToolRoom, "box", box)
+    tools = make_tools()
+    for _ in range(2):
+        assert "the command was not started: a file system" in tools.error("Bash", command="echo yes")
+    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", within_s(60))
+    box.answers.set()
+    assert tools.ok("Bash", command="echo yes").startswith("yes\n")
+    assert box.looks == 3, "no look of an earlier call is left that could come during a command"
+
+
+def test_the_looks_of_the_sandbox_take_turns() -> None:
+    box, order = SlowBox(), list[int]()
+
+    def first() -> None:
+        box.answers.wait(within_s(60))
+        order.append(1)
+
+    box.in_turn(first)
+    box.in_turn(lambda: order.append(2))
+    second = box._working
+    assert second is not None
+    second.join(0.2)
+    box.answers.set()
+    second.join()
+    assert order == [1, 2]
 
 
 def test_silence_is_said_in_words(tools: Any) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from ralph.conversation.messages import Conversation, user_message
 from ralph.tools.files.file_type import image_media_type, image_size
-from ralph.tools.files.image_damage import image_damage
+from ralph.tools.files.image_damage import image_damage, without_damaged_extras
+from ralph.tools.files.shown_image import shown_image
 from ralph.tools.tool_room import MOST_BYTES, MOST_IMAGES, ImageBudget
 from ralph.values.error_text import ToolError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
@@ -150,3 +151,15 @@ def test_what_a_conversation_holds_already_counts_after_a_resume() -> None:
     budget.take(MOST_BYTES - 9_000_000)
     with pytest.raises(ToolError, match="and 0 are left"):
         budget.take(1)
+
+
+def test_an_extra_chunk_with_a_wrong_checksum_is_left_out_and_the_image_shown() -> None:
+    """The test server of the Model Context Protocol sends such an image. Strict decoders reject it."""
+    whole = png(3, 3)
+    extra = b"\0\0\0\3iCCPabc\0\0\0\0"
+    assert without_damaged_extras(whole[:33] + extra + whole[33:]) == whole
+    assert without_damaged_extras(whole + b"rest") == whole + b"rest"
+    broken = whole.replace(b"IHDR", b"IHDX")
+    assert without_damaged_extras(broken) == broken, "what a decoder needs is never left out"
+    block = shown_image(whole[:33] + extra + whole[33:], "image/png", ImageBudget())
+    assert base64.b64decode(block["source"]["data"]) == whole

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.values.tool_choice import TOOL_NAMES, check_tool_name, enabled_tools, lacking
+from ralph.values.tool_choice import (
+    TOOL_NAMES,
+    ToolLists,
+    check_tool_name,
+    covers,
+    enabled_tools,
+    is_chosen,
+    lacking,
+)
 from tests.rows import every_row
 
 READERS = ("Read", "Glob", "Grep")
@@ -59,3 +67,47 @@ def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:
     with pytest.raises(ValueError, match="must hold exact names of tools") as refused:
         check_tool_name(name)
     assert str(refused.value).endswith(says)
+
+
+@every_row(
+    ("pattern", "is_covered"),
+    [
+        ("mcp__calc__add", True),
+        ("mcp__calc", True),
+        ("mcp__calc__*", True),
+        ("mcp__*", True),
+        ("mcp__*__add", True),
+        ("*", True),
+        ("mcp__cal", False),
+        ("mcp__calc__ad", False),
+        ("mcp__calc__add__more", False),
+        ("mcp__other__*", False),
+        ("calc", False),
+    ],
+)
+def test_a_pattern_covers_a_tool_a_server_or_what_its_star_leaves_open(pattern, is_covered) -> None:
+    assert covers(pattern, "mcp__calc__add") is is_covered
+
+
+# --tools, --allowed-tools, --disallowed-tools, whether the command line names the server, whether the tool remains.
+MCP_ROWS = [
+    (None, None, (), False, True),
+    (("Read",), None, (), True, True),
+    (("Read",), None, (), False, False),
+    ((), None, (), True, True),
+    (TOOL_NAMES, None, (), False, True),
+    (("Read", "mcp__calc__add"), None, (), False, True),
+    (("Read", "mcp__calc__sub"), None, (), True, False),
+    (None, ("Bash",), (), True, False),
+    (None, ("mcp__calc",), (), True, True),
+    (None, ("mcp__calc__add(x)",), (), True, False),
+    (None, None, ("mcp__calc",), True, False),
+    (None, ("mcp__calc",), ("mcp__calc__add",), True, False),
+    (None, None, ("mcp__calc__add(x)",), True, False),
+]
+
+
+@every_row(("exact", "allowed", "disallowed", "is_asked_for", "remains"), MCP_ROWS)
+def test_which_tools_of_servers_remain(exact, allowed, disallowed, is_asked_for, remains) -> None:
+    lists = ToolLists(exact, allowed, disallowed)
+    assert is_chosen("mcp__calc__add", lists, is_asked_for=is_asked_for) is remains

@@ -92,7 +92,7 @@ class RalphIterations:
         # A new file for each process: an earlier result must not be mistaken for this one.
         with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
             result_file = Path(place, "result.json")
-            with handed_over(self._settings) as settings:
+            with handed_over(self._settings, self._plan.claude_files or ()) as settings:
                 ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
         return replace(result, stopped_by=ending.stopped_by)
@@ -128,6 +128,7 @@ class RalphIterations:
             yield from ("--resume", order.session_id)
         else:
             yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+            yield from ("--task-chars", str(order.task_chars))
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:

@@ -9,6 +9,7 @@ import zlib
 
 _PNG_SIGNATURE_BYTES = 8
 _PNG_AROUND_DATA_BYTES = 12  # length and type before it, checksum behind
+_ANCILLARY_BIT = 0x20  # of the first byte of a chunk's type
 _GIF_TRAILER, _GIF_IMAGE, _GIF_EXTENSION = 0x3B, 0x2C, 0x21
 _START_OF_SCAN = 0xDA
 
@@ -41,6 +42,22 @@ def _png_damage(data: bytes) -> str | None:
         has_pixels = has_pixels or kind == b"IDAT"
         position = end
     return "it ends before its IEND chunk"
+
+
+def without_damaged_extras(png: bytes) -> bytes:
+    """The PNG without chunks that decoders may pass over, such as a colour profile, if their checksum is wrong. libpng
+    leaves these out too, but stricter decoders reject the image. Everything else stays, damaged or not.
+    """
+    kept = [png[:_PNG_SIGNATURE_BYTES]]
+    position = _PNG_SIGNATURE_BYTES
+    while position + _PNG_AROUND_DATA_BYTES <= len(png):
+        end = position + _PNG_AROUND_DATA_BYTES + int.from_bytes(png[position : position + 4])
+        is_extra = bool(png[position + 4] & _ANCILLARY_BIT)
+        checksum = zlib.crc32(memoryview(png)[position + 4 : end - 4])
+        if not is_extra or end > len(png) or checksum == int.from_bytes(png[end - 4 : end]):
+            kept.append(png[position:end])
+        position = end
+    return b"".join([*kept, png[position:]])
 
 
 def _jpeg_is_whole(data: bytes) -> bool:

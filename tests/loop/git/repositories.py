@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.git import GitSeams
 from ralph.machine.clock import SystemClock
-from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.waiter import InboxWaiter
+from tests.loop.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
     from ralph.loop.values import Changes
 
 CLOCK = SystemClock()
-SUPERVISOR = CommandSupervisor({"PATH": os.environ["PATH"]}, most_processes=0)
-"""The supervisor for all tests of git. It ends with the process of the tests."""
 
 
 class Repository:

@@ -16,7 +16,8 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from tests.children import children
-from tests.loop.git.repositories import CLOCK, SUPERVISOR, Repository, cloned
+from tests.loop.git.repositories import CLOCK, Repository, cloned
+from tests.loop.one_supervisor import SUPERVISOR
 from tests.rows import every_row
 
 if TYPE_CHECKING:

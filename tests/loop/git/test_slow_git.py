@@ -10,7 +10,8 @@ import pytest
 from ralph.loop.git.git import Git, GitSeams
 from ralph.loop.ports import CheckoutError
 from ralph.machine.waiter import InboxWaiter
-from tests.loop.git.repositories import CLOCK, SUPERVISOR, Repository
+from tests.loop.git.repositories import CLOCK, Repository
+from tests.loop.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
     from pathlib import Path

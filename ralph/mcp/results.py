@@ -1,0 +1,101 @@
+"""Turns the result of an MCP tool call into texts and images. Pure.
+
+The result is what a server sent, so nothing in it is relied on. What a model of the Messages API cannot take (sound, other
+data) is named by its type and size.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+EMPTY = "(no output)"
+
+
+class ReceivedImage(Struct, frozen=True):
+    data: bytes
+    described: str
+    """How to name the image where it cannot be shown."""
+
+
+Part = str | ReceivedImage
+
+
+def parts_of(result: Mapping[str, Any]) -> list[Part]:
+    """The parts of a result in their order. There is at least one."""
+    content = result.get("content")
+    parts = [part for block in content for part in _parts(block)] if isinstance(content, list) else []
+    structured = result.get("structuredContent")
+    if structured is not None and not any(_is_same(part, structured) for part in parts):
+        parts.append(json.dumps(structured, ensure_ascii=False))
+    return parts or [EMPTY]
+
+
+def is_error(result: Mapping[str, Any]) -> bool:
+    return result.get("isError") is True
+
+
+def _parts(block: Any) -> Iterator[Part]:
+    if not isinstance(block, dict):
+        return
+    match block.get("type"):
+        case "text":
+            yield str(block.get("text", ""))
+        case "image":
+            yield _data(block.get("data"), block.get("mimeType"), "image")
+        case "audio":
+            yield _named(_size(block.get("data")), block.get("mimeType"), "audio")
+        case "resource":
+            yield from _resource(block.get("resource"))
+        case "resource_link":
+            words = (block.get(key) for key in ("name", "uri", "mimeType", "description"))
+            yield f"[resource link: {', '.join(str(word) for word in words if word)}]"
+        case other:
+            yield f"[content of the type {other!r}, which cannot be shown]"
+
+
+def _resource(resource: Any) -> Iterator[Part]:
+    if not isinstance(resource, dict):
+        return
+    uri = resource.get("uri")
+    if isinstance(resource.get("text"), str):
+        yield f"[resource {uri}]\n{resource['text']}"
+        return
+    yield f"[resource {uri}]"
+    yield _data(resource.get("blob"), resource.get("mimeType"), "data")
+
+
+def _data(text: Any, media_type: Any, word: str) -> Part:
+    """The image in Base64 text, or words about it if it is no image."""
+    if not str(media_type).startswith("image/"):
+        return _named(_size(text), media_type, word)
+    try:
+        data = base64.b64decode(str(text), validate=True)
+    except (binascii.Error, ValueError):
+        return f"[an image that is no valid Base64 ({media_type})]"
+    return ReceivedImage(data, f"{media_type}, {len(data):,} bytes")
+
+
+def _size(text: Any) -> int:
+    return len(str(text or "")) * 3 // 4
+
+
+def _named(size_bytes: int, media_type: Any, word: str) -> str:
+    return f"[{word} that cannot be shown: {media_type or 'no type'}, {size_bytes:,} bytes]"
+
+
+def _is_same(part: Part, structured: Any) -> bool:
+    """Whether a text is the JSON of the structured content. The protocol wants servers to send both."""
+    if not isinstance(part, str):
+        return False
+    try:
+        return bool(json.loads(part) == structured)
+    except (ValueError, RecursionError):
+        return False

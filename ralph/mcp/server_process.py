@@ -1,0 +1,123 @@
+"""Runs an MCP server of the stdio kind as a supervised command, so that it and all that it starts die with ralph. Works
+on the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.starting import start_thread
+from ralph.values.ports import Interrupted
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.machine.command_supervisor import Confinement, SupervisedCommand
+    from ralph.values.ports import Clock, Waiter
+
+# A server is told to end by the end of its input and by SIGTERM at once.
+_GRACE_S = 1.0
+# Time beyond the grace, for the launcher to kill what ignored SIGTERM.
+_MARGIN_S = 1.0
+_KILL_S = 1.0
+_KILL_AGAIN_EVERY_S = 0.01
+
+
+class ServerProcess:
+    """One running server. It has a supervisor of its own, because a supervisor runs one command at a time."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        confinement: Callable[[str], Confinement] | None,
+        most_processes: int,
+        most_memory_bytes: int,
+        is_below_loop: bool,
+        waiter: Waiter,
+        clock: Clock,
+    ) -> None:
+        """Starts the server. `environment` is the server's own; the supervisor gets none of it but PATH. The other
+        parameters are those of `CommandSupervisor`. Raises ShortageError, ValueError or OSError.
+        """
+        self._waiter = waiter
+        self._clock = clock
+        self._supervisor = CommandSupervisor(
+            environment_for_commands({name: environment[name] for name in ("PATH",) if name in environment}),
+            most_processes=most_processes,
+            most_memory_bytes=most_memory_bytes,
+            is_below_loop=is_below_loop,
+            confinement=confinement,
+        )
+        self._ended = waiter.mailbox()
+        theirs_in, self._stdin = os.pipe()
+        self._stderr, theirs_error = os.pipe()
+        try:
+            self._command = self._started(command, cwd, environment, theirs_in, theirs_error)
+        except BaseException:
+            os.close(self._stdin)
+            os.close(self._stderr)
+            self._supervisor.close()
+            raise
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_error)
+
+    def _started(
+        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], stdin: int, stderr: int
+    ) -> SupervisedCommand:
+        started = self._supervisor.start(
+            command,
+            cwd=cwd,
+            environment=environment,
+            grace_s=_GRACE_S,
+            input_from=stdin,
+            errors_to=stderr,
+        )
+        try:
+            start_thread(lambda: self._ended.put(started.wait_for_end()), name="MCP server end")
+        except ShortageError:
+            started.kill_what_is_left()
+            started.wait_for_end()
+            started.close()
+            raise
+        return started
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """The other ends of the server's standard input, output and error. Valid until `hand_over`."""
+        return self._stdin, self._command.output_descriptor, self._stderr
+
+    def hand_over(self) -> None:
+        """Closes the descriptors here, after another process has received them: the server sees the end of its input
+        when that process closes its own.
+        """
+        os.close(self._stdin)
+        os.close(self._stderr)
+
+    def ask_to_stop(self) -> None:
+        self._command.ask_to_stop()
+
+    def end(self) -> None:
+        """Waits briefly until the server has ended, and kills what is left of it. `ask_to_stop` and `hand_over` must
+        have been called before.
+        """
+        with suppress(Interrupted):  # a second signal: what is left is killed at once
+            until_s = self._clock.now_s() + _GRACE_S + _MARGIN_S
+            self._waiter.wait(self._ended, until_s=until_s, waiting_for="an MCP server to stop")
+        deadline_s = self._clock.now_s() + _KILL_S
+        while not self._command.kill_what_is_left() and self._clock.now_s() < deadline_s:
+            with suppress(Interrupted):
+                again_s = self._clock.now_s() + _KILL_AGAIN_EVERY_S
+                self._waiter.wait(self._ended, until_s=again_s, waiting_for="an MCP server to stop")
+        self._ended.close()
+        self._command.close()
+        self._supervisor.close()

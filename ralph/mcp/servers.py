@@ -1,0 +1,308 @@
+"""The MCP servers that have a process or an address of their own. A helper process speaks with them; this module starts
+them, waits for them within time limits, starts one that has died once more, and ends them. Works on the main thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.mcp.helper_process import HELPER_GONE, HelperProcess
+from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.wire import (
+    Call,
+    CallNotSent,
+    CallRefused,
+    CallReturned,
+    Cancel,
+    Connect,
+    Disconnect,
+    HelperReady,
+    ServerConnected,
+    ServerLost,
+)
+from ralph.values.ports import TIMED_OUT, Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.server_process import ServerProcess
+    from ralph.values.ports import Clock, Waiter
+
+_MOST_STDERR_CHARS = 400
+_LAST_WORDS_S = 1.0
+# It takes a second. A minute is for a machine on which nothing moves.
+_HELPER_READY_S = 60.0
+_UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
+
+
+class _Link:
+    """The state of one server in this run."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self.process: ServerProcess | None = None
+        self.connection = 0
+        """The number of its current connection. 0 before the first one."""
+        self.tools: list[dict[str, Any]] | None = None
+        """The tools that it has listed. None while it is not connected."""
+        self.why_lost: str | None = None
+        """Why it is not connected any more, or None."""
+        self.last_words = ""
+        """The end of what it wrote to its standard error before it was lost."""
+        self.has_restarted = False
+
+    @property
+    def epitaph(self) -> str:
+        """Why it is lost, and its last words."""
+        return f"{self.why_lost}{self.said}"
+
+    @property
+    def said(self) -> str:
+        return f"; its last words: {self.last_words}" if self.last_words else ""
+
+
+class OwnServers:
+    """Implements `ServerGroup` for servers that the user configured."""
+
+    def __init__(
+        self,
+        servers: Sequence[McpServer],
+        *,
+        environment: Mapping[str, str],
+        waiter: Waiter,
+        clock: Clock,
+        start_s: float,
+        call_s: float,
+    ) -> None:
+        """Starts the helper process at once, because it takes a second until it is ready. `environment` is that of the
+        helper process, without credentials. `start_s` and `call_s` limit the start of a server and a call, in seconds.
+        Raises ShortageError or OSError.
+        """
+        self._environment = environment
+        self._waiter = waiter
+        self._clock = clock
+        self._start_s = start_s
+        self._call_s = call_s
+        self._links = {server.name: _Link(server) for server in servers}
+        self._by_connection: dict[int, _Link] = {}
+        self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
+        self._calls = 0
+        self._is_ready = False
+        """Whether the helper process has begun to take orders."""
+        self._start: Callable[[McpServer], ServerProcess] | None = None
+        self._helper: HelperProcess | None = HelperProcess(environment, waiter)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._links)
+
+    def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
+        self._start = start
+        for link in self._links.values():
+            self._connect(link)
+
+    def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        self._await_helper()
+        until_s = self._clock.now_s() + self._start_s
+        return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
+
+    def _await_helper(self) -> None:
+        """Waits until the helper process takes orders, which is no matter of the servers' own time. Raises
+        ServerFailedError and Interrupted.
+        """
+        until_s = self._clock.now_s() + _HELPER_READY_S
+        while not self._is_ready and self._next(until_s, "the process for MCP servers") is not TIMED_OUT:
+            pass
+        if not self._is_ready:
+            raise ServerFailedError("the process that speaks with MCP servers has ended, or does not begin")
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        link = self._links[server]
+        while True:
+            self._look()
+            if link.tools is None:
+                self._restart(link)
+            result = self._asked(link, tool, arguments)
+            if result is not None:
+                return result
+            self._give_up(link)
+
+    def close(self) -> None:
+        processes = [link.process for link in self._links.values() if link.process is not None]
+        for link in self._links.values():
+            link.process = None
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            helper.close()  # which ends the input of the servers
+        for process in processes:
+            process.ask_to_stop()
+        for process in processes:
+            process.end()
+
+    # --- Connecting
+
+    def _connect(self, link: _Link) -> None:
+        """Raises ServerFailedError."""
+        server, link.why_lost = link.server, None
+        link.connection = len(self._by_connection) + 1
+        self._by_connection[link.connection] = link
+        transport = server.transport
+        if transport == "sdk":
+            raise ServerFailedError(
+                f"the MCP server {server.name!r} belongs to a driver, and this run has none"
+            )
+        order = Connect(server.name, link.connection, transport, server.url, server.headers.plain)
+        descriptors: Sequence[int] = ()
+        try:
+            if transport == "stdio":
+                assert self._start is not None  # noqa: S101 - `begin` comes first
+                link.process = self._start(server)
+                descriptors = link.process.descriptors
+            self._send(order, descriptors)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ServerFailedError(f"the MCP server {server.name!r} could not be started: {why}") from error
+        finally:
+            if link.process is not None and descriptors:
+                link.process.hand_over()
+
+    def _tools_of(self, link: _Link, until_s: float) -> Sequence[Mapping[str, Any]]:
+        """Waits until the server has listed its tools. Raises ServerFailedError and Interrupted."""
+        name = link.server.name
+        while link.tools is None:
+            if link.why_lost is not None:
+                raise ServerFailedError(f"the MCP server {name!r} did not start: {link.epitaph}")
+            if self._next(until_s, f"the MCP server {name}") is TIMED_OUT:
+                self._give_up(link)
+                raise ServerFailedError(
+                    f"the MCP server {name!r} did not start within {self._start_s:g} s{link.said}"
+                )
+        return link.tools
+
+    def _give_up(self, link: _Link) -> None:
+        """Ends a connection that is of no use, and waits briefly for the last words of its server."""
+        link.tools = None
+        self._send(Disconnect(link.connection))
+        until_s = self._clock.now_s() + _LAST_WORDS_S
+        while link.why_lost is None and self._next(until_s, "an MCP server's errors") is not TIMED_OUT:
+            pass
+
+    def _restart(self, link: _Link) -> None:
+        """Starts a lost server once more. Raises CallFailedError and Interrupted."""
+        name, why = link.server.name, link.epitaph
+        if link.has_restarted:
+            raise CallFailedError(
+                f"The MCP server {name!r} has ended, and was started again once before: {why}. Its tools are gone for "
+                "the rest of this run; do without them."
+            )
+        link.has_restarted = True
+        process, link.process = link.process, None
+        if process is not None:
+            process.ask_to_stop()
+            process.end()
+        try:
+            if self._helper is None:
+                self._is_ready, self._helper = False, HelperProcess(self._environment, self._waiter)
+                self._await_helper()
+            self._connect(link)
+            self._tools_of(link, self._clock.now_s() + self._start_s)
+        except (ServerFailedError, OSError) as error:
+            link.why_lost = link.why_lost or str(error)
+            raise CallFailedError(
+                f"The MCP server {name!r} has ended ({why}) and could not be started again: {error}. Its tools are "
+                "gone for the rest of this run; do without them."
+            ) from None
+
+    # --- Calls
+
+    def _asked(self, link: _Link, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a call. None if the call did not reach the server. Raises CallFailedError and Interrupted."""
+        self._calls += 1
+        order = Call(self._calls, link.connection, tool, arguments)
+        self._send(order)
+        try:
+            answer = self._answer(link, order, link.server.call_s or self._call_s)
+        except Interrupted:
+            self._cancel(order)
+            raise
+        match answer:
+            case CallNotSent():
+                return None
+            case CallRefused():
+                raise CallFailedError(
+                    f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
+                )
+        return answer.result
+
+    def _answer(self, link: _Link, order: Call, limit_s: float) -> CallReturned | CallRefused | CallNotSent:
+        until_s = self._clock.now_s() + limit_s
+        while order.id not in self._answers:
+            if link.tools is None:
+                raise CallFailedError(
+                    f"The MCP server {link.server.name!r} ended during this call: {link.epitaph}. {_UNKNOWN} The next "
+                    "call starts it again, once."
+                )
+            if self._next(until_s, f"{link.server.name}: {order.tool}") is TIMED_OUT:
+                self._cancel(order)
+                raise CallFailedError(
+                    f"The call took longer than {limit_s:g} s, and the server was told to stop. {_UNKNOWN}"
+                )
+        return self._answers.pop(order.id)
+
+    def _cancel(self, order: Call) -> None:
+        if self._helper is not None:
+            self._send(Cancel(order.id))
+
+    # --- The helper process
+
+    def _send(self, order: Call | Cancel | Connect | Disconnect, descriptors: Sequence[int] = ()) -> None:
+        """Sends an order. If the helper process is gone, all connections are lost."""
+        if self._helper is None:
+            return
+        try:
+            self._helper.send(order, descriptors)
+        except OSError:
+            self._lose_all()
+
+    def _look(self) -> None:
+        """Takes into account what the helper has sent so far."""
+        while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
+            pass
+
+    def _next(self, until_s: float, waiting_for: str) -> Any:
+        """Waits for the next news and takes them into account. Returns them, or TIMED_OUT. Raises Interrupted."""
+        if self._helper is None:
+            return TIMED_OUT
+        news = self._waiter.wait(self._helper.mailbox, until_s=until_s, waiting_for=waiting_for)
+        match news:
+            case ServerConnected():
+                link = self._link_of(news.connection)
+                if link is not None:
+                    link.tools = news.tools
+            case ServerLost():
+                link = self._link_of(news.connection)
+                if link is not None:
+                    link.tools = None
+                    link.why_lost = news.error
+                    link.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
+            case HelperReady():
+                self._is_ready = True
+            case CallReturned() | CallRefused() | CallNotSent() if news.id == self._calls:
+                self._answers[news.id] = news
+        if news is HELPER_GONE:
+            self._lose_all()
+        return news
+
+    def _link_of(self, connection: int) -> _Link | None:
+        """The server with this connection, or None if it has a newer one."""
+        link = self._by_connection.get(connection)
+        return link if link is not None and link.connection == connection else None
+
+    def _lose_all(self) -> None:
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            helper.close()
+        for link in self._links.values():
+            link.tools = None
+            link.why_lost = link.why_lost or "the process that speaks with it has ended"

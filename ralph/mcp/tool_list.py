@@ -1,0 +1,88 @@
+"""Names the tools of MCP servers, decides which of them a run may use, and makes their definitions for the model. Pure.
+
+What a server says about itself is untrusted: its texts are shortened, and its hint that a tool only reads is not
+believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ralph.values.tool_calls import ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+# The longest name of a tool that every server of the Messages API takes.
+_LONGEST_NAME = 64
+_HASH_DIGITS = 8
+# Claude Code cuts descriptions at the same length.
+_LONGEST_DESCRIPTION = 2_048
+# The API refuses these words at the top of a tool's schema; the server checks its arguments itself.
+_REFUSED_AT_TOP = ("oneOf", "anyOf", "allOf", "$schema")
+
+
+class McpTool(Struct, frozen=True):
+    """A tool of a connected server."""
+
+    server: str
+    tool: str
+    """The name that the server gives it."""
+    definition: ToolDefinition
+    """The tool as the model sees it."""
+
+
+def normalised(name: str) -> str:
+    """The name with an underscore for each character that the name of a tool cannot have, as Claude Code makes it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name for the model: `mcp__SERVER__TOOL`. If that is too long, its end becomes a checksum."""
+    name = f"mcp__{normalised(server)}__{normalised(tool)}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+
+
+def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
+    """The tools of all servers, given what each server lists. They are ordered by name, so that a request has the same
+    bytes whichever server was first. Of two tools with one name, the first is kept.
+    """
+    found: dict[str, McpTool] = {}
+    for server in sorted(listed):
+        for raw in listed[server]:
+            one = _tool(server, raw)
+            if one is not None:
+                found.setdefault(one.definition.name, one)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
+    name, described, schema = raw.get("name"), raw.get("description"), raw.get("inputSchema")
+    if not isinstance(name, str) or not name:
+        return None
+    description = described if isinstance(described, str) else ""
+    if len(description) > _LONGEST_DESCRIPTION:
+        description = f"{description[:_LONGEST_DESCRIPTION]}... [cut]"
+    shown = schema if isinstance(schema, dict) else {}
+    plain = {key: value for key, value in shown.items() if key not in _REFUSED_AT_TOP}
+    return McpTool(
+        server, name, ToolDefinition(tool_name(server, name), description, plain | {"type": "object"})
+    )
+
+
+def duplicates_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    """The names that more than one tool would have."""
+    seen: set[str] = set()
+    for server in sorted(listed):
+        for raw in listed[server]:
+            name = tool_name(server, str(raw.get("name")))
+            if name in seen:
+                yield name
+            seen.add(name)

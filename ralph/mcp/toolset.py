@@ -1,0 +1,87 @@
+"""All tools of the MCP servers of a run. The list is fixed when the servers are connected: a server that changes its
+tools later changes nothing, because requests repeat their list of tools byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ralph.mcp.tool_list import duplicates_of, tools_of
+from ralph.values.tool_choice import covers, is_chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.ports import ServerGroup
+    from ralph.mcp.server_process import ServerProcess
+    from ralph.values.tool_calls import ToolDefinition
+    from ralph.values.tool_choice import ToolLists
+
+
+class McpToolset:
+    def __init__(
+        self, groups: Sequence[ServerGroup], *, asked_for: Collection[str], lists: ToolLists
+    ) -> None:
+        """`asked_for` are the names of the servers that the command line of this run names. `lists` are the user's
+        lists of tools.
+        """
+        self._groups = {name: group for group in groups for name in group.names}
+        self._all = tuple(groups)
+        self._asked_for = asked_for
+        self._lists = lists
+        self._tools: dict[str, tuple[str, str]] = {}
+        self.definitions: tuple[ToolDefinition, ...] = ()
+        """The tools that the run may use, in a stable order. Empty before `connect`."""
+        self.notices: tuple[str, ...] = ()
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        return tuple(self._groups)
+
+    def connect(self, start: Callable[[McpServer], ServerProcess]) -> None:
+        """Starts the servers and waits until all of them are connected. `start` starts the process of one. Raises
+        ServerFailedError and Interrupted.
+        """
+        for group in self._all:
+            group.begin(start)
+        listed: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for group in self._all:
+            listed |= group.tools()
+        chosen = [
+            tool
+            for tool in tools_of(listed)
+            if is_chosen(tool.definition.name, self._lists, is_asked_for=tool.server in self._asked_for)
+        ]
+        self._tools = {tool.definition.name: (tool.server, tool.tool) for tool in chosen}
+        self.definitions = tuple(tool.definition for tool in chosen)
+        every = [tool.definition.name for tool in tools_of(listed)]
+        idle = [
+            pattern
+            for pattern in self._lists.mcp_patterns
+            if not any(covers(pattern.partition("(")[0], name) for name in every)
+        ]
+        self.notices = (
+            *(
+                f"two MCP tools would be called {name}; the first one is kept"
+                for name in duplicates_of(listed)
+            ),
+            *(f"{pattern} names no tool of the MCP servers of this run" for pattern in idle),
+        )
+
+    def has(self, name: str) -> bool:
+        return name in self._tools
+
+    def schema_of(self, name: str) -> dict[str, Any]:
+        return next(one.input_schema for one in self.definitions if one.name == name)
+
+    def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Calls a tool and returns the result of the protocol's `tools/call`. Raises CallFailedError and
+        Interrupted.
+        """
+        server, tool = self._tools[name]
+        return self._groups[server].call(server, tool, arguments)
+
+    def close(self) -> None:
+        for group in self._all:
+            group.close()

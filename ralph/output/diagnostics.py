@@ -1,0 +1,85 @@
+"""Writes one line per event for people who look for a fault: when it came, what it was, and its plain facts.
+
+The text of models, tools and files is left out, and so are the parts of an answer that arrives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ralph.output.system_events import journal_fields
+from ralph.values import events as ev
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.values.ports import Clock
+
+_DELTA = "content_block_delta"
+
+
+class Diagnostics:
+    """An `Events` sink. `write` gets each line, which may contain secrets, so that it must redact them."""
+
+    def __init__(self, clock: Clock, started_s: float, write: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._started_s = started_s
+        self._write = write
+
+    def emit(self, event: ev.Event) -> None:
+        facts = _facts(event)
+        if facts is None:
+            return
+        after_s = self._clock.now_s() - self._started_s
+        shown = f" {json.dumps(facts, ensure_ascii=False, default=str)}" if facts else ""
+        self._write(f"[debug] {after_s:.3f}s {type(event).__name__}{shown}")
+
+
+class DiagnosticsFile:
+    """The file of `--debug-file`. Lines are appended to it.
+
+    A link of that name is not followed, because a repository may have put it there. If a line cannot be written, it
+    is lost: diagnostics must not harm a run.
+    """
+
+    def __init__(self, path: str, redact: Callable[[str], str]) -> None:
+        """Raises OSError if the file cannot be opened."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+        self._redact = redact
+
+    def write(self, line: str) -> None:
+        with suppress(OSError):
+            os.write(self._descriptor, self._redact(line).encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _facts(event: ev.Event) -> dict[str, Any] | None:
+    """The facts to show for an event, or None if it gets no line."""
+    match event:
+        case ev.StreamReceived():
+            kind = event.event.get("type")
+            return None if kind == _DELTA else {"type": kind}
+        case ev.RunStarted():
+            return {"model": event.model, "cwd": event.cwd, "tools": event.tools, "sandbox": event.sandbox}
+        case ev.AnswerAccepted():
+            message = event.message
+            facts = {name: message.get(name) for name in ("id", "model", "stop_reason", "usage")}
+            return {**facts, "request_id": event.request_id}
+        case ev.ToolStarted():
+            return {"tool": event.call.name, "id": event.call.id}
+        case ev.ToolFinished():
+            is_error, took_s = event.result.output.is_error, round(event.took_s, 3)
+            return {"tool": event.call.name, "id": event.call.id, "is_error": is_error, "took_s": took_s}
+        case ev.Heartbeat():
+            return {"waiting_for": event.waiting_for, "since_s": round(event.since_s, 1)}
+        case ev.RunEnded():
+            return {
+                "outcome": event.outcome.value,
+                "exit_code": event.exit_code,
+                "num_turns": event.num_turns,
+            }
+        case _:
+            return journal_fields(event) or {}

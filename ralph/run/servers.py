@@ -1,0 +1,82 @@
+"""Builds and connects the MCP servers of a run, and tells people about them. Only runs with servers, and runs in a
+repository that has a `.mcp.json`, import this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.mcp.helper_process import is_package_installed
+from ralph.mcp.ports import ServerFailedError
+from ralph.mcp.servers import OwnServers
+from ralph.mcp.toolset import McpToolset
+from ralph.settings.mcp_servers import notice_on_repository
+from ralph.settings.merge import SettingsError
+from ralph.values.tool_choice import MCP_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ralph.run.wiring import Surroundings
+    from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.controls import RunControls
+
+
+def build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+    """The tools of the MCP servers, which are not started yet: only the process that will speak with them is. None if
+    the run has no servers, or if it stays in plan mode, where no program runs. Raises SettingsError.
+    """
+    servers = around.settings.mcp_servers
+    if not servers or controls.stays_in_plan:
+        return None
+    in_process = [server.name for server in servers if server.transport == "sdk"]
+    if in_process:
+        raise SettingsError(
+            f"the MCP server {in_process[0]!r} is one of a driver (type sdk), which ralph cannot ask yet"
+        )
+    if not is_package_installed():
+        names = ", ".join(server.name for server in servers)
+        raise SettingsError(f"MCP servers ({names}) need a package: pip install 'ralph-headless[mcp]'")
+    mcp = around.settings.mcp
+    try:
+        own = OwnServers(
+            servers,
+            environment=around.tools_environment,
+            waiter=around.waiter,
+            clock=around.clock,
+            start_s=mcp.start_s,
+            call_s=mcp.call_s,
+        )
+    except OSError as error:
+        raise SettingsError(f"the process for MCP servers cannot be started: {error}") from error
+    asked_for = {server.name for server in servers if server.is_asked_for}
+    return McpToolset([own], asked_for=asked_for, lists=around.settings.tool_lists)
+
+
+def connect_servers(toolbox: LocalToolbox) -> None:
+    """Waits until the servers have listed their tools. Raises SettingsError and Interrupted."""
+    try:
+        toolbox.connect_servers()
+    except ServerFailedError as error:
+        raise SettingsError(str(error)) from error
+
+
+def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
+    """Notices about the servers of this run, and about those that it does not start. `offered` are the tools that the
+    session has offered before.
+    """
+    settings = around.settings
+    if settings.mcp_servers and mcp is None:
+        yield "permission mode plan: no MCP server is started"
+    if mcp is not None:
+        yield from mcp.notices
+    there = set() if mcp is None else {tool.name for tool in mcp.definitions}
+    gone = sorted(name for name in offered if name.startswith(MCP_PREFIX) and name not in there)
+    if gone:
+        yield (
+            f"tools of MCP servers that this session had and this run has not: {', '.join(gone)} (--mcp-config names "
+            "the servers again)"
+        )
+    unused = notice_on_repository(settings, around.cwd)
+    if unused is not None:
+        yield unused

@@ -1,0 +1,125 @@
+"""Collects the MCP servers of a run from `--mcp-config`, the user's settings and, if the user wants that, the repository's
+`.mcp.json`. Reads the files.
+
+A server that a file in the working directory configures gets no credential: somebody else may have written that file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ralph.machine.repository import up_to_repository_root
+from ralph.mcp.configuration import entries_of, names_in, server_of
+from ralph.settings.files import SettingsFileError, leads_through, read_settings_file
+from ralph.settings.merge import SettingsError
+from ralph.values.credentials import child_environment, known_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ralph.mcp.configuration import McpServer
+    from ralph.settings.files import SettingsFile
+    from ralph.settings.tables import Settings
+
+REPOSITORY_FILE = ".mcp.json"
+_FLAG = "--mcp-config"
+
+
+def configured_servers(
+    settings: Settings, environment: Mapping[str, str], cwd: Path, files: Sequence[SettingsFile] = ()
+) -> tuple[McpServer, ...]:
+    """The servers of the run. `files` are those that a loop has read for all its iterations. If two sources configure a server of the same name, the command line wins, then the
+    user's settings. Raises SettingsError.
+    """
+    mcp = settings.mcp
+    known = {file.path: file.data for file in files if file.is_mcp}
+    servers: dict[str, McpServer] = {}
+    repository = None if mcp.strict or not mcp.repository else repository_file(cwd)
+    if repository is not None:
+        servers |= _from_file(repository, settings, environment, cwd, {})
+    if not mcp.strict:
+        servers |= _from_settings(settings, environment)
+    for word in mcp.config:
+        found = (
+            _servers(_parsed(word, _FLAG), environment, _FLAG)
+            if word.lstrip().startswith("{")
+            else _from_file(Path(word), settings, environment, cwd, known, is_named=True)
+        )
+        servers |= {name: replace(server, is_asked_for=True) for name, server in found.items()}
+    return tuple(servers.values())
+
+
+def repository_file(cwd: Path) -> Path | None:
+    """The `.mcp.json` nearest to the working directory, up to the top of its repository. None if there is none."""
+    found = (directory / REPOSITORY_FILE for directory in up_to_repository_root(cwd))
+    return next((path for path in found if path.is_file()), None)
+
+
+def notice_on_repository(settings: Settings, cwd: Path) -> str | None:
+    """A notice about servers that a repository's `.mcp.json` names and that are not started. None if there are none."""
+    path = None if settings.mcp.strict or settings.mcp.repository else repository_file(cwd)
+    if path is None or str(path) in settings.mcp.config:
+        return None
+    try:
+        names = ", ".join(names_in(json.loads(read_settings_file(path) or b"")))
+    except (SettingsFileError, ValueError, RecursionError):
+        names = "no readable servers"
+    return (
+        f"{path} is not used, as anybody could have written it: it names {names or 'no servers'} ({_FLAG} {path} starts "
+        "MCP servers, and --strict-mcp-config ends this notice)"
+    )
+
+
+def _from_settings(settings: Settings, environment: Mapping[str, str]) -> dict[str, McpServer]:
+    origin = settings.origins.get("mcp.servers", "mcp.servers")
+    raw = {"mcpServers": {} if settings.mcp.servers is None else settings.mcp.servers.plain}
+    return _servers(raw, environment, origin, may_leave_sandbox=True)
+
+
+def _from_file(
+    path: Path,
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path,
+    known: Mapping[Path, bytes | None],
+    *,
+    is_named: bool = False,
+) -> dict[str, McpServer]:
+    """The servers of a file. `known` holds the contents of files that were read before; None stands for a file that did
+    not exist. `is_named` says that the command line names the file.
+    """
+    try:
+        data = known[path] if path in known else read_settings_file(path, required=is_named)
+    except SettingsFileError as error:
+        raise SettingsError(f"{_FLAG}: {error}" if is_named else str(error), from_flag=is_named) from None
+    if data is None:
+        raise SettingsError(f"{_FLAG}: {path} did not exist when the loop began", from_flag=True)
+    variables = environment
+    if leads_through(path, cwd):
+        secrets = known_secrets(environment, settings.secrets)
+        variables = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
+    return _servers(_parsed(data, str(path)), variables, str(path))
+
+
+def _parsed(data: str | bytes, origin: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise SettingsError(f"{origin}: no valid JSON{where}", from_flag=origin == _FLAG) from None
+
+
+def _servers(
+    document: Any, variables: Mapping[str, str], origin: str, *, may_leave_sandbox: bool = False
+) -> dict[str, McpServer]:
+    try:
+        return {
+            name: server_of(name, raw, variables, may_leave_sandbox=may_leave_sandbox)
+            for name, raw in entries_of(document).items()
+        }
+    except ValueError as error:
+        raise SettingsError(f"{origin}: {error}") from None

@@ -1,0 +1,109 @@
+"""Runs a call of an MCP server's tool, and makes its result one that a request can hold: text is cut like the output of
+a command, and images are checked like those that Read shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.processes import environment_for_commands
+from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.results import ReceivedImage, is_error, parts_of
+from ralph.mcp.server_process import ServerProcess
+from ralph.sandbox.tree_limits import TreeLimits
+from ralph.tools.files.file_type import image_media_type
+from ralph.tools.files.shown_image import shown_image
+from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolOutput, unknown_arguments
+
+if TYPE_CHECKING:
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.toolset import McpToolset
+    from ralph.tools.tool_room import ToolRoom
+    from ralph.values.tool_calls import Block, ToolCall
+
+
+def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
+    """Starts the process of a server as Bash starts a command: in the sandbox, unless its configuration says otherwise,
+    and without credentials. Raises ServerFailedError, ShortageError, ValueError or OSError.
+    """
+    settings, box = room.settings, room.box if server.is_confined else None
+    limits = settings.tree_limits or TreeLimits()
+    program = server.command if "/" in server.command else room.program(server.command)
+    if program is None:
+        raise ServerFailedError(
+            f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
+            "of the working directory"
+        )
+    environment = settings.environment if box is None else box.variables(settings.environment)
+    return ServerProcess(
+        [program, *server.arguments],
+        cwd=settings.cwd,
+        environment=environment_for_commands(environment) | server.environment.plain,
+        confinement=None if box is None else box.confinement,
+        most_processes=limits.most_processes,
+        most_memory_bytes=limits.most_memory_bytes,
+        is_below_loop=settings.is_below_loop,
+        waiter=room.waiter,
+        clock=room.clock,
+    )
+
+
+def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
+    """Raises ToolError and Interrupted."""
+    if room.box is not None:
+        room.box.look()
+    undone = ""
+    try:
+        unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
+        arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
+        result = toolset.call(call.name, arguments)
+    except CallFailedError as error:
+        raise ToolError(str(error)) from None
+    finally:
+        if room.box is not None:
+            undone = room.box.undo_changes(str(room.settings.cwd))
+    failed = is_error(result)
+    shown: list[Block | str] = [
+        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed)
+        for part in parts_of(result)
+    ]
+    return ToolOutput(_content([*shown, *([undone] if undone else [])], room), is_error=failed)
+
+
+def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
+    """The content of a result. Texts and images stay in order, unless the text must be cut: then it comes first."""
+    texts = [part for part in parts if isinstance(part, str)]
+    text = "\n".join(texts)
+    images = [part for part in parts if not isinstance(part, str)]
+    if not images:
+        return _cut(text, room)
+    if len(text.encode("utf-8", "replace")) > room.settings.max_output_bytes:
+        parts = [text, *images]
+    cut = (_cut(part, room) if isinstance(part, str) else part for part in parts)
+    return tuple({"type": "text", "text": part} if isinstance(part, str) else part for part in cut if part)
+
+
+def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block | str:
+    """The block for an image, or words about it if it cannot be shown. The API takes no image in an error."""
+    media_type = image_media_type(image.data) if may_be_image else None
+    if media_type is None:
+        return f"[an image that cannot be shown: {image.described}]"
+    try:
+        return shown_image(image.data, media_type, room.images)
+    except ToolError as error:
+        return f"[an image that cannot be shown: {error}]"
+
+
+def _cut(text: str, room: ToolRoom) -> str:
+    settings = room.settings
+    capture = OutputCapture(
+        max_bytes=settings.max_output_bytes,
+        spill_bytes=settings.spill_bytes,
+        spill=room.spill,
+        redaction=StreamRedaction(room.redact, room.redact_longest),
+    )
+    capture.feed(text.encode("utf-8", "replace"))
+    capture.close()
+    return capture.text()

@@ -1,0 +1,91 @@
+"""Tests which configurations of MCP servers are accepted, and what they become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.mcp.configuration import entries_of, names_in, server_of
+from tests.rows import every_row
+
+VARIABLES = {"SET": "value", "EMPTY": ""}
+
+
+def made(raw: dict[str, Any], **options: Any) -> Any:
+    return server_of("one", raw, VARIABLES, **options)
+
+
+def test_a_program_with_arguments_and_variables() -> None:
+    server = made({"command": "node", "args": ["a", "${SET}"], "env": {"A": "${SET}-${LACKING:-default}"}})
+    assert (server.transport, server.command, server.arguments) == ("stdio", "node", ("a", "value"))
+    assert server.environment.plain == {"A": "value-default"}
+    assert server.is_confined
+    assert server.call_s is None
+
+
+@every_row(
+    ("raw", "transport"),
+    [
+        ({"url": "https://x/mcp"}, "http"),
+        ({"type": "http", "url": "http://x/mcp"}, "http"),
+        ({"type": "streamable-http", "url": "https://x"}, "http"),
+        ({"type": "sse", "url": "https://x"}, "sse"),
+        ({"type": "sdk", "name": "calc"}, "sdk"),
+        ({"type": "stdio", "command": "x", "autoApprove": ["a"], "disabled": False}, "stdio"),
+    ],
+)
+def test_every_transport_and_keys_of_other_programs(raw, transport) -> None:
+    assert made(raw).transport == transport
+
+
+def test_a_default_stands_for_an_empty_variable_too_but_an_empty_one_is_set() -> None:
+    assert made({"command": "${EMPTY:-x}"}).command == "x"
+    assert made({"command": "x", "args": ["${EMPTY}"]}).arguments == ("",)
+
+
+def test_a_call_limit_is_in_milliseconds() -> None:
+    assert made({"command": "x", "timeout": 1500}).call_s == 1.5
+
+
+def test_values_that_look_like_credentials_are_secrets_and_no_repr_shows_them() -> None:
+    server = made({"url": "https://x", "headers": {"Authorization": "Bearer abc123456789", "X-Plain": "y"}})
+    assert server.secrets == ("Bearer abc123456789", "abc123456789")
+    assert "abc123456789" not in repr(server)
+
+
+@every_row(
+    ("raw", "says"),
+    [
+        ({"command": "${LACKING}"}, "needs the variable LACKING, which is not set"),
+        ({"args": ["x"]}, "needs a command, or a url"),
+        ({"type": "ws", "url": "wss://x"}, "has the type 'ws'; ralph knows stdio, http and sse"),
+        ({"url": "file:///etc"}, "needs a url that begins with https:// or http://"),
+        (
+            {"url": "https://x", "headersHelper": "cat key"},
+            "needs 'headersHelper', which ralph does not have",
+        ),
+        ({"command": "x", "args": "a"}, "is not configured as it must be"),
+        ({"command": "x", "env": {"A": 1}}, "is not configured as it must be"),
+        ({"command": "x", "sandbox": False}, "asks to leave the sandbox"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(raw, says) -> None:
+    with pytest.raises(ValueError, match="the MCP server 'one' ") as refused:
+        made(raw)
+    assert says in str(refused.value)
+
+
+def test_only_the_users_own_settings_let_a_server_out_of_the_sandbox() -> None:
+    assert not made({"command": "x", "sandbox": False}, may_leave_sandbox=True).is_confined
+
+
+@every_row("document", [None, [], {"servers": {}}, {"mcpServers": []}, {"mcpServers": {"a": 1}}])
+def test_a_document_of_another_form_is_refused(document) -> None:
+    with pytest.raises(ValueError, match="must hold"):
+        entries_of(document)
+
+
+def test_names_are_found_whatever_else_is_wrong() -> None:
+    assert list(names_in({"mcpServers": {"a": 1, "b": None}})) == ["a", "b"]
+    assert list(names_in(["mcpServers"])) == []

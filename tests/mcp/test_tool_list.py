@@ -1,0 +1,73 @@
+"""Tests the names and definitions of MCP servers' tools, which come from untrusted lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ralph.mcp.tool_list import duplicates_of, tool_name, tools_of
+from tests.rows import every_row
+
+
+@every_row(
+    ("server", "tool", "name"),
+    [
+        ("calc", "add", "mcp__calc__add"),
+        ("my server.v2", "get/it", "mcp__my_server_v2__get_it"),
+        ("plugin:a:b", "x-y_z", "mcp__plugin_a_b__x-y_z"),
+        ("café", "ü", "mcp__caf___" + "_"),
+    ],
+)
+def test_names_are_made_as_claude_code_makes_them(server, tool, name) -> None:
+    assert tool_name(server, tool) == name
+
+
+def test_a_long_name_fits_the_api_and_stays_distinct() -> None:
+    one, other = tool_name("s" * 40, "t" * 60 + "1"), tool_name("s" * 40, "t" * 60 + "2")
+    assert len(one) == len(other) == 64
+    assert one != other
+
+
+def tool(name: Any = "t", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "description": "d", "inputSchema": {"type": "object", "properties": {}}} | changes
+
+
+def test_the_order_depends_on_names_alone() -> None:
+    one = tools_of({"b": [tool("y"), tool("x")], "a": [tool("z")]})
+    other = tools_of({"a": [tool("z")], "b": [tool("x"), tool("y")]})
+    assert [each.definition.name for each in one] == ["mcp__a__z", "mcp__b__x", "mcp__b__y"]
+    assert one == other
+
+
+def test_no_tool_counts_as_one_that_only_reads() -> None:
+    [one] = tools_of({"a": [tool(annotations={"readOnlyHint": True})]})
+    assert not one.definition.is_read_only
+
+
+@every_row(
+    ("schema", "becomes"),
+    [
+        (None, {"type": "object"}),
+        ([], {"type": "object"}),
+        ({"type": "string"}, {"type": "object"}),
+        (
+            {"$schema": "x", "anyOf": [{}], "type": "object", "properties": {"a": True}},
+            {"type": "object", "properties": {"a": True}},
+        ),
+    ],
+)
+def test_a_schema_is_one_that_the_api_takes(schema, becomes) -> None:
+    [one] = tools_of({"a": [tool(inputSchema=schema)]})
+    assert one.definition.input_schema == becomes
+
+
+def test_a_long_description_is_cut_and_a_nameless_tool_left_out() -> None:
+    [one] = tools_of({"a": [tool(description="x" * 5000), tool(""), tool(None), {}]})
+    assert len(one.definition.description) < 2100
+    assert one.definition.description.endswith("[cut]")
+
+
+def test_of_two_tools_with_one_name_the_first_is_kept_and_the_other_is_told() -> None:
+    listed = {"a.b": [tool(description="first")], "a_b": [tool(description="second")]}
+    [one] = tools_of(listed)
+    assert one.definition.description == "first"
+    assert list(duplicates_of(listed)) == ["mcp__a_b__t"]

@@ -1,0 +1,127 @@
+"""Tests calls of MCP servers' tools through the toolbox, with a group of servers that needs no process."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.toolset import McpToolset
+from ralph.values.ports import SignalReceived
+from ralph.values.tool_calls import ToolCall
+from ralph.values.tool_choice import ToolLists
+from tests.tools.conftest import SECRET
+from tests.tools.image_files import png
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.tools.conftest import Tools
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+class FakeServers:
+    """One server `fake` with one tool `say`, whose result the test chooses."""
+
+    names = ("fake",)
+
+    def __init__(self, answer: dict[str, Any] | BaseException) -> None:
+        self.answer = answer
+        self.asked: list[dict[str, Any]] = []
+        self.is_closed = False
+
+    def begin(self, start: Any) -> None:
+        if isinstance(self.answer, ServerFailedError):
+            raise self.answer
+
+    def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"fake": [{"name": "say", "description": "d", "inputSchema": SCHEMA}]}
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert (server, tool) == ("fake", "say")
+        self.asked.append(arguments)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def toolbox_of(make_tools: Callable[..., Tools]) -> Callable[..., Tools]:
+    def make(servers: FakeServers, **changes: Any) -> Tools:
+        tools = make_tools(mcp=McpToolset([servers], asked_for=(), lists=ToolLists()), **changes)
+        tools.box.connect_servers()
+        return tools
+
+    return make
+
+
+def text_result(text: str, **fields: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], **fields}
+
+
+IMAGE = {"type": "image", "data": base64.b64encode(png(3, 3)).decode(), "mimeType": "image/png"}
+
+
+def test_a_call_gets_the_servers_text_without_credentials(toolbox_of) -> None:
+    servers = FakeServers(text_result(f"the key is {SECRET}"))
+    tools = toolbox_of(servers)
+    assert [tool.name for tool in tools.box.definitions][-1] == "mcp__fake__say"
+    assert tools.ok("mcp__fake__say", text="x", unknown=1) == "the key is [redacted]"
+    assert servers.asked == [{"text": "x"}]
+    tools.box.close()
+    assert servers.is_closed
+
+
+def test_a_long_text_is_cut_and_kept_in_a_file(toolbox_of) -> None:
+    tools = toolbox_of(FakeServers(text_result("line\n" * 1000)), max_output_bytes=200)
+    text = tools.ok("mcp__fake__say")
+    assert len(text) < 500
+    assert "bytes left out; whole output: " in text
+
+
+def test_texts_and_images_stay_in_order(toolbox_of) -> None:
+    content = [{"type": "text", "text": "before"}, IMAGE, {"type": "text", "text": "after"}]
+    output = toolbox_of(FakeServers({"content": content})).call("mcp__fake__say", {})
+    assert [block["type"] for block in output.content] == ["text", "image", "text"]
+
+
+def test_an_error_holds_no_image_because_the_api_refuses_that(toolbox_of) -> None:
+    content = [{"type": "text", "text": "failed"}, IMAGE]
+    output = toolbox_of(FakeServers({"content": content, "isError": True})).call("mcp__fake__say", {})
+    assert output.is_error
+    assert isinstance(output.content, str)
+    assert output.content.startswith("failed\n[an image that cannot be shown: image/png")
+
+
+def test_a_damaged_image_becomes_words(toolbox_of) -> None:
+    cut = IMAGE | {"data": base64.b64encode(png(3, 3)[:-12]).decode()}
+    text = toolbox_of(FakeServers({"content": [cut]})).ok("mcp__fake__say")
+    assert text == "[an image that cannot be shown: the image is damaged: it ends before its IEND chunk]"
+
+
+def test_a_call_without_a_result_is_an_error_and_a_signal_passes(toolbox_of) -> None:
+    assert toolbox_of(FakeServers(CallFailedError("gone"))).error("mcp__fake__say") == "gone"
+    with pytest.raises(SignalReceived):
+        toolbox_of(FakeServers(SignalReceived(15))).box.run([ToolCall("1", "mcp__fake__say", {})])
+
+
+def test_a_server_that_does_not_start_is_an_error_of_the_whole(toolbox_of) -> None:
+    with pytest.raises(ServerFailedError, match="no"):
+        toolbox_of(FakeServers(ServerFailedError("no")))
+
+
+def test_a_tool_that_a_list_forbids_is_neither_offered_nor_run(make_tools) -> None:
+    servers = FakeServers(text_result("x"))
+    lists = ToolLists(disallowed=("mcp__fake__say", "mcp__other"))
+    toolset = McpToolset([servers], asked_for=(), lists=lists)
+    tools = make_tools(mcp=toolset)
+    tools.box.connect_servers()
+    assert tools.error("mcp__fake__say").startswith("There is no tool mcp__fake__say")
+    assert servers.asked == []
+    assert toolset.notices == ("mcp__other names no tool of the MCP servers of this run",)
