@@ -96,6 +96,12 @@ def system_text(ran: Ran, nth: int = 0) -> str:
     return "".join(block["text"] for block in ran.sent(nth).get("system", ()))
 
 
+def journal(ran: Ran) -> str:
+    """The journal of the only session."""
+    (path,) = ran.cwd.parent.glob("home/.local/state/ralph/**/*.jsonl")
+    return path.read_text()
+
+
 def ended_well(ran: Ran) -> bool:
     return ran.result().get("subtype") == "success" and ran.runs[-1]["error"] is None
 
@@ -176,6 +182,7 @@ SHAPES = (
 
 UNUSED = Trial(
     name="unused",
+    shows_errors=True,
     runs=(
         Run(
             both={"agents": {}},
@@ -243,7 +250,6 @@ NO_EFFECT = (
 
 BESIDES = {
     # Servers in the driver's process, and MCP servers at all: docs/mcp.md.
-    *("include_hook_events", "includeHookEvents", "verbatim_prompts", "verbatimPrompts", "title"),
     *(
         "mcp_servers",
         "strict_mcp_config",
@@ -583,6 +589,34 @@ BOXED = Trial(
 SOMEBODY = Trial(
     name="somebody", answers=(bash("echo uid `id -u`"), DONE), runs=(Run(python={"user": os.getuid()}),)
 )
+COMMAND = {".claude/commands/fix.md": "Expanded: $ARGUMENTS"}
+VERBATIM = Trial(
+    name="verbatim",
+    files=COMMAND,
+    answers=(DONE, DONE),
+    runs=(
+        Run(steps=({"say": "/fix this"},)),
+        Run(
+            python={"verbatim_prompts": True},
+            typescript={"verbatimPrompts": True},
+            steps=({"say": "/fix this"},),
+        ),
+    ),
+)
+HOOK_EVENTS = Trial(
+    name="hook-events",
+    answers=(bash("true"), DONE),
+    runs=(
+        Run(
+            both={
+                "settings": '{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "echo seen"}]}]}}'
+            },
+            python={"include_hook_events": True},
+            typescript={"includeHookEvents": True},
+        ),
+    ),
+)
+TITLED = Trial(name="titled", runs=(Run(typescript={"title": "My own title"}),))
 DEBUGGED = Trial(
     name="debugged",
     answers=(DONE, DONE),
@@ -602,7 +636,7 @@ OWN_ROWS = (
         typescript="stderr",
         says="works: ralph's lines for people",
         trial=UNUSED,
-        check=lambda ran: "[ralph] completed" in ran.stderr,
+        check=lambda ran: "[ralph] claude" in ran.stderr,
     ),
     Row(
         python="skills",
@@ -658,6 +692,31 @@ OWN_ROWS = (
         says="works",
         trial=NOT_KEPT,
         check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]),
+    ),
+    Row(
+        python="verbatim_prompts",
+        typescript="verbatimPrompts",
+        says="works: `/name` and what follows are text",
+        trial=VERBATIM,
+        check=lambda ran: ["Expanded: this" in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
+    ),
+    Row(
+        python="include_hook_events",
+        typescript="includeHookEvents",
+        says="works for hooks that are commands",
+        trial=HOOK_EVENTS,
+        check=lambda ran: (
+            len(ran.messages("hook_started")) == 1
+            and [one["stdout"].strip() for one in ran.messages("hook_response")] == ["seen"]
+        ),
+    ),
+    Row(
+        typescript="title",
+        says="works: `ralph sessions ls` shows it",
+        trial=TITLED,
+        check=lambda ran: (
+            '"title": "My own title"' in journal(ran) or '"title":"My own title"' in journal(ran)
+        ),
     ),
     Row(
         typescript="debug",
