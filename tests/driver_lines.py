@@ -45,6 +45,9 @@ class FakeModels:
     def introduction(self, _mode: PermissionMode) -> dict[str, Any]:
         return {}
 
+    def mcp_status(self) -> list[dict[str, Any]]:
+        return []
+
     def context_usage(self) -> dict[str, Any]:
         return {}
 

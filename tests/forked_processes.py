@@ -44,7 +44,7 @@ MOST_SHOWN_BYTES = 1 << 16
 _ACTS_BEFORE_RALPH = ("LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "TZ")
 FREE_DESCRIPTORS = 200
 """Descriptors with numbers from here on belong to the server. No fork uses them."""
-_NOT_LOADED = {"launcher", "supervisor", "probe"}
+_NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport"}
 """Modules that run in interpreters of their own."""
 _LOADED_LATE = ("httpcore", "jsonschema", "pwd", "typer._click.decorators", "typer.rich_utils")
 """Modules that a run imports at their first use. Loading them takes half of the CPU time of such a run."""

@@ -163,7 +163,7 @@ class _Helper:
     async def _answer(self, order: Call) -> News | None:
         """The answer to a call. None if the connection has ended, which `ServerLost` says."""
         connection = self._connections.get(order.connection)
-        if connection is None or connection.session is None:
+        if connection is None or connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
         request = mcp_types.CallToolRequest(
             params=mcp_types.CallToolRequestParams(name=order.tool, arguments=order.arguments)

@@ -8,8 +8,6 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.starting import start_thread
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.machine.command_supervisor import Confinement, SupervisedCommand
+    from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
     from ralph.values.ports import Clock, Waiter
 
 # A server is told to end by the end of its input and by SIGTERM at once.
@@ -36,27 +34,20 @@ class ServerProcess:
         self,
         command: Sequence[str],
         *,
+        supervisor: CommandSupervisor,
         cwd: Path,
         environment: Mapping[str, str],
-        confinement: Callable[[str], Confinement] | None,
-        most_processes: int,
-        most_memory_bytes: int,
-        is_below_loop: bool,
         waiter: Waiter,
         clock: Clock,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the server. `environment` is the server's own; the supervisor gets none of it but PATH. The other
-        parameters are those of `CommandSupervisor`. Raises ShortageError, ValueError or OSError.
+        """Starts the server. `supervisor` must have no other command. It is closed with the server, and then `on_end` is
+        called. Raises ShortageError, ValueError or OSError.
         """
+        self._supervisor = supervisor
         self._waiter = waiter
         self._clock = clock
-        self._supervisor = CommandSupervisor(
-            environment_for_commands({name: environment[name] for name in ("PATH",) if name in environment}),
-            most_processes=most_processes,
-            most_memory_bytes=most_memory_bytes,
-            is_below_loop=is_below_loop,
-            confinement=confinement,
-        )
+        self._on_end = on_end
         self._ended = waiter.mailbox()
         theirs_in, self._stdin = os.pipe()
         self._stderr, theirs_error = os.pipe()
@@ -66,6 +57,7 @@ class ServerProcess:
             os.close(self._stdin)
             os.close(self._stderr)
             self._supervisor.close()
+            on_end()
             raise
         finally:
             os.close(theirs_in)
@@ -121,3 +113,4 @@ class ServerProcess:
         self._ended.close()
         self._command.close()
         self._supervisor.close()
+        self._on_end()

@@ -69,6 +69,13 @@ class McpToolset:
             *(f"{pattern} names no tool of the MCP servers of this run" for pattern in idle),
         )
 
+    def tools_by_server(self) -> dict[str, list[str]]:
+        """For each server, the names that it gives to the tools that the run may use."""
+        found: dict[str, list[str]] = {name: [] for name in self._groups}
+        for server, tool in self._tools.values():
+            found[server].append(tool)
+        return found
+
     def has(self, name: str) -> bool:
         return name in self._tools
 

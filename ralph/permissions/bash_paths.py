@@ -157,7 +157,7 @@ _BLIND = frozenset(
     }
 )
 # `${x#y}` and the like, which make a text of another one.
-_COMPUTED = re.compile(r"\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
+_COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 _GREPS = frozenset({"grep", "egrep", "fgrep", "zgrep"})
@@ -274,13 +274,14 @@ class PathJudge:
                     rules, "Where its output or input leads is known only when it runs: write it out."
                 )
         is_printing = all(name_of(words) in _PRINTERS for words in self._command.commands)
-        if is_printing and not self._command.not_understood:
+        is_clear = not (self._command.not_understood or self._command.suspect)
+        if is_printing and is_clear:
             return
         for words in self._command.commands:
             yield from self._in_command(words)
         for word in (word for call in self._command.calls for word in call.other_words):
             yield from self._in_text(word, self._reading)
-        if self._command.not_understood:
+        if not is_clear:
             yield from self._in_code()
 
     def _in_command(self, words: Sequence[Word]) -> Iterator[BrokenRule]:
@@ -300,6 +301,7 @@ class PathJudge:
             named = [path for word in operands for path in self._paths(word)]
             # One operand may be the text to search for, and one that is not known may be any directory.
             is_anywhere = len(operands) < 2 or any(word.text is None for word in operands)
+            is_anywhere = is_anywhere or any(re.match(r"-[a-zA-Z]*T|--files-from", one) for one in options)
             is_search = "grep" in name or name in ("git", "rg", "ag", "ack")
             yield from self._in_directories(
                 [*named, *self._bases] if is_anywhere or (is_search and name not in _GREPS) else named
@@ -475,7 +477,7 @@ def _from_marked(text: str, word: Word) -> Word:
 
 def _glob_word(text: str) -> Word:
     """A word of a text without quotes, in which `*` and `?` stand for parts of names."""
-    marked = re.sub(r"[*?]|\[[^\]]*\]", "\0", text)
+    marked = re.sub(r"[*?]|\[[^\]]*\]|\{[^{}]*\.\.[^{}]*\}", "\0", text)
     return _from_marked(marked, Word((), is_glob=True))
 
 

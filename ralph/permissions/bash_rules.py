@@ -87,6 +87,8 @@ class Judged(Struct, frozen=True):
     commands: tuple[tuple[Word, ...], ...]
     """Every command that it runs, those within others too."""
     not_understood: str
+    suspect: str
+    """The ordinary command in it that may run others, in words. Empty if there is none."""
     cannot_be_allowed: str
     """Why no pattern can allow it, although it is understood. An empty text if one can."""
     hides_text: bool
@@ -108,6 +110,7 @@ def judged(text: str) -> Judged:
         call,
         tuple(reader.commands),
         reader.problem,
+        reader.suspect,
         reader.runner,
         any(re.search(r"\$\(|`", word.known) for word in _all_words(reader.calls)),
         reader.runs_unknown,
@@ -127,7 +130,11 @@ def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPat
                 pattern,
                 "It runs something that is known only when it runs, which may be that: write it out.",
             )
-        problem = command.not_understood or ("A text with a substitution" if command.hides_text else "")
+        problem = (
+            command.not_understood
+            or command.suspect
+            or ("A text with a substitution" if command.hides_text else "")
+        )
         if problem and pattern.occurs_in(command.everywhere):
             return (
                 pattern,
@@ -174,6 +181,7 @@ class _Commands:
         self.needed: list[tuple[Word, ...]] = []
         self.calls: list[ShellCall] = []
         self.problem = ""
+        self.suspect = ""
         self.runner = ""
         self.runs_unknown = False
 
@@ -192,6 +200,7 @@ class _Commands:
         self.commands.append(words)
         inner = within(words, has_heredoc=command is not None and command.has_heredoc)
         self._say(inner.not_understood)
+        self.suspect = self.suspect or inner.suspect
         self.runs_unknown = self.runs_unknown or inner.runs_unknown
         if command is not None and not inner.is_transparent:
             self.needed.append((*command.assignments, *words))

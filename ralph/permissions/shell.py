@@ -128,9 +128,12 @@ def parse_shell(text: str) -> ShellCall:
 def words_anywhere(text: str, words: Iterator[Word] | tuple[Word, ...] = ()) -> frozenset[str]:
     """All words of a text, whatever quotes and operators stand around them."""
     without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
+    without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
     known = (word.known for word in words)
     return frozenset(
-        piece for one in (text, without_quotes, *known) for piece in re.findall(r"[\w.+@%:-]+", one)
+        piece
+        for one in (text, without_quotes, without_escapes, *known)
+        for piece in re.findall(r"[\w.+@%:-]+", one)
     )
 
 

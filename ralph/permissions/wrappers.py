@@ -25,6 +25,8 @@ class Within(Struct, frozen=True):
     allowed."""
     not_understood: str = ""
     """The part that cannot be understood, in words. Empty if there is none."""
+    suspect: str = ""
+    """The part that may run other commands, although it is an ordinary command, in words. Empty if there is none."""
     runs_unknown: bool = False
     """Whether it runs something that cannot be told at all, such as the standard input of a shell."""
 
@@ -89,19 +91,6 @@ _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
 # Commands that run other commands in ways that have too many forms to know.
 _RUN_OTHERS = frozenset(
     {
-        *(
-            "alias",
-            "trap",
-            "complete",
-            "compgen",
-            "mapfile",
-            "readarray",
-            "bind",
-            "enable",
-            "hash",
-            "fc",
-            "shopt",
-        ),
         *("su", "runuser", "pkexec", "chroot", "unshare", "nsenter", "setpriv", "capsh", "bwrap", "firejail"),
         *(
             "flock",
@@ -176,6 +165,10 @@ _RUN_OTHERS = frozenset(
         ),
     }
 )
+# Builtins that change what later words mean, or run their words later.
+_CHANGE_SHELL = frozenset(
+    {"alias", "trap", "complete", "compgen", "mapfile", "readarray", "bind", "enable", "hash", "fc", "shopt"}
+)
 # Those of them that run their words as commands. With a word that is not known, they may run anything.
 _RUN_WORDS = frozenset(
     {"trap", "alias", "parallel", "watch", "script", "su", "runuser", "flock", "entr", "expect"}
@@ -202,6 +195,7 @@ _EVALUATE = frozenset(
 )
 # Options of ordinary programs that run a command, too short to be known by themselves.
 _SHORT_RUNNING = {
+    "make": r"-f.*|--eval.*|--file.*|--makefile.*|-E.*|SHELL=.*",
     "tar": r"-[a-zA-Z]*[IF].*",
     "bsdtar": r"-[a-zA-Z]*I.*",
     "rsync": r"-[a-zA-Z]*e.*",
@@ -251,7 +245,6 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
-    texts = [word.text for word in words[1:]]
     if name in _FORMS:
         return _wrapped(name, _FORMS[name], words)
     if name in SHELLS:
@@ -260,19 +253,27 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
         return _evaluated(name, words[1:])
     if name == "find":
         return _of_find(words[1:])
+    return _suspected(name, words, has_heredoc=has_heredoc)
+
+
+def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
+    """Finds out what a command that is no wrapper may run all the same."""
+    texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
         return Within(not_understood=f"a text that `{name}` evaluates")
+    if name in _CHANGE_SHELL:
+        return Within(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
-    if any(re.fullmatch(short, text) for text in texts if text):
-        return Within(not_understood=f"`{name}`, which can run other commands,")
-    if name in _RUN_OTHERS or any(text is not None and _RUNNING_OPTION.fullmatch(text) for text in texts):
-        return Within(not_understood=f"`{name}`, which can run other commands,")
+    if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
+        return Within(not_understood=f"an option of `{name}` that runs another command")
     if name == "git" and _GIT_RUNS.intersection(text for text in texts if text):
-        return Within(not_understood="`git`, which can run other commands here,")
+        return Within(not_understood="an option of `git` that can run another command")
+    if name in _RUN_OTHERS:
+        return Within(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
-        return Within(not_understood=f"code for `{name}`")
+        return Within(suspect=f"code for `{name}`")
     return NOTHING
 
 
@@ -294,7 +295,11 @@ def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
 
 def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
     """The words after the options and operands of a wrapper. None if an option is not known."""
-    while rest and (text := rest[0].text or rest[0].known).startswith("-") and text != "-":
+    if any(word.known.startswith("--split-string") for word in rest):
+        return None
+    while rest and (text := rest[0].text or rest[0].known).startswith("-"):
+        if text == "-" and not form.takes_assignments:  # for env it is an option
+            break
         if rest[0].text is None:
             return None
         rest = rest[1:]

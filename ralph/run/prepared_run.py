@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
     from ralph.conversation.session import Session
+    from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
+    from ralph.prompt.commands import Library
     from ralph.prompt.skills import SkillList
     from ralph.retry.roster import Roster
     from ralph.run.command_rules import TaskJudge
@@ -92,8 +94,10 @@ class PreparedRun:
         *,
         has_prompt: bool,
         make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
+        of_driver: ServerGroup | None = None,
     ) -> None:
         """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
+        `of_driver` are the MCP servers in a driver's own process.
 
         Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError.
         """
@@ -109,7 +113,8 @@ class PreparedRun:
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
         # Both take long, so that they begin first.
-        self._mcp = _build_mcp(around, controls) if around.settings.mcp_servers else None
+        has_servers = bool(around.settings.mcp_servers) or of_driver is not None
+        self._mcp = _build_mcp(around, controls, of_driver) if has_servers else None
         try:
             begin_sandbox_trial(around)
             self._prepare(new_id, has_prompt=has_prompt)
@@ -130,16 +135,16 @@ class PreparedRun:
         prompt, and reads none."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
-        rules = self._guards.judge
-        self._library = find_library(around, options, self._plan, rules)
-        self._task_judge = _task_judge(rules) if self._library.files else None
-        """The rules about calls, to which a command adds its own. None if there is no command."""
-        self._judge: CallJudge | None = self._task_judge or rules
-        """The rules about calls, or None if there are none."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
         self._total = self.session.total
         try:
             self._kept_patterns = self._keep_patterns()
+            rules = self._guards.judge
+            self._library = find_library(around, options, self._plan, rules)
+            self._task_judge = _task_judge(rules) if self._library.files else None
+            """The rules about calls, to which a command adds its own. None if there is no command."""
+            self._judge: CallJudge | None = self._task_judge or rules
+            """The rules about calls, or None if there are none."""
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
@@ -333,6 +338,22 @@ class PreparedRun:
             return prompt
         return prompt_of_resumed(self.session.old, prompt, self._resume_command)
 
+    @property
+    def library(self) -> Library:
+        return self._library
+
+    def mcp_status(self) -> list[dict[str, Any]]:
+        """The MCP servers of the run, as a driver gets them."""
+        servers = {} if self._mcp is None else self._mcp.tools_by_server()
+        return [
+            {
+                "name": name,
+                "status": "connected",
+                "tools": [{"name": tool, "annotations": {}} for tool in tools],
+            }
+            for name, tools in servers.items()
+        ]
+
     def context_sizes(self) -> ContextSizes:
         """The sizes of the parts of the next request."""
         from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
@@ -496,10 +517,12 @@ def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
     return bool(around.settings.mcp_servers) or had or any(map(os.path.lexists, files))
 
 
-def _build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+def _build_mcp(
+    around: Surroundings, controls: RunControls, of_driver: ServerGroup | None
+) -> McpToolset | None:
     from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
 
-    return build_mcp(around, controls)
+    return build_mcp(around, controls, of_driver)
 
 
 def _task_judge(rules: CallJudge | None) -> TaskJudge:

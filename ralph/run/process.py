@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.agent.ports import Gate
+    from ralph.mcp.ports import ServerGroup
     from ralph.run.context import RunContext
     from ralph.run.options import RunOptions
     from ralph.run.session import OpenSession
@@ -64,11 +65,12 @@ class RunProcess:
         has_prompt: bool,
         options: RunOptions | None = None,
         make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
+        of_driver: ServerGroup | None = None,
     ) -> PreparedRun:
         """Opens the session and its tools. Raises the errors that PreparedRun raises.
 
         `has_prompt` is True if there is a prompt with which a new session can start. `options` are the options of the
-        run if a driver has changed them. `make_gate` is that of `PreparedRun`.
+        run if a driver has changed them. `make_gate` and `of_driver` are those of `PreparedRun`.
         """
         context = self.context
         prepared = PreparedRun(
@@ -79,6 +81,7 @@ class RunProcess:
             context.new_id,
             has_prompt=has_prompt,
             make_gate=make_gate,
+            of_driver=of_driver,
         )
         self._prepared = prepared
         begin_garbage_collection()

@@ -17,23 +17,34 @@ from ralph.values.tool_choice import MCP_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from ralph.mcp.ports import ServerGroup
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
 
 
-def build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
+def build_mcp(
+    around: Surroundings, controls: RunControls, of_driver: ServerGroup | None = None
+) -> McpToolset | None:
     """The tools of the MCP servers, which are not started yet: only the process that will speak with them is. None if
-    the run has no servers, or if it stays in plan mode, where no program runs. Raises SettingsError.
+    the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are the servers in the
+    driver's own process. Raises SettingsError.
     """
-    servers = around.settings.mcp_servers
-    if not servers or controls.stays_in_plan:
+    if controls.stays_in_plan:
         return None
-    in_process = [server.name for server in servers if server.transport == "sdk"]
-    if in_process:
+    servers = [server for server in around.settings.mcp_servers if server.transport != "sdk"]
+    known = () if of_driver is None else of_driver.names
+    lost = [
+        one.name for one in around.settings.mcp_servers if one.transport == "sdk" and one.name not in known
+    ]
+    if lost:
         raise SettingsError(
-            f"the MCP server {in_process[0]!r} is one of a driver (type sdk), which ralph cannot ask yet"
+            f"the MCP server {lost[0]!r} is one of a driver (type sdk), which needs --input-format stream-json"
         )
+    groups = () if of_driver is None else (of_driver,)
+    lists = around.settings.tool_lists
+    if not servers:
+        return McpToolset(groups, asked_for=set(known), lists=lists) if groups else None
     if not is_package_installed():
         names = ", ".join(server.name for server in servers)
         raise SettingsError(f"MCP servers ({names}) need a package: pip install 'ralph-headless[mcp]'")
@@ -50,7 +61,7 @@ def build_mcp(around: Surroundings, controls: RunControls) -> McpToolset | None:
     except OSError as error:
         raise SettingsError(f"the process for MCP servers cannot be started: {error}") from error
     asked_for = {server.name for server in servers if server.is_asked_for}
-    return McpToolset([own], asked_for=asked_for, lists=around.settings.tool_lists)
+    return McpToolset([*groups, own], asked_for={*asked_for, *known}, lists=lists)
 
 
 def connect_servers(toolbox: LocalToolbox) -> None:

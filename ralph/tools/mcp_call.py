@@ -11,7 +11,6 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.sandbox.tree_limits import TreeLimits
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.error_text import ToolError
@@ -28,25 +27,25 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     """Starts the process of a server as Bash starts a command: in the sandbox, unless its configuration says otherwise,
     and without credentials. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
-    settings, box = room.settings, room.box if server.is_confined else None
-    limits = settings.tree_limits or TreeLimits()
+    settings = room.settings
     program = server.command if "/" in server.command else room.program(server.command)
     if program is None:
         raise ServerFailedError(
             f"the MCP server {server.name!r} cannot be started: there is no program {server.command!r} on PATH outside "
             "of the working directory"
         )
+    # A sandbox's way to the allowed hosts lasts until its next command. A server needs one that lasts.
+    needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
+    box = None if not server.is_confined else room.new_box() if needs_own else room.box
     environment = settings.environment if box is None else box.variables(settings.environment)
     return ServerProcess(
         [program, *server.arguments],
+        supervisor=room.new_supervisor(box),
         cwd=settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain,
-        confinement=None if box is None else box.confinement,
-        most_processes=limits.most_processes,
-        most_memory_bytes=limits.most_memory_bytes,
-        is_below_loop=settings.is_below_loop,
         waiter=room.waiter,
         clock=room.clock,
+        on_end=box.close if box is not None and needs_own else lambda: None,
     )
 
 

@@ -158,6 +158,10 @@ class ToolRoom(Struct, frozen=True, dict=True):
     @cached_property
     def box(self) -> CommandBox | None:
         """The sandbox of commands and searches, or None if they run without one."""
+        return self.new_box()
+
+    def new_box(self) -> CommandBox | None:
+        """A sandbox with the rights of commands, or None if they run without one. The caller must close it."""
         settings = self.settings
         if settings.box_plan is None or settings.box_plan.means is None:
             return None
@@ -180,6 +184,10 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     @cached_property
     def supervisor(self) -> CommandSupervisor:
+        return self.new_supervisor(self.box)
+
+    def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
+        """A supervisor with the limits of commands, whose commands run in this sandbox. The caller must close it."""
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
@@ -190,7 +198,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
             most_processes=limits.most_processes,
             most_memory_bytes=limits.most_memory_bytes,
             is_below_loop=self.settings.is_below_loop,
-            confinement=None if self.box is None else self.box.confinement,
+            confinement=None if box is None else box.confinement,
         )
 
     def close(self) -> None:

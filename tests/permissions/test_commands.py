@@ -143,6 +143,9 @@ TABLE = [
     ("env A=1 rm x", True, False),
     ("env -i git diff", False, False),
     ("env -S 'rm x'", True, False),
+    ("env --split-string='rm x'", True, False),
+    ("env - PATH=x rm y", True, False),
+    ("printf 'x:\\n\\trm y' | make -f -", True, False),
     ("sudo -u me rm x", True, False),
     ("sudo git diff", False, False),
     ("nohup timeout 5 env A=1 rm x", True, False),
@@ -386,6 +389,12 @@ def test_a_text_that_is_evaluated_is_not_allowed_with_its_command(command: str) 
     judge = permissions(allow=["Bash(printf *)", "Bash([[ *)", "Bash(read *)"])
     assert denies(judge, "Bash", command=command)
     assert not denies(judge, "Bash", command="printf '%s' x")
+
+
+@every_row("command", ["sed -n 1p x", "docker run y", "python3 -c 'print(1)'", "awk 1 x"])
+def test_a_program_that_is_allowed_by_name_may_run_what_it_can(command: str) -> None:
+    judge = permissions(allow=["Bash(sed *)", "Bash(docker *)", "Bash(python3 *)", "Bash(awk *)"])
+    assert not denies(judge, "Bash", command=command)
 
 
 def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:

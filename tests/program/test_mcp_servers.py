@@ -102,8 +102,18 @@ def result(server: MockApi, nth: int) -> tuple[Any, bool]:
     return one
 
 
+def processes_with(ralph: Ralph, word: bytes) -> list[int]:
+    """The ids of ralph's running processes whose command line contains the word."""
+    found = []
+    for pid in processes_of(ralph):
+        with suppress(OSError):  # it ended while we looked
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
 def server_processes(ralph: Ralph) -> list[int]:
-    return [pid for pid in processes_of(ralph) if b"node\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return processes_with(ralph, b"node\0")
 
 
 # --- Tools and their results
@@ -187,6 +197,18 @@ def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -
     assert "mcp__none names no tool of the MCP servers of this run" in ran.stderr
 
 
+@pytest.mark.parametrize("rule", ["mcp__all__echo", "mcp__all", "mcp__all__*"])
+def test_a_repositorys_deny_rule_stops_calls_of_a_servers_tool(ralph, serve, stdio, rule: str) -> None:
+    (ralph.cwd / ".claude").mkdir()
+    (ralph.cwd / ".claude" / "settings.json").write_text(json.dumps({"permissions": {"deny": [rule]}}))
+    server = serve(calls(ECHO), DONE)
+    ran = run(ralph, "--mcp-config", stdio)
+    text, is_error = result(server, 1)
+    assert is_error
+    assert "Echo" not in text
+    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["mcp__all__echo"]
+
+
 # --- Where servers come from, and what they see
 
 
@@ -256,6 +278,15 @@ def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(r
     assert outside.exists()
 
 
+@pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
+def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
+    server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
+    ran = run(ralph, "--mcp-config", stdio, *network)
+    assert ran.code == 0, ran.stderr
+    assert result(server, 1) == ("Echo: hello", False)
+    assert result(server, 3) == ("The sum of 1 and 1 is 2.", False)
+
+
 # --- Servers that fail
 
 
@@ -289,16 +320,18 @@ def test_a_server_that_dies_is_started_again_once(ralph, serve, stdio) -> None:
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not server_processes(ralph))
 
-    def play(request: RecordedRequest, index: int) -> Turn:
-        if index in {1, 2}:
+    def play(_request: RecordedRequest, index: int) -> Turn:
+        if index in {1, 3}:
             kill_server()
-        return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
+        return calls(("mcp__all__echo", {"message": str(index)})) if index < 5 else DONE
 
     server = serve(script=play)
     assert run(ralph, "--mcp-config", stdio).code == 0
     assert result(server, 1) == ("Echo: 0", False)
-    assert result(server, 2) == ("Echo: 1", False), "it was started again"
-    text, is_error = result(server, 3)
+    # The end of the server may be noticed only while the call is on its way.
+    assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
+    assert result(server, 3) == ("Echo: 2", False), "it was started again"
+    text, is_error = result(server, 5)
     assert is_error
     assert "was started again once before" in text
 
@@ -442,11 +475,7 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
 def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, stdio) -> None:
     def play(_request: RecordedRequest, index: int) -> Turn:
         if index == 1:
-            [helper] = [
-                pid
-                for pid in processes_of(ralph)
-                if b"ralph.mcp.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            ]
+            [helper] = processes_with(ralph, b"ralph.mcp.helper")
             os.kill(helper, signal.SIGKILL)
         return calls(("mcp__all__echo", {"message": str(index)})) if index < 3 else DONE
 

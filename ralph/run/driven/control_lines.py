@@ -129,6 +129,12 @@ class GetContextUsage(Struct, frozen=True, tag_field="subtype", tag="get_context
     pass
 
 
+class McpMessage(Struct, frozen=True, tag_field="subtype", tag="mcp_message"):
+    """A message that one of the driver's MCP servers sends by itself."""
+
+    message: dict[str, Any] = {}
+
+
 class McpStatus(Struct, frozen=True, tag_field="subtype", tag="mcp_status"):
     pass
 
@@ -141,6 +147,7 @@ Request = (
     | SetMaxThinkingTokens
     | GetContextUsage
     | McpStatus
+    | McpMessage
     | SetAutoRetry
     | AbortRetry
     | GetStatus

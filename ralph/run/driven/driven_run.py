@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from ralph.machine.starting import patiently
 from ralph.run.driven.control_channel import ControlChannel, why_unusable
 from ralph.run.driven.driver_gate import DriverGate, DriverLink, HookFacts, PermissionAsking
-from ralph.run.driven.model_choice import ModelChoice
+from ralph.run.driven.model_choice import AboutSession, ModelChoice, described_commands
 from ralph.run.driven.questions import Questions
 from ralph.run.driven.steering import Steering
+from ralph.run.wiring import build_roster
 from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ralph.output.writer import Writer
     from ralph.run.context import RunContext
     from ralph.run.driven.control_lines import UserMessage
+    from ralph.run.driven.driver_servers import DriverServers
+    from ralph.run.driven.driver_setup import DriverSetup
     from ralph.run.driven.progress import Progress
     from ralph.run.options import RunOptions
     from ralph.run.prepared_run import PreparedRun
@@ -112,17 +115,42 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
     questions = Questions(context.writer.respond, context.waiter, context.clock)
     steering.attach(questions)
     setup = steering.wait_for_setup(context.waiter)
+    servers = _driver_servers(around, setup, questions)
+    if servers is not None:
+        # A driver may answer its servers' messages only after ralph has answered `initialize`.
+        steering.open(_early_choice(context, around))
     link = DriverLink(lambda: steering.setup.hooks, questions, lambda state: _tell_state(context, state))
     prepared = process.open(
         around,
         has_prompt=True,
         options=setup.applied_to(context.options),
         make_gate=lambda session, judge: _make_gate(context, around, session, link, judge),
+        of_driver=servers,
     )
     prepared.announce(around.settings.warnings)
-    choice = ModelChoice(prepared.roster, around.settings, context.redactor, prepared.context_sizes)
-    steering.open(choice)
+    about = AboutSession(prepared.context_sizes, prepared.mcp_status, described_commands(prepared.library))
+    steering.open(ModelChoice(prepared.roster, around.settings, context.redactor, about))
     return prepared
+
+
+def _driver_servers(around: Surroundings, setup: DriverSetup, questions: Questions) -> DriverServers | None:
+    """The MCP servers in the driver's own process, which it names in `initialize` or in --mcp-config. None if there are
+    none.
+    """
+    configured = [server.name for server in around.settings.mcp_servers if server.transport == "sdk"]
+    names = tuple(dict.fromkeys((*configured, *setup.servers)))
+    if not names:
+        return None
+    from ralph.run.driven.driver_servers import DriverServers  # noqa: PLC0415 - few drivers have servers
+
+    mcp = around.settings.mcp
+    return DriverServers(names, questions, start_s=mcp.start_s, call_s=mcp.call_s)
+
+
+def _early_choice(context: RunContext, around: Surroundings) -> ModelChoice:
+    """The models as far as they are known before the session is open."""
+    roster, _ = build_roster(around, (), context.options, None)
+    return ModelChoice(roster, around.settings, context.redactor, AboutSession())
 
 
 def _make_gate(

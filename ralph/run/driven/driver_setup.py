@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
 
 # Keys that ask for what ralph does not have. An empty value asks for nothing.
-NOT_OFFERED = ("sdkMcpServers", "mcpServers", "plugins", "toolAliases", "planModeInstructions")
+NOT_OFFERED = ("mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
 _LONGEST_TITLE = 200
 """A longer title is cut: it is only for people."""
@@ -29,6 +29,7 @@ class _Asked(Struct, frozen=True, rename="camel"):
     append_system_prompt: str | None = None
     json_schema: dict[str, Any] | None = None
     title: str | None = None
+    sdk_mcp_servers: tuple[str, ...] | None = None
 
 
 class DriverSetup(Struct, frozen=True):
@@ -40,11 +41,15 @@ class DriverSetup(Struct, frozen=True):
     hooks: HookTable = field(default_factory=HookTable)
     title: str | None = None
     """The title of the session, in one line, or None. That of the command line wins."""
+    servers: tuple[str, ...] = ()
+    """The names of the MCP servers in the driver's own process."""
 
     @property
     def shapes_requests(self) -> bool:
         """Whether it changes what is sent to the model, which is fixed once the session is open."""
-        return (self.system_prompt, self.append_system_prompt, self.json_schema) != (None, None, None)
+        return bool(self.servers) or (self.system_prompt, self.append_system_prompt, self.json_schema) != (
+            *(None, None, None),
+        )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
         """The options of the run with what the driver wants. The driver wins over the command line."""
@@ -79,6 +84,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
         None if asked.json_schema is None else _checked_schema(asked.json_schema),
         hook_table(fields.get("hooks")),
         " ".join((asked.title or "").split())[:_LONGEST_TITLE] or None,
+        asked.sdk_mcp_servers or (),
     )
 
 

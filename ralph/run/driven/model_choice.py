@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ralph.output.stream_json import OUTPUT_STYLE, READERS_WANT_VERSION
+from ralph.prompt.commands import read_command
+from ralph.prompt.frontmatter import as_text
 from ralph.run.driven.context_usage import context_usage
 from ralph.run.wiring import why_uncountable
 from ralph.settings.tables import EFFORTS
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ralph.conversation.target import Target
+    from ralph.prompt.commands import CommandFile, Library
     from ralph.retry.roster import Roster
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.settings.tables import Settings
@@ -25,12 +30,23 @@ if TYPE_CHECKING:
     from ralph.values.redaction import Redactor
 
 
+def _no_sizes() -> ContextSizes:
+    raise ValueError("the session is not open yet")
+
+
+class AboutSession(Struct, frozen=True):
+    """The parts of an open session about which a driver can ask. The defaults are for one that is not open yet."""
+
+    sizes: Callable[[], ContextSizes] = _no_sizes
+    """Returns the sizes of the parts of the next request."""
+    mcp_status: Callable[[], list[dict[str, Any]]] = list
+    commands: tuple[dict[str, str], ...] = ()
+    """The commands that a prompt can call, in the form of the response to `initialize`."""
+
+
 class ModelChoice:
-    def __init__(
-        self, roster: Roster, settings: Settings, redactor: Redactor, sizes: Callable[[], ContextSizes]
-    ) -> None:
-        """`sizes` returns the sizes of the parts of the next request."""
-        self._sizes = sizes
+    def __init__(self, roster: Roster, settings: Settings, redactor: Redactor, about: AboutSession) -> None:
+        self._about = about
         self._roster = roster
         self._settings = settings
         self._redactor = redactor
@@ -61,7 +77,7 @@ class ModelChoice:
         `models` lists only names that `set_model` accepts. Lists of features that ralph does not have are empty.
         """
         return {
-            "commands": [],
+            "commands": list(self._about.commands),
             "agents": [],
             "models": [_model(target) for target in _choices(self._roster)],
             "account": _account(self._roster.first),
@@ -73,7 +89,24 @@ class ModelChoice:
         }
 
     def context_usage(self) -> dict[str, Any]:
-        return context_usage(self._sizes())
+        return context_usage(self._about.sizes())
+
+    def mcp_status(self) -> list[dict[str, Any]]:
+        return self._about.mcp_status()
+
+
+def described_commands(library: Library) -> tuple[dict[str, str], ...]:
+    """The commands that a prompt can call, as drivers expect them. A file that cannot be used has no description."""
+    return tuple(_described(library.files[name]) for name in library.names)
+
+
+def _described(file: CommandFile) -> dict[str, str]:
+    try:
+        fields = read_command(file).fields
+    except ValueError:
+        fields = {}
+    about, hint = (as_text(fields.get(key, "")) for key in ("description", "argument-hint"))
+    return {"name": file.name, "description": about, "argumentHint": hint}
 
 
 def _choices(roster: Roster) -> Iterator[Target]:

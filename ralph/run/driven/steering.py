@@ -22,6 +22,7 @@ from ralph.run.driven.control_lines import (
     failure,
     success,
 )
+from ralph.run.driven.driver_servers import answer_to_server
 from ralph.run.driven.driver_setup import DriverSetup, driver_setup
 from ralph.run.driven.missing_guard import (
     MissingGuard,
@@ -73,7 +74,11 @@ class Models(Protocol):
         ...
 
     def context_usage(self) -> Mapping[str, Any]:
-        """The response to `get_context_usage`."""
+        """The response to `get_context_usage`. Raises ValueError while the session is not open."""
+        ...
+
+    def mcp_status(self) -> list[dict[str, Any]]:
+        """The servers in the response to `mcp_status`."""
         ...
 
 
@@ -157,7 +162,9 @@ class Steering:
             questions.close()
 
     def open(self, models: Models) -> None:
-        """Must be called when the session is open. From now on, control lines are handled, the first one at once."""
+        """Must be called when the session is open. From now on, control lines are handled, the first one at once. May
+        be called earlier with the models that are known then, and again when the session is open.
+        """
         self._models = models
         if self._first is not None:
             first, self._first = self._first, None
@@ -324,7 +331,9 @@ class Steering:
             case lines.GetContextUsage():
                 return dict(self._models.context_usage())
             case lines.McpStatus():
-                return {"mcpServers": []}
+                return {"mcpServers": self._models.mcp_status()}
+            case lines.McpMessage(message=message):
+                return answer_to_server(message)
             case lines.GetStatus():
                 return self._status(self._models, waiting_for)
 
@@ -355,8 +364,8 @@ class Steering:
         setup = driver_setup(fields)
         if setup.shapes_requests and setup != self.setup:
             raise ValueError(
-                "initialize: systemPrompt, appendSystemPrompt and jsonSchema must be in the first line that the driver "
-                "sends: they are part of every request"
+                "initialize: systemPrompt, appendSystemPrompt, jsonSchema and sdkMcpServers must be in the first line "
+                "that the driver sends: they are part of every request"
             )
         return setup
 

@@ -119,7 +119,7 @@ def test_every_type_that_a_line_becomes_can_be_decoded() -> None:
         Decoder(kind)
     assert [kind.__struct_config__.tag for kind in get_args(Request)] == [
         *("initialize", "interrupt", "set_model", "set_permission_mode", "set_max_thinking_tokens"),
-        *("get_context_usage", "mcp_status", "set_auto_retry", "abort_retry", "get_status"),
+        *("get_context_usage", "mcp_status", "mcp_message", "set_auto_retry", "abort_retry", "get_status"),
     ]
 
 

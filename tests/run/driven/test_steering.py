@@ -137,7 +137,7 @@ def test_a_run_that_was_started_in_plan_stays_in_it(desk) -> None:
 def test_an_unknown_request_is_an_error_that_lists_the_known_ones(desk) -> None:
     assert desk.answer_to("reboot") == (
         'unknown control request "reboot"; known are initialize, interrupt, set_model, set_permission_mode, '
-        "set_max_thinking_tokens, get_context_usage, mcp_status, set_auto_retry, abort_retry, get_status"
+        "set_max_thinking_tokens, get_context_usage, mcp_status, mcp_message, set_auto_retry, abort_retry, get_status"
     )
     assert desk.answer_to("rewind_files", user_message_id="u1").startswith("File rewinding is not enabled")
     assert "--mcp-config" in desk.answer_to("mcp_set_servers", servers={})

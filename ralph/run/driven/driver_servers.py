@@ -1,0 +1,128 @@
+"""The MCP servers that run inside the driver's own process. Their messages pass as control requests, so that they need
+neither the package for MCP nor a process of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ralph import __version__
+from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.run.driven.control_lines import Response
+from ralph.run.driven.questions import Gone, Late, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.server_process import ServerProcess
+    from ralph.run.driven.questions import Questions, Reply
+
+PROTOCOL_VERSION = "2025-11-25"
+# A list of tools may come in pages. A server that never ends its list must not hold the run.
+_MOST_PAGES = 100
+_UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
+
+
+def answer_to_server(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The response to a message that a server sent by itself. A notification needs none; a request is refused, because
+    ralph offers servers nothing.
+    """
+    if "id" not in message:
+        return {}
+    error = {"code": -32601, "message": f"ralph does not offer {message.get('method')}"}
+    return {"mcp_response": {"jsonrpc": "2.0", "id": message["id"], "error": error}}
+
+
+class NoAnswerError(Exception):
+    """A server gave no usable answer. The message says why."""
+
+
+class DriverServers:
+    """Implements `ServerGroup`."""
+
+    def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
+        """`start_s` and `call_s` limit the time for an answer while connecting and for a call. 0 means no limit."""
+        self._names = tuple(names)
+        self._questions = questions
+        self._start_s = start_s or math.inf
+        self._call_s = call_s or math.inf
+        self._sent = 0
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._names
+
+    def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
+        """Does nothing: the servers run already."""
+
+    def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        found = {}
+        for name in self._names:
+            try:
+                found[name] = self._connected(name)
+            except NoAnswerError as error:
+                raise ServerFailedError(
+                    f"the driver's MCP server {name!r} is not connected: {error}"
+                ) from None
+        return found
+
+    def _connected(self, server: str) -> list[dict[str, Any]]:
+        client = {"name": "ralph", "version": __version__}
+        begun = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
+        self._asked(server, "initialize", begun, self._start_s)
+        self._send(server, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._start_s)
+        tools: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = self._asked(server, "tools/list", {"cursor": cursor} if cursor else {}, self._start_s)
+            listed = page.get("tools")
+            if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
+                raise NoAnswerError("it lists no tools")
+            tools += listed
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or not cursor:
+                return tools
+        raise NoAnswerError(f"its list of tools has more than {_MOST_PAGES} pages")
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._asked(server, "tools/call", {"name": tool, "arguments": arguments}, self._call_s)
+        except NoAnswerError as error:
+            raise CallFailedError(f"The MCP server {server!r} gave no result: {error}. {_UNKNOWN}") from None
+
+    def close(self) -> None:
+        """Does nothing: the servers end with the driver."""
+
+    def _asked(self, server: str, method: str, params: dict[str, Any], within_s: float) -> dict[str, Any]:
+        """The result of a request. Raises NoAnswerError, and Interrupted."""
+        self._sent += 1
+        message = {"jsonrpc": "2.0", "id": self._sent, "method": method, "params": params}
+        answer = self._send(server, message, within_s)
+        if isinstance(error := answer.get("error"), dict):
+            raise NoAnswerError(str(error.get("message") or error))
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            raise NoAnswerError(f"the answer to {method} has no result")
+        return result
+
+    def _send(self, server: str, message: dict[str, Any], within_s: float) -> dict[str, Any]:
+        request = {"subtype": "mcp_message", "server_name": server, "message": message}
+        waiting_for = f"the driver's MCP server {server}"
+        [reply] = self._questions.ask([Question(request, waiting_for, within_s)])
+        return _message_in(reply)
+
+
+def _message_in(reply: Reply) -> dict[str, Any]:
+    match reply:
+        case Gone():
+            raise NoAnswerError("the driver has closed standard input")
+        case Late(after_s=after_s):
+            raise NoAnswerError(f"no answer within {after_s:g} s")
+        case Response(error=str(error)):
+            raise NoAnswerError(error)
+    message = reply.fields.get("mcp_response")
+    if not isinstance(message, dict):
+        raise NoAnswerError("the answer has no mcp_response")
+    return message
