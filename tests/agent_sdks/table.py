@@ -136,14 +136,6 @@ SHAPES = (
         check=lambda ran: str(ran.cwd) in ran.told(),
     ),
     Row(
-        python="system_prompt",
-        typescript="systemPrompt",
-        says="works, in all its forms; ralph adds one line about the sandbox. If you set none, the SDKs ask for an "
-        "empty one: set the preset `claude_code` for ralph's own",
-        trial=SHAPE,
-        check=lambda ran: system_text(ran).startswith("You are Ada."),
-    ),
-    Row(
         python="tools",
         typescript="tools",
         says="works: exactly these; the preset: all",
@@ -316,7 +308,7 @@ SESSIONS = Trial(
 HOOKS = Trial(
     name="hooks",
     files={"kept.txt": "x"},
-    answers=(bash("rm kept.txt"), DONE),
+    answers=(bash("rm kept.txt"), DONE, bash("rm kept.txt"), DONE),
     runs=(
         Run(
             both={
@@ -336,6 +328,21 @@ HOOKS = Trial(
                     "Stop": [{"answer": {}}],
                 }
             }
+        ),
+        Run(both={"hooks": {"PreToolUse": [{"answer": {"throws": "a bug"}}]}}),
+    ),
+)
+PRESET = {"type": "preset", "preset": "claude_code", "append": "Be kind."}
+PROMPTS = Trial(
+    name="prompts",
+    files={"prompt.txt": "You are Grace."},
+    answers=(DONE, DONE, DONE),
+    runs=(
+        same("system_prompt", PRESET),
+        Run(),
+        Run(
+            python={"system_prompt": {"type": "file", "path": "$HERE/prompt.txt"}},
+            typescript={"systemPrompt": ["You are", "Grace."]},
         ),
     ),
 )
@@ -357,6 +364,18 @@ def texts(ran: Ran) -> str:
 
 
 BEHAVIOUR = (
+    Row(
+        python="system_prompt",
+        typescript="systemPrompt",
+        says="works as text, list, file and preset, with `append`; ralph adds one line about the sandbox. If you set none, "
+        "the SDKs ask for an empty one: set the preset `claude_code` for ralph's own",
+        trial=PROMPTS,
+        check=lambda ran: (
+            "Be kind." in system_text(ran)
+            and len(system_text(ran)) > 3 * len(system_text(ran, 1))
+            and "Grace." in system_text(ran, 2)[:30]
+        ),
+    ),
     Row(
         python="max_turns",
         typescript="maxTurns",
@@ -454,11 +473,12 @@ BEHAVIOUR = (
     Row(
         python="hooks",
         typescript="hooks",
-        says="work: [hooks](control.md#hooks)",
+        says="work: [hooks](control.md#hooks); one that throws denies",
         trial=HOOKS,
         check=lambda ran: (
             (ran.cwd / "kept.txt").exists()
-            and "not that file" in ran.told()
+            and "not that file" in ran.told(1)
+            and "hook error" in ran.told(3)
             and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"]
         ),
     ),
