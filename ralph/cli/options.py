@@ -45,6 +45,20 @@ class RunLine(Struct, frozen=True, kw_only=True):
     include_partial_messages: Annotated[
         bool, Option("--include-partial-messages", "With stream-json: also the raw stream events.")
     ] = False
+    include_hook_events: Annotated[
+        bool,
+        Option(
+            "--include-hook-events",
+            "With stream-json: also the beginning and end of hooks that are commands.",
+        ),
+    ] = False
+    replay_user_messages: Annotated[
+        bool,
+        Option(
+            "--replay-user-messages",
+            "With --input-format stream-json: each message is also printed when work on it begins.",
+        ),
+    ] = False
     result_file: Annotated[
         str | None,
         Option("--result-file", "Also write the result object to this file.", metavar="PATH"),

@@ -53,6 +53,10 @@ def run(line: RunLine, typed: Typed) -> int:
     takes_messages = line.input_format == "stream-json"
     if takes_messages and line.output_format != "stream-json":
         raise wrong_value("--input-format", "stream-json needs --output-format stream-json")
+    if line.include_hook_events and line.output_format != "stream-json":
+        raise wrong_value("--include-hook-events", "needs --output-format stream-json")
+    if line.replay_user_messages and not takes_messages:
+        raise wrong_value("--replay-user-messages", "needs --input-format stream-json")
     permissions = who_permits(
         line.permission_prompt_tool, line.permission_prompts, takes_messages=takes_messages
     )
@@ -103,6 +107,8 @@ def _run_options(
         exports_traces=line.otel,
         has_diagnostics=line.debug or line.debug_file is not None,
         debug_file=writable_file("--debug-file", line.debug_file, line.directory),
+        replays_messages=line.replay_user_messages,
+        includes_hook_events=line.include_hook_events,
         title=title(line.name),
         output=_output_options(line),
         settings=line.flags,

@@ -38,6 +38,12 @@ def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool
             return [{"type": "stream_event", "event": event.event, "parent_tool_use_id": None}]
         case ev.AnswerAccepted():
             return _assistant(event)
+        case ev.MessageTaken():
+            own_id = {} if event.uuid is None else {"uuid": event.uuid}
+            message = {"role": "user", "content": event.content}
+            return [
+                {"type": "user", "message": message, "parent_tool_use_id": None, "isReplay": True, **own_id}
+            ]
         case ev.UserMessageCommitted():
             return [
                 {

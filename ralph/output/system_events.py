@@ -97,7 +97,7 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
     The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
     """
     match event:
-        case ev.Heartbeat() | ev.SessionStateChanged():
+        case ev.Heartbeat() | ev.SessionStateChanged() | ev.HookStarted() | ev.HookEnded():
             return None
         case ev.AttemptEnded():
             return {
@@ -174,6 +174,19 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
             }
         case ev.PermissionModeChanged():
             return {"subtype": "status", "status": None, "permissionMode": event.mode}
+        case ev.HookStarted():
+            return {"subtype": "hook_started", **_about_hook(event)}
+        case ev.HookEnded():
+            known = {} if event.status is None else {"exit_code": event.status}
+            return {
+                "subtype": "hook_response",
+                **_about_hook(event),
+                "output": event.output + event.errors,
+                "stdout": event.output,
+                "stderr": event.errors,
+                **known,
+                "outcome": "success" if event.status == 0 else "error",
+            }
         case ev.SessionStateChanged():
             return {"subtype": "session_state_changed", "state": event.state, "sdk_host_only": True}
         case ev.Heartbeat():
@@ -181,6 +194,10 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
         case _:
             return None
+
+
+def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:
+    return {"hook_id": event.hook_id, "hook_name": event.name, "hook_event": event.event}
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:

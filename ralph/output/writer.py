@@ -250,7 +250,7 @@ class Writer:
         self._stdout.write(_encoded(fit), must_arrive=must_arrive)
 
     def _json_line(self, fields: dict[str, Any]) -> str:
-        stamped = {**fields, "uuid": self._new_id(), "session_id": self._session_id}
+        stamped = {**fields, "uuid": fields.get("uuid") or self._new_id(), "session_id": self._session_id}
         return json.dumps(shown(stamped, self._redact), ensure_ascii=False, separators=(",", ":"))
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ralph.agent.ports import Permission
 from ralph.permissions.claude_settings import matches
 from ralph.run.driven import hooks as hk
-from ralph.values.events import Notice
+from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import GuardRefused, HookStopped
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ class CommandHookGate:
         controls: RunControls,
         events: Events,
         judge: CallJudge | None,
+        is_told: bool,
     ) -> None:
         """`run` runs a command with a standard input, a limit in seconds, and the words for a heartbeat. `judge` has the
-        rules that people wrote.
+        rules that people wrote. `is_told` says whether each command is an event.
         """
         self._inner = inner
         self._hooks = hooks
@@ -56,6 +57,9 @@ class CommandHookGate:
         self._controls = controls
         self._events = events
         self._judge = judge
+        self._is_told = is_told
+        self._called = 0
+        """How many hooks were run. It makes their ids."""
 
     # --- The port
 
@@ -129,9 +133,19 @@ class CommandHookGate:
             if hook.event == event and (not tool or matches(hook.matcher, tool))
         }
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
-        return [
-            answer_of(self._run(hook.command, given, hook.timeout_s, waiting_for)) for hook in found.values()
-        ]
+        name = f"{event}:{tool}" if tool else event
+        return [answer_of(self._ending(hook, name, given, waiting_for)) for hook in found.values()]
+
+    def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
+        self._called += 1
+        hook_id = f"hook_{self._called}"
+        if self._is_told:
+            self._events.emit(HookStarted(hook_id, name, hook.event))
+        ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        if self._is_told:
+            errors = ending.errors or ending.problem
+            self._events.emit(HookEnded(hook_id, name, hook.event, ending.output, errors, ending.status))
+        return ending
 
     def _stop_if_asked(self, answers: Sequence[hk.HookAnswer]) -> None:
         reason = hk.first_stop(answers)

@@ -66,6 +66,10 @@ class RunOptions(Struct, frozen=True):
     """True if each event gets a line of diagnostics."""
     debug_file: str | None = None
     """The file to which diagnostics are appended. None means standard error."""
+    replays_messages: bool = False
+    """True if a driver gets each of its messages back when work on it begins."""
+    includes_hook_events: bool = False
+    """True if each hook that is run as a command is an event."""
     title: str | None = None
     """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)

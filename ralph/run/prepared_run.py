@@ -275,6 +275,7 @@ class PreparedRun:
             controls=controls,
             events=self._around.events,
             judge=self._judge,
+            is_told=self._options.includes_hook_events,
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:

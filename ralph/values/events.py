@@ -331,6 +331,36 @@ class PermissionModeChanged(Struct, frozen=True):
     mode: str
 
 
+class HookStarted(Struct, frozen=True):
+    """A command of a hook in the user's settings begins. Only a run that was asked to tells it."""
+
+    hook_id: str
+    name: str
+    """The event, and the tool if it is about a call: `PreToolUse:Bash`."""
+    event: str
+
+
+class HookEnded(Struct, frozen=True):
+    """A hook's command has ended, or could not be run."""
+
+    hook_id: str
+    name: str
+    event: str
+    output: str = ""
+    errors: str = ""
+    """The beginning of its standard error, or why there is no exit code."""
+    status: int | None = None
+    """Its exit code, or None if it has none."""
+
+
+class MessageTaken(Struct, frozen=True):
+    """Work on a driver's message begins. Only a driver that asked for its messages back is told."""
+
+    content: str | tuple[Block, ...]
+    uuid: str | None = None
+    """The driver's own id of the message, or None."""
+
+
 class SessionStateChanged(Struct, frozen=True):
     """The run began to work, to wait for the driver, or to wait for a message. Only a driver that asked for it is
     told: it keeps its end of the pipe open until `idle`.
@@ -466,6 +496,9 @@ Event = (
     | PermissionModeChanged
     | PromptCalled
     | PromptCallEnded
+    | HookStarted
+    | HookEnded
+    | MessageTaken
     | SessionStateChanged
     | Notice
     | LoopEvent

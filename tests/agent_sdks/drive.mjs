@@ -27,6 +27,7 @@ function callbacks(options, ran) {
   if (made.hooks) {
     const hook = (answer) => async (event) => {
       ran.called.push(event);
+      if (answer.throws) throw new Error(answer.throws);
       return answer;
     };
     made.hooks = Object.fromEntries(

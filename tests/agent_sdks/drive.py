@@ -27,6 +27,8 @@ def callbacks(options: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
     def hook(answer: dict[str, Any]) -> Any:
         async def called(event: dict[str, Any], _tool_use_id: str | None, _context: object) -> dict[str, Any]:
             ran["called"].append(event)
+            if "throws" in answer:
+                raise ValueError(answer["throws"])
             return answer
 
         return called

@@ -68,7 +68,7 @@ def _typescript(home: Path) -> list[str]:
     if npm is None:
         raise NotInstalledError("there is no npm on PATH")
     # A whole claude is among the optional ones.
-    options = ["--silent", "--no-audit", "--no-fund", "--omit=optional"]
+    options = ["--loglevel=error", "--no-audit", "--no-fund", "--omit=optional"]
     return [npm, "install", *options, "--prefix", str(home), WANTED["typescript"]]
 
 

@@ -96,6 +96,12 @@ def system_text(ran: Ran, nth: int = 0) -> str:
     return "".join(block["text"] for block in ran.sent(nth).get("system", ()))
 
 
+def journal(ran: Ran) -> str:
+    """The journal of the only session."""
+    (path,) = ran.cwd.parent.glob("home/.local/state/ralph/**/*.jsonl")
+    return path.read_text()
+
+
 def ended_well(ran: Ran) -> bool:
     return ran.result().get("subtype") == "success" and ran.runs[-1]["error"] is None
 
@@ -128,14 +134,6 @@ SHAPES = (
         says="works",
         trial=SHAPE,
         check=lambda ran: str(ran.cwd) in ran.told(),
-    ),
-    Row(
-        python="system_prompt",
-        typescript="systemPrompt",
-        says="works, in all its forms; ralph adds one line about the sandbox. If you set none, the SDKs ask for an "
-        "empty one: set the preset `claude_code` for ralph's own",
-        trial=SHAPE,
-        check=lambda ran: system_text(ran).startswith("You are Ada."),
     ),
     Row(
         python="tools",
@@ -176,6 +174,7 @@ SHAPES = (
 
 UNUSED = Trial(
     name="unused",
+    shows_errors=True,
     runs=(
         Run(
             both={"agents": {}},
@@ -243,7 +242,6 @@ NO_EFFECT = (
 
 BESIDES = {
     # Servers in the driver's process, and MCP servers at all: docs/mcp.md.
-    *("include_hook_events", "includeHookEvents", "verbatim_prompts", "verbatimPrompts", "title"),
     *(
         "mcp_servers",
         "strict_mcp_config",
@@ -310,7 +308,7 @@ SESSIONS = Trial(
 HOOKS = Trial(
     name="hooks",
     files={"kept.txt": "x"},
-    answers=(bash("rm kept.txt"), DONE),
+    answers=(bash("rm kept.txt"), DONE, bash("rm kept.txt"), DONE),
     runs=(
         Run(
             both={
@@ -330,6 +328,21 @@ HOOKS = Trial(
                     "Stop": [{"answer": {}}],
                 }
             }
+        ),
+        Run(both={"hooks": {"PreToolUse": [{"answer": {"throws": "a bug"}}]}}),
+    ),
+)
+PRESET = {"type": "preset", "preset": "claude_code", "append": "Be kind."}
+PROMPTS = Trial(
+    name="prompts",
+    files={"prompt.txt": "You are Grace."},
+    answers=(DONE, DONE, DONE),
+    runs=(
+        same("system_prompt", PRESET),
+        Run(),
+        Run(
+            python={"system_prompt": {"type": "file", "path": "$HERE/prompt.txt"}},
+            typescript={"systemPrompt": ["You are", "Grace."]},
         ),
     ),
 )
@@ -351,6 +364,18 @@ def texts(ran: Ran) -> str:
 
 
 BEHAVIOUR = (
+    Row(
+        python="system_prompt",
+        typescript="systemPrompt",
+        says="works as text, list, file and preset, with `append`; ralph adds one line about the sandbox. If you set none, "
+        "the SDKs ask for an empty one: set the preset `claude_code` for ralph's own",
+        trial=PROMPTS,
+        check=lambda ran: (
+            "Be kind." in system_text(ran)
+            and len(system_text(ran)) > 3 * len(system_text(ran, 1))
+            and "Grace." in system_text(ran, 2)[:30]
+        ),
+    ),
     Row(
         python="max_turns",
         typescript="maxTurns",
@@ -448,11 +473,12 @@ BEHAVIOUR = (
     Row(
         python="hooks",
         typescript="hooks",
-        says="work: [hooks](control.md#hooks)",
+        says="work: [hooks](control.md#hooks); one that throws denies",
         trial=HOOKS,
         check=lambda ran: (
             (ran.cwd / "kept.txt").exists()
-            and "not that file" in ran.told()
+            and "not that file" in ran.told(1)
+            and "hook error" in ran.told(3)
             and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"]
         ),
     ),
@@ -583,6 +609,34 @@ BOXED = Trial(
 SOMEBODY = Trial(
     name="somebody", answers=(bash("echo uid `id -u`"), DONE), runs=(Run(python={"user": os.getuid()}),)
 )
+COMMAND = {".claude/commands/fix.md": "Expanded: $ARGUMENTS"}
+VERBATIM = Trial(
+    name="verbatim",
+    files=COMMAND,
+    answers=(DONE, DONE),
+    runs=(
+        Run(steps=({"say": "/fix this"},)),
+        Run(
+            python={"verbatim_prompts": True},
+            typescript={"verbatimPrompts": True},
+            steps=({"say": "/fix this"},),
+        ),
+    ),
+)
+HOOK_EVENTS = Trial(
+    name="hook-events",
+    answers=(bash("true"), DONE),
+    runs=(
+        Run(
+            both={
+                "settings": '{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "echo seen"}]}]}}'
+            },
+            python={"include_hook_events": True},
+            typescript={"includeHookEvents": True},
+        ),
+    ),
+)
+TITLED = Trial(name="titled", runs=(Run(typescript={"title": "My own title"}),))
 DEBUGGED = Trial(
     name="debugged",
     answers=(DONE, DONE),
@@ -602,7 +656,7 @@ OWN_ROWS = (
         typescript="stderr",
         says="works: ralph's lines for people",
         trial=UNUSED,
-        check=lambda ran: "[ralph] completed" in ran.stderr,
+        check=lambda ran: "[ralph] claude" in ran.stderr,
     ),
     Row(
         python="skills",
@@ -658,6 +712,31 @@ OWN_ROWS = (
         says="works",
         trial=NOT_KEPT,
         check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]),
+    ),
+    Row(
+        python="verbatim_prompts",
+        typescript="verbatimPrompts",
+        says="works: `/name` and what follows are text",
+        trial=VERBATIM,
+        check=lambda ran: ["Expanded: this" in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
+    ),
+    Row(
+        python="include_hook_events",
+        typescript="includeHookEvents",
+        says="works for hooks that are commands",
+        trial=HOOK_EVENTS,
+        check=lambda ran: (
+            len(ran.messages("hook_started")) == 1
+            and [one["stdout"].strip() for one in ran.messages("hook_response")] == ["seen"]
+        ),
+    ),
+    Row(
+        typescript="title",
+        says="works: `ralph sessions ls` shows it",
+        trial=TITLED,
+        check=lambda ran: (
+            '"title": "My own title"' in journal(ran) or '"title":"My own title"' in journal(ran)
+        ),
     ),
     Row(
         typescript="debug",

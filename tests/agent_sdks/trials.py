@@ -28,6 +28,11 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 KEY = "sk-ant-test-0123456789abcdef"
 SAY = ({"say": "go"},)
+EXECUTABLE = f"""#!/bin/sh
+test -z "$ERRORS" || exec 2>>"$ERRORS"
+exec "{sys.executable}" -m ralph "$@"
+"""
+"""Python's SDK stops to read standard error when the process has ended. A file has all of it."""
 Options = Mapping[str, Any]
 
 
@@ -53,8 +58,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """The model's answers to all requests of the trial, in order."""
     files: Mapping[str, str] = {}
     """Files of the working directory, by name."""
-    only: str | None = None
-    """The one SDK that has these options. None means both."""
+    shows_errors: bool = False
+    """Whether the SDK gets ralph's standard error. Otherwise it goes to a file."""
 
 
 class Ran(Struct, frozen=True):
@@ -91,7 +96,9 @@ class Ran(Struct, frozen=True):
 
     @property
     def stderr(self) -> str:
-        return "".join(line if line.endswith("\n") else f"{line}\n" for line in self.runs[-1]["stderr"])
+        """What all runs wrote to standard error."""
+        file = self.cwd.parent / "stderr"
+        return file.read_text() if file.exists() else "\n".join(self.runs[-1]["stderr"])
 
     @property
     def says(self) -> str:
@@ -119,7 +126,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 def play(sdk: str, trials: Sequence[Trial], directory: Path) -> dict[str, Ran]:
     """Plays all trials in one process of the SDK."""
     executable = directory / "ralph"
-    executable.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ralph "$@"\n')
+    executable.write_text(EXECUTABLE)
     executable.chmod(0o755)
     with ExitStack() as stack:
         servers = {one.name: stack.enter_context(MockApi(Scenario(one.answers))) for one in trials}
@@ -139,7 +146,13 @@ def _order(sdk: str, trial: Trial, base_url: str, directory: Path) -> dict[str, 
         path = cwd / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    environment = {"HOME": str(home), "ANTHROPIC_BASE_URL": base_url, "PYTHONPATH": str(REPOSITORY)}
+    errors = "" if trial.shows_errors else str(home.parent / "stderr")
+    environment = {
+        "ERRORS": errors,
+        "HOME": str(home),
+        "ANTHROPIC_BASE_URL": base_url,
+        "PYTHONPATH": str(REPOSITORY),
+    }
     executable = "cli_path" if sdk == "python" else "pathToClaudeCodeExecutable"
     runs = []
     for run in trial.runs:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ralph.cli.claude_options import INSTEAD
-from ralph.cli.errors import LineError
 from ralph.cli.run import COMMAND
 from ralph.values.outcome import UsageError
 
@@ -27,6 +26,7 @@ WORKS = """
 --betas A B|--permission-mode plan|--setting-sources user,project|--setting-sources=|--disable-slash-commands
 --mcp-config A B|--strict-mcp-config|--bare|--safe-mode|--restricted|-n x|--name x|-d|--debug|--debug=api|--debug-file x
 --settings {}|--permission-prompt-tool stdio|--permission-prompts none|--permission-prompts host|--dangerously-skip-permissions
+--replay-user-messages|--include-hook-events
 """
 NO_EFFECT = """
 -p|--allow-dangerously-skip-permissions|--verbose|--no-chrome|--ide|--brief
@@ -40,10 +40,6 @@ REFUSED = """
 --session-mirror|--await-initialize|--remote-control-session-name-prefix x|--plugin-dir-no-mcp x
 --channels x|--initialize-fields settings|--managed-settings {}|--managed-settings-in-initialize
 --project-config-root x
-"""
-# Not built yet. A row that is built belongs above.
-NOT_YET = """
---replay-user-messages|--include-hook-events
 """
 
 
@@ -77,12 +73,6 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
     )
 
 
-@pytest.mark.parametrize("row", rows(NOT_YET))
-def test_what_is_not_built_yet_is_refused(row: str) -> None:
-    with pytest.raises(LineError, match="No such option"):
-        parse(row)
-
-
 def test_every_refusal_is_tried() -> None:
     assert {re.split("[ =]", row)[0] for row in rows(REFUSED)} == {*INSTEAD}
 
@@ -102,6 +92,6 @@ def test_the_page_has_a_row_for_every_option() -> None:
         if line.startswith("| `-")
         for spelling in spellings(line.split("|")[1])
     }
-    tried = {re.split("[ =]", row)[0] for text in (WORKS, NO_EFFECT, REFUSED, NOT_YET) for row in rows(text)}
+    tried = {re.split("[ =]", row)[0] for text in (WORKS, NO_EFFECT, REFUSED) for row in rows(text)}
     assert tried - on_page == set()
     assert on_page - tried == {"--version", "-v"}

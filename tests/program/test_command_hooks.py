@@ -189,3 +189,23 @@ def test_a_call_that_a_rule_denies_is_told_to_no_hook_behind_it(ralph, serve) ->
     assert "the rule Bash(touch:*)" in results(server, 1)[0][0]
     assert [one["hook_event_name"] for one in told(ralph)] == ["PreToolUse"]
     assert len(ran.result["permission_denials"]) == 1
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_only_a_run_that_was_asked_to_tells_of_each_hook(ralph, serve, is_asked) -> None:
+    serve(bash("true"), DONE)
+    settings = hooks("PreToolUse", "echo seen; echo bad >&2; exit 2")
+    ran = start(ralph, settings, *(["--include-hook-events"] if is_asked else []))
+    told_of = [one for one in ran.objects if str(one.get("subtype")).startswith("hook_")]
+    about = {"hook_id": "hook_1", "hook_name": "PreToolUse:Bash", "hook_event": "PreToolUse"}
+    assert [{key: one[key] for key in about} for one in told_of] == ([about, about] if is_asked else [])
+    assert [one["subtype"] for one in told_of] == (["hook_started", "hook_response"] if is_asked else [])
+    if is_asked:
+        ended = told_of[1]
+        assert (ended["stdout"].strip(), ended["stderr"].strip(), ended["exit_code"]) == ("seen", "bad", 2)
+        assert ended["outcome"] == "error"
+
+
+def test_events_that_need_an_output_for_them_are_exit_2(ralph_here) -> None:
+    assert ralph_here("go", "--include-hook-events").code == 2
+    assert ralph_here("go", "--replay-user-messages", "--output-format", "stream-json").code == 2

@@ -11,6 +11,7 @@ from ralph.mock_api import Turn
 from tests.driver_lines import request, user
 from tests.patience import PATIENCE_S
 from tests.program.driver import errors, results
+from tests.program.model_answers import DONE
 
 NO_USE = [
     b"{",
@@ -81,3 +82,20 @@ def test_a_key_in_the_wrong_place_never_comes_back(drive, serve, ralph, key) -> 
     ran = driver.finish()
     assert (ran.code, len(errors(ran))) == (0, 7)
     assert key[:20] not in ran.stdout + ran.stderr
+
+
+def test_a_driver_gets_its_messages_back_when_work_on_them_begins(drive, serve) -> None:
+    serve(DONE, DONE)
+    driver = drive("--replay-user-messages")
+    own = {"type": "user", "uuid": "mine-1", "message": {"role": "user", "content": "first"}}
+    driver.send(json.dumps(own).encode())
+    driver.say("second")
+    driver.result(2)
+    told = [line for line in driver.lines if line["type"] == "user"]
+    assert [(line["message"], line["isReplay"]) for line in told] == [
+        ({"role": "user", "content": text}, True) for text in ("first", "second")
+    ]
+    assert told[0]["uuid"] == "mine-1"
+    assert told[1]["uuid"] != "mine-1"
+    kinds = [line["type"] for line in driver.lines if line["type"] in ("user", "result")]
+    assert kinds == ["user", "result", "user", "result"]

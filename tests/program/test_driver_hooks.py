@@ -254,11 +254,19 @@ def test_nobody_is_asked_with_permission_prompts_none_and_what_would_ask_is_deni
     drive, serve, ralph
 ) -> None:
     server = serve(bash("touch ran"), DONE)
-    driver = drive(*ASKS, "--permission-prompts", "none", "--permission-mode", "default")
+    driver = drive(*ASKS, "--permission-prompts", "none")
     driver.say("go")
     assert driver.finish().code == 0
     assert "nobody is asked here" in told(server)[0]["content"]
     assert not (ralph.cwd / "ran").exists()
+
+
+def test_a_driver_that_skips_permissions_is_not_asked(drive, serve, ralph) -> None:
+    serve(bash("touch ran"), DONE)
+    driver = drive(*ASKS, "--dangerously-skip-permissions")
+    driver.say("go")
+    assert driver.finish().code == 0
+    assert (ralph.cwd / "ran").exists()
 
 
 def test_a_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(drive, serve, ralph) -> None:

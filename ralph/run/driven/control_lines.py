@@ -78,6 +78,8 @@ class DriverMessage(Struct, frozen=True):
 
 class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
     message: DriverMessage
+    uuid: Any = None
+    client_composed: Any = False
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
@@ -171,6 +173,10 @@ class UserMessage(Struct, frozen=True):
     content: str | tuple[Block, ...]
     """A text, or one or more text and image blocks. Blocks have only the keys that the API knows, and no text is
     empty."""
+    uuid: str | None = None
+    """The driver's own id of the message, or None."""
+    is_verbatim: bool = False
+    """True if a program put the text together: no part of it is a call of a command."""
 
 
 class ControlRequest(Struct, frozen=True):
@@ -250,7 +256,12 @@ def parse_control_line(line: bytes) -> ControlLine:
         return Malformed("a name in the line is half a surrogate pair", _request_id(value), fields)
     if isinstance(decoded, RequestLine):
         return ControlRequest(decoded.request_id, decoded.request, fields)
-    return UserMessage(to_builtins(decoded.message.content))
+    uuid = (
+        decoded.uuid
+        if isinstance(decoded.uuid, str) and 0 < len(decoded.uuid) <= LONGEST_REQUEST_ID
+        else None
+    )
+    return UserMessage(to_builtins(decoded.message.content), uuid, is_verbatim=bool(decoded.client_composed))
 
 
 def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:

@@ -20,7 +20,7 @@ from ralph.run.driven.model_choice import AboutSession, ModelChoice, described_c
 from ralph.run.driven.questions import Questions
 from ralph.run.driven.steering import Steering
 from ralph.run.wiring import build_roster
-from ralph.values.events import RunEnded, SessionStateChanged
+from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _BROKEN = frozenset({Outcome.IO_ERROR, Outcome.INTERNAL_ERROR})
 
 # The Agent SDKs set it. Without the states, they close standard input after the first result.
+# The part of a prompt in which a command may be called, if there is none.
+_NO_PART = slice(0, 0)
 _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
@@ -218,8 +220,11 @@ class _DrivenRun:
         self._has_worked = True
         self._steering.begin_work()
         _tell_state(self._context, "running")
+        if self._context.options.replays_messages:
+            self._context.events.emit(MessageTaken(message.content, message.uuid))
+        own = _NO_PART if message.is_verbatim else None
         try:
-            ended = self._process.attempt(lambda: self._prepared.work(message.content))
+            ended = self._process.attempt(lambda: self._prepared.work(message.content, own))
         finally:
             self._steering.end_work()
         told = _tell(self._process, ended)

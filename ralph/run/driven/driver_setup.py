@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 # Keys that ask for what ralph does not have. An empty value asks for nothing.
 NOT_OFFERED = ("mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
+_LONGEST_TITLE = 200
+"""A longer title is cut: it is only for people."""
+
 
 class _Asked(Struct, frozen=True, rename="camel"):
     system_prompt: str | tuple[str, ...] | None = None
     append_system_prompt: str | None = None
     json_schema: dict[str, Any] | None = None
+    title: str | None = None
     sdk_mcp_servers: tuple[str, ...] | None = None
 
 
@@ -35,6 +39,8 @@ class DriverSetup(Struct, frozen=True):
     json_schema: dict[str, Any] | None = None
     """The JSON Schema of the final report that the driver requires, or None."""
     hooks: HookTable = field(default_factory=HookTable)
+    title: str | None = None
+    """The title of the session, in one line, or None. That of the command line wins."""
     servers: tuple[str, ...] = ()
     """The names of the MCP servers in the driver's own process."""
 
@@ -53,6 +59,7 @@ class DriverSetup(Struct, frozen=True):
             system_prompt=options.system_prompt if self.system_prompt is None else self.system_prompt,
             append_system_prompt=self.append_system_prompt or options.append_system_prompt,
             report=report or options.report,
+            title=options.title or self.title,
         )
 
 
@@ -76,6 +83,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
         asked.append_system_prompt or None,
         None if asked.json_schema is None else _checked_schema(asked.json_schema),
         hook_table(fields.get("hooks")),
+        " ".join((asked.title or "").split())[:_LONGEST_TITLE] or None,
         asked.sdk_mcp_servers or (),
     )
 

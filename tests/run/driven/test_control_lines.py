@@ -61,7 +61,12 @@ def test_what_drivers_send_that_is_no_request_is_ignored(kind) -> None:
 
 def test_a_user_message_is_its_text_whatever_stands_beside_it() -> None:
     line = user("Fix the\nbug", session_id="", parent_tool_use_id=None, uuid="u1")
-    assert parsed(line) == UserMessage("Fix the\nbug")
+    assert parsed(line) == UserMessage("Fix the\nbug", "u1")
+    assert parsed({**line, "uuid": 7}) == UserMessage("Fix the\nbug")
+
+
+def test_a_message_that_a_program_put_together_is_verbatim() -> None:
+    assert parsed(user("/fix it", client_composed=True)) == UserMessage("/fix it", is_verbatim=True)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_line() -> None:
