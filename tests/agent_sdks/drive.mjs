@@ -9,7 +9,8 @@ import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 const home = `${process.argv[2]}/node_modules/@anthropic-ai/claude-agent-sdk/sdk.mjs`;
-const { query, InMemorySessionStore } = await import(pathToFileURL(home).href);
+const { query, tool, createSdkMcpServer, InMemorySessionStore } = await import(pathToFileURL(home).href);
+const { z: zod } = await import(pathToFileURL(`${process.argv[2]}/node_modules/zod/index.js`).href);
 
 // How many trials run at the same time.
 const AT_ONCE = 2;
@@ -37,6 +38,9 @@ function callbacks(options, ran) {
       ]),
     );
   }
+  if (made.mcpServers) {
+    made.mcpServers = Object.fromEntries(Object.keys(made.mcpServers).map((name) => [name, addingServer(name, ran)]));
+  }
   if (made.sessionStore) made.sessionStore = new InMemorySessionStore();
   if (made.onUserDialog) made.onUserDialog = async () => ({ behavior: "cancelled" });
   if (made.abortController) made.abortController = new AbortController();
@@ -48,6 +52,16 @@ function callbacks(options, ran) {
   }
   made.stderr ??= (text) => ran.stderr.push(text);
   return made;
+}
+
+// A server in this process with one tool, which adds two numbers.
+function addingServer(name, ran) {
+  const add = async ({ a, b }) => {
+    ran.called.push({ a, b });
+    return { content: [{ type: "text", text: String(a + b) }] };
+  };
+  const numbers = { a: zod.number(), b: zod.number() };
+  return createSdkMcpServer({ name, tools: [tool("add", "Adds two numbers.", numbers, add)] });
 }
 
 // Makes one run. Its steps are messages, and calls of the query's methods.

@@ -56,8 +56,21 @@ def callbacks(options: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
         made["agents"] = {name: sdk.AgentDefinition(**one) for name, one in made["agents"].items()}
     if made.pop("session_store", None):
         made["session_store"] = sdk.InMemorySessionStore()
+    if "mcp_servers" in made:
+        made["mcp_servers"] = {name: adding_server(name, ran) for name in made["mcp_servers"]}
     made.setdefault("stderr", ran["stderr"].append)
     return made
+
+
+def adding_server(name: str, ran: dict[str, Any]) -> Any:
+    """A server in this process with one tool, which adds two numbers."""
+
+    async def add(arguments: dict[str, Any]) -> dict[str, Any]:
+        ran["called"].append(arguments)
+        return {"content": [{"type": "text", "text": str(arguments["a"] + arguments["b"])}]}
+
+    tool = sdk.tool("add", "Adds two numbers.", {"a": int, "b": int})(add)
+    return sdk.create_sdk_mcp_server(name=name, tools=[tool])
 
 
 def shown(message: Any) -> dict[str, Any]:

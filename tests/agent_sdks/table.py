@@ -241,15 +241,8 @@ NO_EFFECT = (
 )
 
 BESIDES = {
-    # Servers in the driver's process, and MCP servers at all: docs/mcp.md.
-    *(
-        "mcp_servers",
-        "strict_mcp_config",
-        "mcpServers",
-        "mcpServersDelivery",
-        "strictMcpConfig",
-        "onElicitation",
-    ),
+    # How servers are named to ralph, and what they may ask: docs/mcp.md.
+    *("strict_mcp_config", "mcpServersDelivery", "strictMcpConfig", "onElicitation"),
 }
 """Options that this table does not speak of."""
 
@@ -331,6 +324,11 @@ HOOKS = Trial(
         ),
         Run(both={"hooks": {"PreToolUse": [{"answer": {"throws": "a bug"}}]}}),
     ),
+)
+SERVERS = Trial(
+    name="servers",
+    answers=(calls(("mcp__calc__add", {"a": 2, "b": 3})), DONE),
+    runs=(Run(python={"mcp_servers": {"calc": {}}}, typescript={"mcpServers": {"calc": {}}}),),
 )
 PRESET = {"type": "preset", "preset": "claude_code", "append": "Be kind."}
 PROMPTS = Trial(
@@ -469,6 +467,13 @@ BEHAVIOUR = (
         says="works",
         trial=SESSIONS,
         check=lambda ran: ran.result(2)["session_id"] != ran.result(1)["session_id"],
+    ),
+    Row(
+        python="mcp_servers",
+        typescript="mcpServers",
+        says="work: [MCP servers](mcp.md), also those in the program's own process",
+        trial=SERVERS,
+        check=lambda ran: '"5"' in ran.told(1) and ran.runs[0]["called"] == [{"a": 2, "b": 3}],
     ),
     Row(
         python="hooks",
