@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from threading import Thread
 
 # A run keeps this many files with long outputs. Older files are removed.
@@ -22,6 +23,7 @@ _TRIES = 3
 _REMOVE_WITHIN_S = 1.0
 _LOOKED_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SPILL_PREFIX = "ralph-output-"
+_OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own is made there
 
 
 class OwnDirectory:
@@ -29,13 +31,18 @@ class OwnDirectory:
     with this process, however it ends. So a directory without a lock belongs to nobody.
     """
 
-    def __init__(self, prefix: str) -> None:
-        """Makes the directory, and removes those with this prefix that killed processes have left. Raises OSError."""
+    def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
+        """Makes the directory, and removes those with this prefix that killed processes have left. Raises OSError.
+
+        `writable` are the places that commands may write. The directory lies outside of them, because a command could
+        put a link to any place in its stead otherwise.
+        """
         import tempfile  # noqa: PLC0415 - most runs never need it
 
-        self._removing = _removing_left_over(tempfile.gettempdir(), prefix)
+        above = _place_outside(tempfile.gettempdir(), writable)
+        self._removing = _removing_left_over(above, prefix)
         for number in range(_TRIES):
-            self.path = os.path.realpath(tempfile.mkdtemp(prefix=prefix))
+            self.path = os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
             try:
                 self._lock = _locked(self.path)
             except OSError:
@@ -55,6 +62,19 @@ class OwnDirectory:
         os.close(self._lock)
         if self._removing is not None:
             self._removing.join(_REMOVE_WITHIN_S)
+
+
+def _place_outside(usual: str, writable: Sequence[str]) -> str:
+    """The usual place for temporary files, or another one if the usual one is in `writable`. If commands may write all
+    such places, nothing keeps them from anything there, and it is the usual one.
+    """
+    real = [os.path.realpath(place) for place in writable]
+    for place in (usual, *_OTHER_PLACES):
+        its = os.path.realpath(place)
+        is_free = not any(os.path.commonpath([its, one]) == one for one in real)
+        if is_free and os.access(place, os.W_OK | os.X_OK):
+            return place
+    return usual
 
 
 def _locked(path: str) -> int:
@@ -103,7 +123,9 @@ class SpillDirectory:
     output. Only the user can access it. It is made when it is first needed, and `remove()` removes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, writable: Sequence[str] = ()) -> None:
+        """`writable` are the places that commands may write."""
+        self._writable = writable
         self._directory: OwnDirectory | None = None
         self._files: deque[Path] = deque()
 
@@ -119,7 +141,7 @@ class SpillDirectory:
         directory = self.path
         if directory is None or not directory.is_dir():  # a command may have cleared the place
             self.remove()
-            self._directory = OwnDirectory(_SPILL_PREFIX)
+            self._directory = OwnDirectory(_SPILL_PREFIX, self._writable)
             directory = Path(self._directory.path)
         if len(self._files) >= _KEPT_FILES:
             self._files.popleft().unlink(missing_ok=True)

@@ -54,8 +54,7 @@ def build_guards(
             files = read_claude_files(around.cwd, around.environment, options.claude_settings)
         has_files = guards_in_short(files)
         for file in files:
-            if file.kind == "flag" or has_files:
-                document_of(file)
+            document_of(file)
     except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
     tools = around.settings.tools

@@ -74,7 +74,7 @@ class CommandBox:
 
     @cached_property
     def _temporary(self) -> OwnDirectory:
-        return OwnDirectory(_PREFIX)
+        return OwnDirectory(_PREFIX, (*self._places.roots, *self._plan.write))
 
     @property
     def temporary(self) -> str:

@@ -64,11 +64,14 @@ def read_claude_files(
 
 
 def document_of(file: ClaudeFile) -> Any:
-    """The JSON document in a file. Raises ClaudeFileError."""
+    """The JSON object in a file. Raises ClaudeFileError."""
     try:
-        return json.loads(file.text)
+        document = json.loads(file.text)
     except (ValueError, RecursionError):
         raise _unusable(file.name, "is no valid JSON", from_flag=file.kind == "flag") from None
+    if not isinstance(document, dict):
+        raise _unusable(file.name, "is no JSON object", from_flag=file.kind == "flag")
+    return document
 
 
 def guards_in_short(files: Iterable[ClaudeFile]) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_thread
 from ralph.tools.definitions import DEFINITIONS
 from ralph.tools.files.roots import Roots
@@ -75,7 +76,11 @@ class LocalToolbox:
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         roots = Roots(settings.cwd, settings.writable)
-        self._room = ToolRoom(settings, waiter, clock, redact or str, redact_longest if redact else 0, roots)
+        plan = settings.box_plan
+        spill = SpillDirectory((*map(str, roots.paths), *(() if plan is None else plan.write)))
+        self._room = ToolRoom(
+            settings, waiter, clock, redact or str, redact_longest if redact else 0, roots, spill=spill
+        )
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:

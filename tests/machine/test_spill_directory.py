@@ -63,7 +63,7 @@ def test_only_ralphs_own_directories_are_removed(place) -> None:
 def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, monkeypatch) -> None:
     made: list[Path] = []
 
-    def mkdtemp(prefix: str) -> str:
+    def mkdtemp(prefix: str, dir: str) -> str:  # noqa: A002 - as in the standard library
         path = place / f"{prefix}{len(made)}"
         made.append(path)
         path.mkdir()

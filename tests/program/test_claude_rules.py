@@ -279,7 +279,22 @@ def no_text(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
 
 
+def cut_off(path: Path) -> None:
+    path.write_text("{")
+
+
+def an_empty_file(path: Path) -> None:
+    path.touch()
+
+
+def a_list(path: Path) -> None:
+    path.write_text("[]")
+
+
 BROKEN = {
+    cut_off: "is no valid JSON",
+    an_empty_file: "is no valid JSON",
+    a_list: "is no JSON object",
     a_pipe: "is no regular file",
     a_directory: "is no regular file",
     a_huge_file: "has more than 1,000,000 bytes",

@@ -102,7 +102,7 @@ def test_what_git_ralph_and_agents_go_by_is_neither_written_nor_edited_exits_0(r
         ".mcp.json",
         "state/loop.key",
     ):
-        make(work / name, "")
+        make(work / name, "{}" if name.endswith(".json") else "")
     make(work / "config/ralph/config.toml", "")
     new = [
         *(

@@ -525,3 +525,26 @@ def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
     assert LEVEL.name in lines[0]
     if LEVEL.name != "none":
         assert all(any(one.name in line for line in lines) for one in LEVEL.reaches)
+
+
+@needs_landlock
+@pytest.mark.parametrize("how", ["cd", "add-dir"])
+def test_what_a_command_puts_in_the_place_of_ralphs_own_directories_opens_nothing_exits_0(
+    ralph, serve, how
+) -> None:
+    """TMPDIR lies where commands may write, so ralph's own directories must not lie there."""
+    place = ralph.cwd / "tmp" if how == "cd" else ralph.cwd.parent / "tmp"
+    place.mkdir(exist_ok=True)
+    ralph.environment["TMPDIR"] = str(place)
+    home = Path(ralph.environment["HOME"])
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id_rsa").write_text("SECRET\n")
+    replace = f"cd {place}; for d in ralph-*; do [ -e $d ] || continue; mv $d old-$d; ln -s / $d; done; true"
+    write = ("Write", {"file_path": f"/tmp{home}/.bashrc", "content": "echo pwned\n"})
+    read = ("Read", {"file_path": f"{home}/.ssh/id_rsa"})
+    server = serve(bash("seq 100000"), bash(replace), calls(write, read), DONE)
+    words = ["--add-dir", str(place)] if how == "add-dir" else []
+    assert ralph("go", *words).code == 0
+    assert [entry.name for entry in place.iterdir() if entry.name.startswith("ralph-")] == []
+    assert not (home / ".bashrc").exists()
+    assert "SECRET" not in str(results(server, 3))
