@@ -99,12 +99,14 @@ def _gaps() -> Sequence[Ratio]:
         for number in range(COMMANDS)
     ]
     return [
-        Ratio("gap between turns, Bash echo in between", *_gap(commands), "ms", 2.5),
+        Ratio("gap between turns, Bash echo, --sandbox off", *_gap(commands, "--sandbox", "off"), "ms", 2.5),
+        Ratio("gap between turns, Bash echo, with the sandbox", *_gap(commands), "ms", 9),
         Ratio("gap between turns, Read of a line in between", *_gap(reads), "ms", 5),
     ]
 
 
-def _gap(calls: Sequence[ToolUse]) -> tuple[float, float]:
+def _gap(calls: Sequence[ToolUse], *options: str) -> tuple[float, float]:
+    """The gaps of ralph with these options, and of the floor."""
     answers = [Turn([call]) for call in calls] + [Turn("Done.")]
     scenario = Scenario(answers * 2 * (RUNS + 1), parse_requests=False)
     with MockProcess(scenario, keep_requests=len(answers)) as server, workplace(server.base_url) as place:
@@ -116,7 +118,7 @@ def _gap(calls: Sequence[ToolUse]) -> tuple[float, float]:
             gaps_ms = [(after - before) * 1000 for before, after in pairwise(times_s)]
             return [figure(gaps_ms[1:]).median]
 
-        (ours,), (floor,) = _in_turn(lambda: once(ralph("hi")), lambda: once(FLOOR))
+        (ours,), (floor,) = _in_turn(lambda: once(ralph("hi", *options)), lambda: once(FLOOR))
     return ours, floor
 
 
