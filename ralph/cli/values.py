@@ -205,7 +205,7 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 def who_permits(
     tool: str | None, prompts: str, *, takes_messages: bool
 ) -> Literal["driver", "nobody"] | None:
-    """Who is asked about tool calls, as in `RunOptions.permissions`.
+    """The one who is asked about tool calls, as in `RunOptions.permissions`.
 
     `tool` is the value of --permission-prompt-tool. Raises BadParameter for a way to ask that ralph does not have.
     """

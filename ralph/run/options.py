@@ -51,7 +51,7 @@ class RunOptions(Struct, frozen=True):
     """False if a prompt that begins with `/name` is text, and no skills are listed."""
     permission_mode: PermissionMode | None = None
     permissions: Literal["driver", "nobody"] | None = None
-    """Who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are
+    """The one who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are
     denied, None that they are permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""

@@ -47,7 +47,7 @@ class RunControls:
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. A driver cannot change the mode then."""
         self._permissions = permissions
-        """Who is asked about calls that the mode does not permit by itself: "driver", or "nobody", so that they are
+        """The one who is asked about calls that the mode does not permit by itself: "driver", or "nobody", so that they are
         denied. None means that they are permitted."""
         self._allowed = allowed
         """The tools that the user allowed by name."""
