@@ -4,7 +4,7 @@ repository that has a `.mcp.json`, import this module.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.mcp.helper_process import is_package_installed
 from ralph.mcp.ports import ServerFailedError
@@ -70,6 +70,14 @@ def connect_servers(toolbox: LocalToolbox) -> None:
         toolbox.connect_servers()
     except ServerFailedError as error:
         raise SettingsError(str(error)) from error
+
+
+def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
+    """The connected servers in the form in which a driver gets them."""
+    return [
+        {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
+        for name, tools in mcp.tools_by_server().items()
+    ]
 
 
 def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
