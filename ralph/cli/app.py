@@ -1,5 +1,6 @@
 """Parses the command line, hands over to a command, and turns errors into one line and an exit code."""
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -29,7 +30,8 @@ def run_cli(arguments: list[str]) -> int:
             return _complain_of(shortage)
         if not isinstance(error, OSError):
             raise
-        return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
+        why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+        return _complain(f"cannot write: {why}", Outcome.IO_ERROR.exit_code())
 
 
 def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
