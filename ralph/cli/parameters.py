@@ -1,7 +1,7 @@
 """The parameters of a command line as values: their spellings, types and help texts. Pure.
 
 A command declares its parameters in the annotations of a Struct's fields: an `Option`, an `Argument`, or `FlagsOf` for
-the flags of settings. `line_reader.py` reads the command line from them, and `help_page.py` makes the help page of
+the flags of settings. `line_reader.py` reads the command line from them, and `command_page.py` makes the help page of
 them. So a parameter is declared once.
 """
 
@@ -23,7 +23,7 @@ class Option(Struct, frozen=True):
     """All spellings, separated by spaces, such as `--quiet -q`."""
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None means typer's own choice."""
+    """The name of the value in the help. None: its choices, or `VALUE`."""
     is_hidden: bool = False
     """True if the help does not show the option."""
     may_have_value: bool = False
