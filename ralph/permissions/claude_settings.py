@@ -1,6 +1,5 @@
-"""Takes the rules, the hooks and the permission mode out of a settings file that was written for Claude Code.
-
-What asks for protection and cannot be understood raises GuardError: nothing may run without it.
+"""Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises
+GuardError if the file asks for a protection that ralph cannot provide, because nothing may run without it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 HOOK_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events whose hooks ralph runs."""
+"""The events at which ralph runs hooks."""
 _BLOCKING_EVENTS = ("UserPromptSubmit", "PermissionRequest")
-"""Events whose hooks can refuse something, and which ralph does not have for commands."""
+"""Events at which a hook can refuse something, but at which ralph runs no hooks."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -28,33 +27,33 @@ _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
 class GuardError(Exception):
-    """A file asks for a protection that ralph cannot give. The message is one line that names the file."""
+    """A file asks for a protection that ralph cannot provide. The message is one line that names the file."""
 
 
 class HookCommand(Struct, frozen=True):
-    """A command that is run at an event."""
+    """A command that ralph runs when an event occurs."""
 
     event: str
     matcher: str
-    """The tools that it is about, as `matches` reads it. Empty means all."""
+    """The tools whose calls trigger the hook, in the syntax of `matches`. Empty means all tools."""
     command: str
     timeout_s: float
     source: str
 
 
 class SettingsSource(Struct, frozen=True):
-    """A settings file, or the text of an option."""
+    """The source of a settings document: a file, or the text of a command-line option."""
 
     name: str
-    """Its path, or the option."""
+    """The path of the file, or the name of the option."""
     kind: str
-    """`user`, `project`, `local` or `flag`."""
+    """One of `user`, `project`, `local` and `flag`."""
     root: str = ""
-    """The directory from which the paths of its rules start."""
+    """The directory to which the paths in the rules are relative."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the user wrote it. Hooks are programs, so only these may have any."""
+        """Whether the user wrote the document. Hooks are programs, so ralph runs only hooks of trusted documents."""
         return self.kind in ("user", "flag")
 
 
@@ -62,16 +61,16 @@ class ClaudeSettings(Struct, frozen=True):
     rules: tuple[PermissionRule, ...] = ()
     hooks: tuple[HookCommand, ...] = ()
     mode: str | None = None
-    """The permission mode that the file asks for, if it is tighter than the usual one."""
+    """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
-    """Whether the file forbids to run without asking."""
+    """True if the document forbids the mode in which nobody is asked."""
     unused_hooks: tuple[str, ...] = ()
-    """The events of hooks that are not run."""
+    """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
 
 
 def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
-    """The guards in a settings document. Raises GuardError."""
+    """The rules, hooks and mode in a settings document. Raises GuardError if ralph cannot provide one of them."""
     if not isinstance(document, dict):
         raise GuardError(f"{source.name}: a settings file must hold a JSON object")
     permissions = document.get("permissions") or {}
@@ -112,7 +111,7 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
 
 
 def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
-    """Raises GuardError if the user asks for restrictions of Claude Code's sandbox. ralph has its own."""
+    """Raises GuardError if the user restricts Claude Code's sandbox, because ralph's sandbox is another one."""
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
         return
@@ -130,7 +129,7 @@ def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None
 def _hooks(
     document: Mapping[str, Any], source: SettingsSource
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
-    """The hooks that are run, and the events of those that are not."""
+    """The hooks that ralph runs, and the events whose hooks it does not run."""
     events = document.get("hooks") or {}
     if not source.is_trusted:
         return (), tuple(event for event, entries in events.items() if entries) if isinstance(
@@ -198,8 +197,8 @@ def _check_matcher(matcher: str, where: str) -> None:
 
 
 def matches(matcher: str, tool: str) -> bool:
-    """Whether a matcher is about a tool. A name is compared exactly, `A|B` and `A,B` are lists, and everything else is
-    an expression that may match anywhere in the name.
+    """Whether a matcher covers a tool. A plain name covers that tool only, and `A|B` or `A,B` covers each tool in the
+    list. Any other matcher is a regular expression that may match any part of the tool's name.
     """
     if matcher in ("", "*"):
         return True
