@@ -63,8 +63,10 @@ class Gate(Protocol):
         """Is called with each new task. Returns texts that are added to it. Raises `HookStopped` to refuse it."""
         ...
 
-    def judge(self, call: ToolCall) -> Permission:
-        """Decides whether a call with valid arguments may run."""
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
+        """Decides whether a call with valid arguments may run. `asks` is the reason why a gate around this one wants
+        somebody to be asked about the call, or None.
+        """
         ...
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
