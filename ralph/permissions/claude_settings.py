@@ -14,15 +14,15 @@ from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-HOOK_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events at which ralph runs hooks."""
-_BLOCKING_EVENTS = ("UserPromptSubmit", "PermissionRequest")
-"""Events at which a hook can refuse something, but at which ralph runs no hooks."""
+HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
+"""The events whose hooks ralph runs."""
+_BLOCKING_EVENTS = ("PermissionRequest",)
+"""Events whose hooks can refuse something, and which ralph does not have for commands."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
-_SANDBOX_GUARDS = ("network", "filesystem", "failIfUnavailable", "credentials")
+_SANDBOX_GUARDS = ("network", "filesystem", "credentials")
 _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
@@ -64,6 +64,8 @@ class ClaudeSettings(Struct, frozen=True):
     """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
     """True if the document forbids the mode in which nobody is asked."""
+    needs_sandbox: bool = False
+    """Whether nothing may run without a sandbox of commands."""
     unused_hooks: tuple[str, ...] = ()
     """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     permissions = document.get("permissions") or {}
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
-    _refuse_sandbox(document, source)
+    needs_sandbox = _needs_sandbox(document, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
     return ClaudeSettings(
@@ -84,6 +86,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
         hooks=hooks,
         mode=mode if mode in _TIGHT_MODES else None,
         forbids_bypass=permissions.get("disableBypassPermissionsMode") == "disable",
+        needs_sandbox=needs_sandbox,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
     )
@@ -110,17 +113,20 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
-    """Raises GuardError if the user restricts Claude Code's sandbox, because ralph's sandbox is another one."""
+def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
+    """Whether the user wants nothing to run without a sandbox. Raises GuardError if the user asks for restrictions of
+    Claude Code's sandbox, because ralph has its own.
+    """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
-        return
+        return False
     asked = [key for key in _SANDBOX_GUARDS if sandbox.get(key)]
     if asked:
         raise GuardError(
             f"{source.name}: sandbox.{asked[0]} cannot be honoured; set it with --net, --allow-host or [sandbox] in "
             "ralph's own settings"
         )
+    return bool(sandbox.get("failIfUnavailable")) and sandbox.get("enabled") is not False
 
 
 # --- Hooks

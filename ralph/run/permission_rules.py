@@ -36,6 +36,8 @@ class RunGuards(Struct, frozen=True):
     hooks: tuple[HookCommand, ...] = ()
     mode: PermissionMode | None = None
     """The permission mode that a file asks for, or None."""
+    strict_sandbox: str = ""
+    """The name of the file that wants nothing to run without a sandbox. Empty if none does."""
     notices: tuple[str, ...] = ()
 
 
@@ -119,7 +121,8 @@ def _built(
             "commands; install them, or remove the rules"
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
+    strict = next((source.name for source, found in pairs if found.needs_sandbox), "")
+    return RunGuards(judge, hooks, mode, strict, tuple(_notices(pairs)))
 
 
 def has_parser() -> bool:

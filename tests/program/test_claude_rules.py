@@ -195,8 +195,8 @@ def test_an_allow_rule_that_cannot_be_understood_allows_nothing_and_stops_nothin
 
 FOR_GUARDS = {
     "a hook of another type": {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}},
-    "a hook that may refuse a prompt": {
-        "hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "true"}]}]}
+    "a hook that may refuse a permission": {
+        "hooks": {"PermissionRequest": [{"hooks": [{"type": "command", "command": "true"}]}]}
     },
     "a matcher that is no expression": {
         "hooks": {"PreToolUse": [{"matcher": "(", "hooks": [{"type": "command", "command": "true"}]}]}
@@ -204,6 +204,18 @@ FOR_GUARDS = {
     "no bypassing": {"permissions": {"disableBypassPermissionsMode": "disable"}},
     "a sandbox of another program": {"sandbox": {"network": {"allowedDomains": ["x.org"]}}},
 }
+
+
+def test_fail_if_unavailable_is_a_strict_sandbox(ralph, ralph_here, serve) -> None:
+    serve(DONE, DONE)
+    asked = ("--settings", json.dumps({"sandbox": {"failIfUnavailable": True}}))
+    # What strict refuses on each machine: a home directory that commands may write.
+    ran = ralph_here("go", *asked, "--cd", ralph.environment["HOME"])
+    assert ran.code == 78
+    assert "--sandbox strict: " in ran.last_line
+    ran = ralph_here("go", *asked, "--sandbox", "off")
+    assert ran.code == 78
+    assert "sandbox.failIfUnavailable cannot be kept with --sandbox off" in ran.last_line
 
 
 @pytest.mark.parametrize("document", FOR_GUARDS.values(), ids=FOR_GUARDS.keys())
