@@ -134,7 +134,8 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
         calls(("Glob", {"pattern": "*"})),
         DONE,
     )
-    ran = ralph("go", "--permission-mode", "dontAsk", "--output-format", "stream-json")
+    named = ("--setting-sources", "project")
+    ran = ralph("go", "--permission-mode", "dontAsk", *named, "--output-format", "stream-json")
     assert ran.code == 0
     assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
         False,
@@ -146,12 +147,41 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
     assert ran.objects[0]["permissionMode"] == "dontAsk"
 
 
-def test_dont_ask_without_rules_only_reads_and_takes_allow_rules_from_chosen_sources(ralph, serve) -> None:
-    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"allow": ["Bash(echo *)"]}})
-    server = serve(bash("echo hi"), DONE)
-    ran = ralph("go", "--permission-mode", "dontAsk", "--setting-sources", "user")
-    assert ran.code == 0
+ALLOWS = {"permissions": {"allow": ["Bash(echo *)"]}}
+NOT_COUNTED = "allow rules of the repository do not count: {} (Bash(echo *)); --setting-sources user,project,local lets them"
+
+
+def test_a_repository_allows_nothing_in_dont_ask_unless_the_user_names_it(ralph, serve) -> None:
+    project = write(ralph.cwd / ".claude" / "settings.json", ALLOWS)
+    server = serve(bash("echo hi"), DONE, bash("echo hi"), DONE)
+    mode = ("--permission-mode", "dontAsk", "--output-format", "stream-json")
+    ran = ralph("go", *mode)
     assert results(server, 1)[0][1]
+    assert notices(ran)[0] == NOT_COUNTED.format(project)
+    assert not any("in force" in text for text in notices(ran))
+    ran = ralph("go", *mode, "--setting-sources", "user")
+    assert results(server, 3)[0][1]
+    assert not any("do not count" in text for text in notices(ran))
+
+
+def test_a_repository_that_asks_for_dont_ask_itself_allows_what_it_names(ralph, serve) -> None:
+    asks = {"permissions": {**ALLOWS["permissions"], "defaultMode": "dontAsk"}}
+    write(ralph.cwd / ".claude" / "settings.json", asks)
+    server = serve(bash("echo hi; ls"), bash("echo hi"), DONE)
+    assert ralph("go").code == 0
+    assert [results(server, nth)[0][1] for nth in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize("sources", [(), ("--setting-sources", "project")])
+def test_a_repository_allows_a_driver_only_what_the_driver_lets_it(drive, serve, ralph, sources) -> None:
+    asks = {"permissions": {**ALLOWS["permissions"], "defaultMode": "dontAsk"}}
+    write(ralph.cwd / ".claude" / "settings.json", asks)
+    server = serve(bash("echo hi"), DONE)
+    driver = drive(*sources)
+    driver.ask("set_permission_mode", mode="dontAsk")
+    driver.say("go")
+    assert driver.finish().code == 0
+    assert results(server, 1)[0][1] == (not sources)
 
 
 def test_a_mode_in_a_file_holds_unless_the_command_line_says_another(ralph, serve) -> None:
