@@ -57,9 +57,8 @@ def build_guards(
         files = around.settings.claude_files
         if files is None:
             files = read_claude_files(around.cwd, around.environment, options.claude_settings)
-        has_files = guards_in_short(files)
-        for file in files:
-            document_of(file)
+        documents = [document_of(file) for file in files]
+        has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
     tools = around.settings.tools
@@ -68,6 +67,15 @@ def build_guards(
     if not (has_files or has_patterns or is_narrow or options.takes_messages or kept):
         return RunGuards()
     return _built(around, options, controls, files if has_files else (), kept)
+
+
+def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a file that names no guard may have one under a misspelt name."""
+    if not any(documents):
+        return False
+    from ralph.permissions.settings_keys import TOP, misspelt  # noqa: PLC0415 - few runs have settings files
+
+    return any(misspelt(document, TOP) for document in documents)
 
 
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
@@ -253,6 +261,9 @@ def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator
             yield f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run"
         if found.forbids_bypass and not source.is_trusted:
             yield f"{source.name}: disableBypassPermissionsMode is not honoured; --permission-mode dontAsk runs only what a rule allows"
+        if found.unknown_permissions:
+            listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
+            yield f"{source.name}: permissions has keys that ralph does not know, and that guard nothing: {listed}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
 

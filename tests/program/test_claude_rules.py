@@ -194,6 +194,10 @@ def test_a_mode_in_a_file_holds_unless_the_command_line_says_another(ralph, serv
 
 
 REFUSED = {
+    "a misspelt name": (
+        {"permissons": {"deny": ["Bash"]}},
+        "permissons is not known, and is perhaps meant as",
+    ),
     "an unknown tool": (
         {"permissions": {"deny": ["Bsh(rm)"]}},
         "permissions.deny: 'Bsh(rm)': no tool is called 'Bsh'",
