@@ -1,7 +1,7 @@
 # os.path instead of pathlib: the table of protected paths holds strings, and the kernel takes strings.
 # ruff: noqa: PTH102, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
 """Collects the facts from which a policy is made, such as the git directories that a command may write, and keeps the
-policy's Landlock ruleset in step with the disk. Runs no program, and makes no more than a missing directory in a
+policy's Landlock ruleset up to date with the disk. It runs no program, and writes nothing but a missing directory in a
 repository.
 """
 
@@ -35,7 +35,7 @@ _GIT = ".git"
 
 
 class GitPlaces(Struct, frozen=True):
-    """The git directories of the checkouts that the roots belong to. They may lie inside or outside of the roots."""
+    """The git directories of the checkouts that contain the roots. They may be inside or outside of the roots."""
 
     granted: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class GitPlaces(Struct, frozen=True):
     not exist.
     """
     refused: tuple[tuple[str, str], ...] = ()
-    """Directories that a checkout names as its own but that commands may not write, each with the reason."""
+    """Directories that a checkout names as its git directory but that commands may not write, each with the reason."""
 
 
 def box_facts(
@@ -54,8 +54,8 @@ def box_facts(
     scratch: Iterable[str] = (),
     own_files: Iterable[str] = (),
 ) -> tuple[BoxFacts, GitPlaces]:
-    """Collects the facts for `policy.box_policy`, and the git directories with those that were refused. `roots` must not
-    contain symbolic links. `protected` is the table of the file tools.
+    """Collects the facts for `policy.box_policy`, and the git directories. `roots` must not contain symbolic links.
+    `protected` is the table of protected paths of the file tools.
     """
     git = git_places(roots, environment, os.getuid())
     for part in git.parts:
@@ -83,12 +83,12 @@ def _unreadable(protected: ProtectedPaths) -> Iterator[str]:
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
-    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name. A relative path
-    in these variables starts at the first root. Each directory must be a repository that belongs to `user`, a user id.
+    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name.
 
-    A file `.git` may come from an unpacked archive and name any directory. So the directory is granted only if it names
-    this checkout as its working tree, and as a whole only if its path shows that it is git's: git itself accepts no
-    `.git` from others.
+    A relative path in these variables is relative to the first root. Each directory must be a repository that belongs
+    to `user`, a user id. A file `.git` may come from an unpacked archive and name any directory. So the directory is
+    granted only if it names this checkout as its working tree, and as a whole only if its path shows that it is git's:
+    git itself accepts no `.git` from others.
     """
     granted: list[str] = []
     parts: list[str] = []
@@ -145,8 +145,8 @@ def _may_be_part(path: str, user: int) -> bool:
 
 
 def _why_not_a_repository(path: str, user: int) -> str:
-    """Why a directory is no repository of the user, or an empty string if it is one. For the git directory of a linked
-    worktree, `HEAD` and `commondir` are enough.
+    """The reason why a directory is not a repository of the user, or an empty string if it is one. For the git
+    directory of a linked worktree, `HEAD` and `commondir` are enough.
     """
     try:
         status = os.stat(path)
@@ -225,7 +225,7 @@ def _submodule_at(directory: str) -> str | None:
 
 
 def _text(path: str) -> str:
-    """The first 64 KiB of a file, or an empty string if it cannot be read. Does not block on a named pipe."""
+    """The first 64 KiB of a file, or an empty string if it cannot be read. A named pipe does not block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -241,8 +241,8 @@ def _text(path: str) -> str:
 
 
 class PolicyRuleset:
-    """Keeps the Landlock ruleset of a policy. The ruleset is built at its first use. It is built again when an entry was
-    made or removed in a directory above an unreadable path; until then, commands cannot read a new entry there.
+    """Keeps the Landlock ruleset of a policy, which is built at its first use. It is built again when an entry was
+    made or removed in a directory above an unreadable path. Until then, commands cannot read a new entry there.
     """
 
     def __init__(self, policy: BoxPolicy, abi: int) -> None:
@@ -252,7 +252,9 @@ class PolicyRuleset:
         self._changed_ns: dict[str, int] = {}
 
     def descriptor(self) -> int:
-        """The descriptor of a ruleset that fits the disk as it is now. The next call may close it. Raises OSError."""
+        """The descriptor of a ruleset that fits the present state of the disk. It is valid until the next call.
+        Raises OSError.
+        """
         if self._descriptor is None or self._is_outdated():
             self.close()
             self._changed_ns = {}
