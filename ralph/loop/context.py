@@ -71,8 +71,8 @@ class LoopContext(Struct, frozen=True):
     supervisor: CommandSupervisor
     """Starts the check and git."""
     box: CommandBox | None
-    """The sandbox in which the supervisor runs the check, and ripgrep lists files. None if there is none, or no use for
-    one. Git runs without it.
+    """The sandbox in which the supervisor runs the check, and ripgrep lists files. None if there is no
+    sandbox, or if the loop starts neither. Git runs outside of it.
     """
     store: LoopStore
     events: Events
@@ -176,8 +176,8 @@ def open_context(
 
 def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:
     """The sandbox of the check and of ripgrep, or None if the settings ask for none or the loop starts neither. Raises
-    CannotBeginError if a protection that the user asked for cannot be given, because each iteration would end for the
-    same reason.
+    CannotBeginError if a protection that the user requires is impossible, because each iteration would end for the same
+    reason.
     """
     directory = Path(plan.directory)
     top = repository_top(directory)
@@ -271,8 +271,8 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
-    """Reads the settings files made for Claude Code. Those that an iteration could have changed count as they were when the
-    loop began; the user's own file is read again. Raises CannotBeginError.
+    """Adds the settings files made for Claude Code to the plan. Files that an iteration could have changed keep their
+    content from the beginning of the loop; the user's own file is read again. Raises CannotBeginError.
     """
     try:
         now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
@@ -291,8 +291,8 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """Loads the loop's settings. A missing API key is no error here, because the options in `plan.run_arguments` may
-    name one: each iteration checks that by itself. Raises CannotBeginError.
+    """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
+    may name one, and each iteration checks that itself. Raises CannotBeginError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}

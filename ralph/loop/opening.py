@@ -130,9 +130,11 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Refuses a record that git tracks, because it came with the repository and not from ralph. If the loop pushes,
-    restores the git settings for pushes that were recorded when the loop began. Raises CannotBeginError, also if the
-    record of these settings is damaged.
+    """Raises CannotBeginError if git tracks the record, because the record then came with the repository and not from
+    ralph.
+
+    If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
+    CannotBeginError if the record of these settings is damaged.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"

@@ -1,5 +1,5 @@
-"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep is to follow .gitignore files
-and prints nothing for too long, gives up.
+"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep follows .gitignore files and
+prints nothing for too long, the listing fails.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Listing:
         follows_rules: bool = True,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules`, files that
-        .gitignore excludes are not listed. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
+        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules` is True, files
+        that .gitignore excludes are not listed. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
         """
         self._waiter = waiter
         self._clock = clock

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_FILES_TOLD_APART = 200_000
-"""The most files for which a snapshot keeps separate digests. With more files, it has only one digest of them all."""
+"""The maximum number of files for which a snapshot keeps separate digests. With more files, it has one digest of all."""
 
 
 class PlainDirectory:
-    """Implements `Checkout` for the working directory without git. Files that .gitignore excludes do not count."""
+    """Implements `Checkout` for a working directory that is not under git. Files that .gitignore excludes do not
+    count.
+    """
 
     def __init__(
         self,
