@@ -80,7 +80,7 @@ class Roots:
         return root
 
     def add_temporary(self, directory: str) -> None:
-        """Opens the directory for temporary files of commands, which is a root from then on. Raises OSError."""
+        """Makes the directory for temporary files of commands a root, too, and opens it. Raises OSError."""
         if self._temporary is None:
             self._temporary = _held(Path(directory))
 
