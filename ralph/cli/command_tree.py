@@ -1,6 +1,7 @@
-"""The tree of ralph's commands, as typer knows it. typer reads the small commands and shows the help of all commands.
+"""The tree of ralph's commands for typer, which reads the command lines of the small commands and shows all help
+pages.
 
-Nothing here is imported for `ralph run`, `ralph loop` and `ralph doctor`, unless the user asks for their help:
+`ralph run`, `ralph loop` and `ralph doctor` do not import this module, unless the user asks for their help:
 `line_reader.py` reads their command lines.
 """
 

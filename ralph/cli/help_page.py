@@ -1,5 +1,5 @@
-"""The help page of a `LineCommand`, as a command of typer. The page is made from the parameters with which the command's
-line is read, and typer lays it out.
+"""The help page of a `LineCommand`, in the form of a typer command. The page is made from the same parameters by
+which the command line is read. typer does the layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HelpPage(TyperCommand):
-    """A command that typer can only show the help of. ralph reads the command's line itself."""
+    """A typer command that can only show its help. ralph itself reads the command line."""
 
     def __init__(self, command: LineCommand) -> None:
         super().__init__(
