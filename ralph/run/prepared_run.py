@@ -474,13 +474,13 @@ class PreparedRun:
         except (OSError, MemoryError, ImportError):
             return None
 
-    def close_tools(self) -> None:
-        """Closes the clients and the tools.
+    def close_tools(self) -> str:
+        """Closes the clients and the tools. Returns what `LocalToolbox.close` returns.
 
         The journal remains open, because the delivery is still to be recorded.
         """
         self._clients.close()
-        self._toolbox.close()
+        return self._toolbox.close()
 
     def close(self) -> None:
         self.session.journal.close()
