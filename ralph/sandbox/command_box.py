@@ -101,7 +101,7 @@ class CommandBox:
     def policy(self) -> BoxPolicy:
         """The rights of commands. Raises OSError."""
         plan = self._plan
-        given = GivenPlaces(plan.write, plan.read, plan.sockets, plan.read_deny)
+        given = GivenPlaces(plan.write, plan.read, plan.sockets, (*plan.read_deny, *plan.rules_deny))
         return box_policy(self._facts, given, plan.net)
 
     @cached_property
