@@ -23,5 +23,7 @@ class LoopOptions(Struct, frozen=True):
     """Whether to resume the loop that was recorded for the plan's directory."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
     """With `continues`, limits that replace those in the record."""
+    base_url_given: str | None = None
+    """With `continues`, the server that the iterations ask from now on. None means the one of the record."""
     requested_prompt: RequestedPrompt | None = None
     """Where to find the prompt, or None if the plan contains it."""
