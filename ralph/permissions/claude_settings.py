@@ -111,7 +111,9 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
 
 
 def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
-    """Raises GuardError if the user restricts Claude Code's sandbox, because ralph's sandbox is another one."""
+    """Raises GuardError if the document restricts the sandbox of Claude Code, because these settings do not affect
+    ralph's.
+    """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
         return
