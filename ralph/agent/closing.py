@@ -205,9 +205,8 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Returns the end of a task with a report, if a report is required or an answer is missing.
-
-        If the model gave no report, a synthetic one is made.
+        """Returns `ending` with a report added, if a report is required or an answer is missing. If the model gave no
+        report, a synthetic one is made.
         """
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending

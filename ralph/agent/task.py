@@ -433,9 +433,8 @@ class Run:
         return state
 
     def _unless_held(self, ending: Ending) -> Ending | None:
-        """The end of the task, or None if the gate refuses it. The model is then told why, and a new turn begins.
-
-        Only an end that the model chose can be refused.
+        """Returns `ending`, or None if the gate refuses this end of the task. If the gate refuses it, the model is
+        told why, and a new turn begins. Only an end that the model chose can be refused.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending

@@ -184,7 +184,7 @@ class Exchange:
         """Stops the exchange at any point.
 
         While the thread is looking up a name or connecting, it cannot be stopped. It is then left running, which does
-        no harm. When it has connected, it shuts the connection down; the connect timeout limits the time until then.
+        no harm. When it has connected, it closes the connection; the connect timeout limits the time until then.
         """
         self._aborted.set()
         self.leave()

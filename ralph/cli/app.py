@@ -84,9 +84,8 @@ def _show(text: str) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command in the first place. If the user named no command, it is `run`.
-
-    Raises UsageError if the first argument is a mistyped command.
+    """The arguments with a command at their beginning, which is `run` if the user named none. Raises UsageError if
+    the first argument is a mistyped command.
     """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]

@@ -246,9 +246,8 @@ def who_permits(
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires no report.
-
-    `directory` and `takes_pipe` have the meaning that they have in `text_or_file`.
+    """The final report that the user requires, or None if the user requires no report. `directory` and `takes_pipe`
+    are as in `text_or_file`.
     """
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 

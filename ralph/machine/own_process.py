@@ -105,8 +105,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Makes the process non-dumpable. The limit on core dumps is not enough: the kernel ignores it if it pipes core
-    dumps to a program (core_pattern).
+    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps is not enough: the
+    kernel ignores it if it pipes core dumps to a program (core_pattern).
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 

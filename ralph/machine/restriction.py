@@ -55,7 +55,7 @@ class Calls:
     """System calls that Python has no function for. They are made through the C library."""
 
     def __init__(self) -> None:
-        """Raises ImportError in an interpreter without libffi."""
+        """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""
         # Importing `_ctypes` takes half a millisecond, `ctypes` three.
         import _ctypes  # noqa: PLC0415 - only what restricts itself or builds a ruleset needs it
         import resource  # noqa: F401, PLC0415 - loaded before a fork, for `restrict`

@@ -52,8 +52,8 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas` says that the user sees each piece of an answer as it arrives, and `shows_lines` that the
-        user sees each complete line.
+        """`shows_deltas` is True if the user sees each piece of an answer as it arrives, and `shows_lines` is True if
+        the user sees each complete line.
         """
         self._clock = clock
         self._interval_s = interval_s

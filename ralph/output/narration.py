@@ -254,7 +254,7 @@ class Narration:
 
     def _discarded(self) -> Iterator[str]:
         """Drops the text of a discarded answer if it was not printed yet. If the text was printed, yields a line that
-        says that it does not count.
+        says that the text does not count.
         """
         yield from self._rest_of_text()
         if self._held is not None:
@@ -315,9 +315,8 @@ def one_line(text: str) -> str:
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for a name. A name without words is returned with spaces for underscores.
-
-    Such names come from journals of newer versions of ralph.
+    """The words for a name. An unknown name, from a journal of a newer ralph, is returned with spaces for
+    underscores.
     """
     return words.get(name, name.replace("_", " "))
 

@@ -133,8 +133,8 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
 
 
 def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
-    """Whether the user wants nothing to run without a sandbox. Raises GuardError if the user asks for restrictions of
-    Claude Code's sandbox, because ralph has its own.
+    """Whether the document forbids a run without a sandbox. Raises GuardError if it restricts the sandbox of
+    Claude Code, because these settings do not affect that of ralph.
     """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):

@@ -258,7 +258,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """Finds the commands that may be run by a command that is not known as a wrapper."""
+    """Finds out what a command may run although running other commands is not its purpose."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
@@ -295,7 +295,9 @@ def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
 
 
 def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
-    """The words after the options and operands of a wrapper. None if an option is unknown."""
+    """Skips the options and operands of a command that runs another one. Returns the words of the other command, or
+    None if an option is unknown.
+    """
     if any(word.known.startswith("--split-string") for word in rest):
         return None
     while rest and (text := rest[0].text or rest[0].known).startswith("-"):

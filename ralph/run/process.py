@@ -117,7 +117,8 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """Writes the result to the result file and to standard output. Returns the end that it has written.
+        """Writes the result to the result file and to standard output. Returns the event about the end of the run, as
+        written.
 
         If the result file cannot be written, the outcome becomes io_error. If the machine is short of a resource, the
         outcome becomes api_unavailable instead, so that `ralph loop` waits and then resumes the session.

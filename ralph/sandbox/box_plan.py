@@ -93,7 +93,7 @@ def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
     """Decides which sandbox commands get on this machine. `environment` is the user's own. `roots` are the
-    directories that commands may write. Programs in the checkout `work` are not used as ralph's own. Raises
+    directories that commands may write. ralph looks for its own programs only outside the checkout `work`. Raises
     CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names

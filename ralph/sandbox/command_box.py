@@ -152,8 +152,9 @@ class CommandBox:
     def _cache(self) -> str:
         """The directory for the package caches of this checkout.
 
-        It is the directory for temporary files if that one cannot be made, or if a symbolic link leads to it: a
-        command of an earlier run could have made the link, and commands would get the right to write to its target.
+        If this directory cannot be made, or if a symbolic link leads to it, the result is the directory for temporary
+        files: a command of an earlier run could have made the link, and commands would get the right to write to its
+        target.
         """
         environment = self._places.environment
         home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")

@@ -31,7 +31,7 @@ _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """The reason why a path is protected. `str()` of it is two sentences for the model."""
+    """The reason why a path is protected. Converted to text, it is two sentences for the model."""
 
     place: str
     predicate: str

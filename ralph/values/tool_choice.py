@@ -94,10 +94,8 @@ def is_pattern(name: str) -> bool:
 
 
 def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
-    """Raises ValueError if the name belongs to no known tool.
-
-    If `takes_patterns` is True, a pattern in parentheses may follow the name. The text of the error is meant to follow
-    the name of the option.
+    """Raises ValueError if the name belongs to no known tool. The caller puts the option's name before the error's
+    text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
     """
     tools = ", ".join(TOOL_NAMES)
     form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
@@ -123,7 +121,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that belong to no tool of ralph."""
+    """The names in `names` that belong to no tool of ralph."""
     return tuple(name for name in names if tool_of(name) not in TOOL_NAMES)
 
 

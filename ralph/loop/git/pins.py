@@ -53,8 +53,8 @@ _SHORT = 8
 
 
 class BrokenPinsError(ValueError):
-    """The record of pinned settings cannot be used. The message has no subject, as in "is damaged: ...". The caller
-    adds one.
+    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...", to which the
+    caller adds the subject.
     """
 
 

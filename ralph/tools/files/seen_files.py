@@ -56,7 +56,7 @@ _CHANGED = _SeenFile(None, None)
 
 class SeenFiles:
     """The last 10,000 files of one session that the model saw, by real path. May be used on any thread. `was_shown`
-    and `was_written` return the text about a file that is stored in the journal, by path.
+    and `was_written` return the path of a file with the text about it that the journal must store.
     """
 
     def __init__(self) -> None:
