@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.protected_paths import is_within
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
