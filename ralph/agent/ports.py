@@ -62,8 +62,10 @@ class Gate(Protocol):
         """Judges a new task. Returns texts to add to the task. Raises `HookStopped` if the task is refused."""
         ...
 
-    def judge(self, call: ToolCall) -> Permission:
-        """Decides whether a call with valid arguments may run."""
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
+        """Decides whether a call with valid arguments may run. `asks` is the reason why a gate around this one wants
+        somebody to be asked about the call, or None.
+        """
         ...
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:

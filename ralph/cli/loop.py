@@ -22,6 +22,7 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     duration,
@@ -160,9 +161,11 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     launch_directory, work_directory = working_directory(None), working_directory(line.directory)
     if line.continue_:
         _refuse_all_but(_CONTINUE_TAKES, typed, "--continue takes all but limits from the loop's record")
+        check_output_is_open()
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
+    check_output_is_open()
     return loop_command(
         LoopOptions(plan, requested_prompt=RequestedPrompt(line.prompt, absolute(line.prompt_file)))
     )

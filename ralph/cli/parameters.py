@@ -1,7 +1,7 @@
 """The parameters of a command line as values: their spellings, types and help texts. No I/O happens here.
 
 A command declares its parameters in the annotations of a Struct's fields: an `Option`, an `Argument`, or `FlagsOf`
-for the flags of settings. `line_reader.py` reads command lines and `help_page.py` makes help pages from these
+for the flags of settings. `line_reader.py` reads command lines and `command_page.py` makes help pages from these
 declarations.
 """
 
@@ -23,7 +23,7 @@ class Option(Struct, frozen=True):
     """All spellings, separated by spaces, such as `--quiet -q`."""
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None means typer's own choice."""
+    """The name of the value in the help. None: its choices, or `VALUE`."""
     is_hidden: bool = False
     """True if the help does not show the option."""
     may_have_value: bool = False

@@ -13,6 +13,7 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     json_or_path,
@@ -65,7 +66,9 @@ def run(line: RunLine, typed: Typed) -> int:
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable, permissions=permissions))
+    options = _run_options(line, writable, permissions=permissions)
+    check_output_is_open(options.output.result_file)
+    return run_command(options)
 
 
 def _run_options(
@@ -83,6 +86,7 @@ def _run_options(
         settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
         setting_sources=setting_sources("" if line.bare else line.setting_sources),
+        names_sources=line.setting_sources is not None,
         takes_commands=not line.disable_slash_commands,
         permission_mode=permission_mode(_mode(line)),
         permissions=permissions,

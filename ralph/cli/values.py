@@ -199,6 +199,18 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     return where
 
 
+def check_output_is_open(result_file: str | None = None) -> None:
+    """Raises CannotError if the result could be written nowhere, because standard output is closed (`>&-`) and there is
+    no result file. Without this check, the run would cost money and its answer would be lost.
+    """
+    from ralph.output.standard_streams import has_closed_output  # noqa: PLC0415 - not needed for --help
+
+    if result_file is None and has_closed_output():
+        raise CannotError(
+            Outcome.IO_ERROR, "standard output is closed: use >/dev/null if nobody needs the answer"
+        )
+
+
 def who_permits(
     tool: str | None, prompts: str, *, takes_messages: bool
 ) -> Literal["driver", "nobody"] | None:

@@ -23,6 +23,7 @@ from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
+from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.values.outcome import Outcome
@@ -88,6 +89,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         own_paths=own_paths,
         writable=writable,
         warn=context.warn,
+        start=start_process if context.box is None else context.box.start,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
     try:

@@ -138,18 +138,7 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
     match event:
         case ev.RetryScheduled():
-            return {
-                "subtype": "api_retry",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "max_retries": event.max_retries,
-                "retry_delay_ms": round(event.wait_s * 1000),
-                "error_status": event.status,
-                "error": error_name(event.kind),
-                "kind": event.kind,
-                "target": event.target,
-                "message": event.message,
-            }
+            return _about_retry(event)
         case ev.GuardTripped():
             return {
                 "subtype": "guard",
@@ -175,16 +164,7 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
         case ev.HookStarted():
             return {"subtype": "hook_started", **_about_hook(event)}
         case ev.HookEnded():
-            known = {} if event.status is None else {"exit_code": event.status}
-            return {
-                "subtype": "hook_response",
-                **_about_hook(event),
-                "output": event.output + event.errors,
-                "stdout": event.output,
-                "stderr": event.errors,
-                **known,
-                "outcome": "success" if event.status == 0 else "error",
-            }
+            return _about_ended_hook(event)
         case ev.SessionStateChanged():
             return {"subtype": "session_state_changed", "state": event.state, "sdk_host_only": True}
         case ev.Heartbeat():
@@ -192,6 +172,34 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
         case _:
             return None
+
+
+def _about_retry(event: ev.RetryScheduled) -> dict[str, Any]:
+    return {
+        "subtype": "api_retry",
+        "turn": event.turn,
+        "attempt": event.attempt,
+        "max_retries": event.max_retries,
+        "retry_delay_ms": round(event.wait_s * 1000),
+        "error_status": event.status,
+        "error": error_name(event.kind),
+        "kind": event.kind,
+        "target": event.target,
+        "message": event.message,
+    }
+
+
+def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
+    known = {} if event.status is None else {"exit_code": event.status}
+    return {
+        "subtype": "hook_response",
+        **_about_hook(event),
+        "output": event.output + event.errors,
+        "stdout": event.output,
+        "stderr": event.errors,
+        **known,
+        "outcome": "success" if event.status == 0 else "error",
+    }
 
 
 def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:

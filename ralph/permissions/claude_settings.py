@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.permissions import settings_keys as names
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-HOOK_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events at which ralph runs hooks."""
-_BLOCKING_EVENTS = ("UserPromptSubmit", "PermissionRequest")
-"""Events at which a hook can refuse something, but at which ralph runs no hooks."""
+HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
+"""The events whose hooks ralph runs."""
+_BLOCKING_EVENTS = ("PermissionRequest",)
+"""Events whose hooks can refuse something, and which ralph does not have for commands."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
-_SANDBOX_GUARDS = ("network", "filesystem", "failIfUnavailable", "credentials")
+_SANDBOX_GUARDS = ("network", "filesystem", "credentials")
 _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
@@ -64,29 +66,49 @@ class ClaudeSettings(Struct, frozen=True):
     """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
     """True if the document forbids the mode in which nobody is asked."""
+    needs_sandbox: bool = False
+    """Whether nothing may run without a sandbox of commands."""
     unused_hooks: tuple[str, ...] = ()
     """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
+    unknown_permissions: tuple[str, ...] = ()
+    """Keys of `permissions` that are no names of Claude Code's."""
 
 
 def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     """The rules, hooks and mode in a settings document. Raises GuardError if ralph cannot provide one of them."""
     if not isinstance(document, dict):
         raise GuardError(f"{source.name}: a settings file must hold a JSON object")
+    _refuse_misspelt(document, names.TOP, source, "")
     permissions = document.get("permissions") or {}
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
-    _refuse_sandbox(document, source)
+    _refuse_misspelt(permissions, names.OF_PERMISSIONS, source, "permissions.")
+    needs_sandbox = _needs_sandbox(document, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
+    if isinstance(mode, str):
+        _refuse_misspelt((mode,), PermissionMode, source, "permissions.defaultMode = ")
     return ClaudeSettings(
         rules=tuple(_rules(permissions, source)),
         hooks=hooks,
         mode=mode if mode in _TIGHT_MODES else None,
-        forbids_bypass=permissions.get("disableBypassPermissionsMode") == "disable",
+        forbids_bypass=bool(permissions.get("disableBypassPermissionsMode")),
+        needs_sandbox=needs_sandbox,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
+        unknown_permissions=tuple(key for key in permissions if key not in names.OF_PERMISSIONS),
     )
+
+
+def _refuse_misspelt(keys: Iterable[str], known: Iterable[str], source: SettingsSource, place: str) -> None:
+    """Raises GuardError if a key is nearly a known one, because a guard that has another name is not kept."""
+    found = names.misspelt(keys, known)
+    if found is not None:
+        raise GuardError(
+            f"{source.name}: {place}{found[0]} is not known, and is perhaps meant as {found[1]}: correct it; nothing runs "
+            "without a guard that was asked for"
+        )
 
 
 def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[PermissionRule]:
@@ -110,19 +132,21 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
-    """Raises GuardError if the document restricts the sandbox of Claude Code, because these settings do not affect
-    ralph's.
+def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
+    """Whether the user's document requires a sandbox for every command. Raises GuardError if it restricts the sandbox
+    of Claude Code further, because these settings do not affect ralph's.
     """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
-        return
+        return False
+    _refuse_misspelt(sandbox, names.OF_SANDBOX, source, "sandbox.")
     asked = [key for key in _SANDBOX_GUARDS if sandbox.get(key)]
     if asked:
         raise GuardError(
             f"{source.name}: sandbox.{asked[0]} cannot be honoured; set it with --net, --allow-host or [sandbox] in "
             "ralph's own settings"
         )
+    return bool(sandbox.get("failIfUnavailable")) and sandbox.get("enabled") is not False
 
 
 # --- Hooks
@@ -141,6 +165,7 @@ def _hooks(
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
+    _refuse_misspelt(events, (*HOOK_EVENTS, *_BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
@@ -166,6 +191,7 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         matcher = entry.get("matcher", "") if isinstance(entry, dict) else ""
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
+        _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
         _check_matcher(matcher or "", where)
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
@@ -176,6 +202,7 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
     kind = hook.get("type") if isinstance(hook, dict) else None
     if not isinstance(hook, dict) or kind != "command":
         raise GuardError(f"{where}: ralph runs hooks of the type command alone, not {kind!r}")
+    _refuse_misspelt(hook, names.OF_HOOK, source, f"hooks.{event}: ")
     command, timeout = hook.get("command"), hook.get("timeout", _DEFAULT_TIMEOUT_S)
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise GuardError(f"{where}: a hook needs a command")

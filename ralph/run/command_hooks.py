@@ -65,9 +65,18 @@ class CommandHookGate:
     # --- The port
 
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
-        return self._inner.before_task(prompt)
+        words = "\n".join(str(block["text"]) for block in prompt if block.get("type") == "text")
+        try:
+            answers = self._answers(hk.PROMPT, {"prompt": words})
+        except CommandHookError as error:
+            raise GuardRefused(f"the UserPromptSubmit hook failed: {error}") from error
+        self._stop_if_asked(answers)
+        blocked = hk.first_block(answers)
+        if blocked is not None:
+            raise HookStopped(f"a UserPromptSubmit hook refused the task: {blocked}")
+        return (*hk.contexts(answers), *self._inner.before_task(prompt))
 
-    def judge(self, call: ToolCall) -> Permission:
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
         try:
             answers = self._answers(hk.PRE, hk.about_call(call), call.name)
         except CommandHookError as error:
@@ -76,13 +85,11 @@ class CommandHookGate:
         if verdict.denied is not None:
             return Permission(f"PreToolUse:{call.name} hook error: {verdict.denied}")
         self._stop_if_asked(answers)
-        if verdict.asks is not None:
-            return Permission(f"This call was not run: a hook wants somebody to be asked: {verdict.asks}")
         judged = call if verdict.arguments is None else replace(call, arguments=verdict.arguments)
         against = None if self._judge is None else self._judge.judge(judged).denied
         if against is not None:
             return Permission(against)
-        permission = self._inner.judge(judged)
+        permission = self._inner.judge(judged, verdict.asks or asks)
         arguments = permission.arguments if permission.arguments is not None else verdict.arguments
         return replace(permission, arguments=arguments, context=(*verdict.context, *permission.context))
 
@@ -137,7 +144,8 @@ class CommandHookGate:
         }
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
         name = f"{event}:{tool}" if tool else event
-        return [answer_of(self._ending(hook, name, given, waiting_for)) for hook in found.values()]
+        endings = [self._ending(hook, name, given, waiting_for) for hook in found.values()]
+        return [answer_of(ending, is_text_context=event == hk.PROMPT) for ending in endings]
 
     def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
         self._called += 1
@@ -156,8 +164,10 @@ class CommandHookGate:
             raise HookStopped(f"a hook ended the run: {reason}")
 
 
-def answer_of(ending: HookEnding) -> hk.HookAnswer:
-    """Reads a hook's answer from the output and exit code of its command. Raises CommandHookError if the hook failed."""
+def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAnswer:
+    """The answer that the end of a hook's command means. `is_text_context` says whether output that is no JSON object is
+    meant for the model. Raises CommandHookError if the hook failed.
+    """
     if ending.status is None:
         raise CommandHookError(ending.problem)
     if ending.status == _BLOCKED:
@@ -167,7 +177,7 @@ def answer_of(ending: HookEnding) -> hk.HookAnswer:
         raise CommandHookError(f"it ended with exit {ending.status}{said}")
     text = ending.output.strip()
     if not text.startswith("{"):
-        return hk.HookAnswer()
+        return hk.context_answer(text) if is_text_context and text else hk.HookAnswer()
     try:
         fields = json.loads(text)
         return hk.hook_answer(fields)

@@ -46,6 +46,8 @@ class RunOptions(Struct, frozen=True):
     claude_settings: str | None = None
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES
+    names_sources: bool = False
+    """True if the command line named these sources."""
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     takes_commands: bool = True
     """False if a prompt that begins with `/name` is ordinary text. Skills are then not listed either."""
@@ -91,6 +93,7 @@ class RunOptions(Struct, frozen=True):
             if self.permission_mode in ("plan", "dontAsk")
             else None,
             "--settings": self.claude_settings,
+            "--setting-sources": ",".join(sorted(self.setting_sources)) if self.names_sources else None,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,

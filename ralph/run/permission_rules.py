@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
     from ralph.permissions.judge import Permissions
-    from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.controls import RunControls
 
+_MOST_SHOWN = 5
+"""Rules of one file that a notice names."""
 _MOST_PATHS = 50_000
 """The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
 contains a denied file."""
@@ -37,6 +39,8 @@ class RunGuards(Struct, frozen=True):
     hooks: tuple[HookCommand, ...] = ()
     mode: PermissionMode | None = None
     """The permission mode that a settings file sets, or None."""
+    strict_sandbox: str = ""
+    """The name of the settings file that forbids a run without a sandbox. Empty if none does."""
     notices: tuple[str, ...] = ()
 
 
@@ -53,9 +57,8 @@ def build_guards(
         files = around.settings.claude_files
         if files is None:
             files = read_claude_files(around.cwd, around.environment, options.claude_settings)
-        has_files = guards_in_short(files)
-        for file in files:
-            document_of(file)
+        documents = [document_of(file) for file in files]
+        has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
     tools = around.settings.tools
@@ -64,6 +67,15 @@ def build_guards(
     if not (has_files or has_patterns or is_narrow or options.takes_messages or kept):
         return RunGuards()
     return _built(around, options, controls, files if has_files else (), kept)
+
+
+def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a file that names no guard may have one under a misspelt name."""
+    if not any(documents):
+        return False
+    from ralph.permissions.settings_keys import TOP, misspelt  # noqa: PLC0415 - few runs have settings files
+
+    return any(misspelt(document, TOP) for document in documents)
 
 
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
@@ -90,11 +102,11 @@ def _built(
     except GuardError as error:
         raise SettingsError(str(error)) from error
     pairs = list(zip(sources, read, strict=True))
-    mode = _mode(options, read)
+    mode = _mode(options, pairs)
     _refuse_bypass(mode or controls.permission_mode, pairs)
     try:
         always, listed = _rules_of_options(around)
-        chosen = [rule for one, found in pairs if _is_chosen(one, options) for rule in found.rules]
+        allowing = _allowing_sources(options, pairs, mode)
         before = {
             effect: [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
             for effect, key in ((Effect.DENY, "disallowed"), (Effect.ALLOW, "allowed"))
@@ -108,7 +120,7 @@ def _built(
             listed if any(rule.pattern is not None for rule in listed or ()) else None,
             RulePlaces(str(around.cwd), _home(around)),
             LocalDisk(),
-            narrow=(*(listed or ()), *(rule for rule in chosen if rule.effect is Effect.ALLOW)),
+            narrow=(*(listed or ()), *(rule for one in allowing for rule in _rules_that(Effect.ALLOW, one))),
             kept=before[Effect.ALLOW] or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
         )
@@ -120,7 +132,14 @@ def _built(
             "commands; install them, or remove the rules"
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
+    strict = next((source.name for source, found in pairs if found.needs_sandbox), "")
+    is_narrow = (mode or controls.permission_mode) is PermissionMode.DONT_ASK
+    are_told = is_narrow and not options.names_sources
+    notices = (
+        *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
+        *_notices(pairs),
+    )
+    return RunGuards(judge, hooks, mode, strict, notices)
 
 
 def has_parser() -> bool:
@@ -154,12 +173,34 @@ def _is_chosen(source: SettingsSource, options: RunOptions) -> bool:
     return source.kind == "flag" or source.kind in options.setting_sources
 
 
-def _mode(options: RunOptions, read: Sequence[ClaudeSettings]) -> PermissionMode | None:
+def _mode(
+    options: RunOptions, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]
+) -> PermissionMode | None:
     """The strictest permission mode that a file sets. None if no file does, or if the command line sets a mode."""
-    modes = {found.mode for found in read}
+    modes = {found.mode for _, found in pairs}
     if options.permission_mode is not None:
         return None
     return next((PermissionMode(mode) for mode in ("plan", "dontAsk") if mode in modes), None)
+
+
+def _allowing_sources(
+    options: RunOptions,
+    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
+    mode: PermissionMode | None,
+) -> list[ClaudeSettings]:
+    """The files whose allow rules count in the mode dontAsk. `mode` is the one that a file asks for, or None.
+
+    If the user asks for the mode, a rule of a repository adds rights, so it counts only if the user names its source. If
+    only the repository asks for it, no more may run than without the repository's files. But a driver may ask for the
+    mode later.
+    """
+    is_users_mode = mode is None or any(
+        source.is_trusted and found.mode == "dontAsk" for source, found in pairs
+    )
+    may_all = options.names_sources or not (is_users_mode or options.takes_messages)
+    return [
+        found for source, found in pairs if _is_chosen(source, options) and (source.is_trusted or may_all)
+    ]
 
 
 def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
@@ -174,12 +215,45 @@ def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, C
             )
 
 
+def _rules_that(effect: Effect, found: ClaudeSettings) -> list[PermissionRule]:
+    return [rule for rule in found.rules if rule.effect is effect]
+
+
+def _about_rules(
+    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
+    allowing: Sequence[ClaudeSettings],
+    *,
+    left_out_are_told: bool,
+) -> Iterator[str]:
+    """Notices about the rules in force, and about a repository's allow rules that do not count. `allowing` are the files
+    whose allow rules are in force.
+    """
+    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
+
+    in_force, left_out = [], []
+    for source, found in pairs:
+        allows = _rules_that(Effect.ALLOW, found)
+        counts = any(found is one for one in allowing)
+        number = len(found.rules) - (0 if counts else len(allows))
+        in_force += [f"{number} of {source.name}"] if number else []
+        if allows and left_out_are_told and not counts and not source.is_trusted:
+            left_out.append(f"{source.name} ({_listed(allows)})")
+    if in_force:
+        yield f"permission rules in force: {', '.join(in_force)}"
+    if left_out:
+        yield (
+            f"allow rules of the repository do not count: {', '.join(left_out)}; --setting-sources user,project,local "
+            "lets them"
+        )
+
+
+def _listed(rules: Sequence[PermissionRule]) -> str:
+    shown = ", ".join(rule.text for rule in rules[:_MOST_SHOWN])
+    return shown if len(rules) <= _MOST_SHOWN else f"{shown} and {len(rules) - _MOST_SHOWN} more"
+
+
 def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
     """Notices about contents of the files that ralph does not use."""
-    rules = [(source.name, len(found.rules)) for source, found in pairs if found.rules]
-    if rules:
-        listed = ", ".join(f"{count} of {name}" for name, count in rules)
-        yield f"permission rules in force: {listed}"
     for source, found in pairs:
         if found.unused_hooks and not source.is_trusted:
             yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
@@ -187,6 +261,9 @@ def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator
             yield f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run"
         if found.forbids_bypass and not source.is_trusted:
             yield f"{source.name}: disableBypassPermissionsMode is not honoured; --permission-mode dontAsk runs only what a rule allows"
+        if found.unknown_permissions:
+            listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
+            yield f"{source.name}: permissions has keys that ralph does not know, and that guard nothing: {listed}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
 

@@ -6,15 +6,12 @@ sent without an open session.
 
 from __future__ import annotations
 
-import json
 import os
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
@@ -35,8 +32,8 @@ from ralph.run.wiring import (
     refuse_uncountable_budget,
     run_policy,
     text_of_prompt,
+    with_strict_sandbox,
 )
-from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
@@ -47,7 +44,6 @@ if TYPE_CHECKING:
     from ralph.agent.ports import Gate
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
-    from ralph.conversation.session import Session
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.prompt.commands import Library
@@ -79,10 +75,6 @@ _RESUMABLE = frozenset(
 signal."""
 
 
-_CHANGED = "(Changed since then: "
-"""The beginning of a note for the model about a changed sandbox."""
-
-
 class PreparedRun:
     def __init__(
         self,
@@ -112,6 +104,8 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
+        if self._guards.strict_sandbox:
+            around = self._around = with_strict_sandbox(around, self._guards.strict_sandbox)
         # Both take long, so that they begin first.
         has_servers = bool(around.settings.mcp_servers) or of_driver is not None
         self._mcp = _build_mcp(around, controls, of_driver) if has_servers else None
@@ -153,7 +147,9 @@ class PreparedRun:
             self.session.journal.close()
             raise
         if self.session.old is not None:
-            _take_over_cooldowns(self.roster, self.session.old, around)
+            from ralph.run.old_session import take_over_cooldowns  # noqa: PLC0415 - a new one needs none of it
+
+            take_over_cooldowns(self.roster, self.session.old, around.clock)
             self._clients.know_answered(self.session.old.answered)
             old = self.session.old
             self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
@@ -344,34 +340,17 @@ class PreparedRun:
 
     def mcp_status(self) -> list[dict[str, Any]]:
         """The MCP servers of the run, in the form that a driver gets."""
-        servers = {} if self._mcp is None else self._mcp.tools_by_server()
-        return [
-            {
-                "name": name,
-                "status": "connected",
-                "tools": [{"name": tool, "annotations": {}} for tool in tools],
-            }
-            for name, tools in servers.items()
-        ]
+        if self._mcp is None:
+            return []
+        from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
+
+        return server_status(self._mcp)
 
     def context_sizes(self) -> ContextSizes:
         """The sizes of the parts of the next request."""
-        from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
+        from ralph.run.driven.context_usage import sizes_of_next  # noqa: PLC0415 - few runs are driven
 
-        roster, conversation = self.roster, self._run.conversation
-        head = roster.shape.head()
-        tools = len(json.dumps(head.fields.get("tools", [])))
-        in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
-        return ContextSizes(
-            model=roster.target.model,
-            window_tokens=roster.window,
-            total_tokens=roster.estimate(conversation, self._run.log.session.meter),
-            part_bytes={
-                "System prompt": max(len(head.body) - tools, 0),
-                "System tools": tools,
-                "Messages": in_messages,
-            },
-        )
+        return sizes_of_next(self.roster, self._run.conversation, self._run.log.session.meter)
 
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
@@ -447,18 +426,16 @@ class PreparedRun:
         the note alone is the prompt. There is no note if the run only delivers the result of the last task.
         """
         old = self.session.old
-        if self._is_change_told or (prompt is None and _is_only_retold(old)):
+        if old is None or self._is_change_told:
             return prompt
-        note = f"{_CHANGED}{self._about_sandbox or 'commands run without a sandbox.'})"
+        from ralph.run.sandbox_note import changed_sandbox_note, with_note  # noqa: PLC0415 - a new session needs none
+
         told = str(self.roster.first_shape.head().fields.get("system", ""))
-        is_true = self._about_sandbox in told if self._about_sandbox else SANDBOX_WORDS not in told
-        last = _last_note(old)
-        if last == note or (is_true and not last):
+        note = changed_sandbox_note(old, self._about_sandbox, told, has_prompt=prompt is not None)
+        if note is None:
             return prompt
         self._is_change_told = True
-        if prompt is None:
-            return note
-        return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
+        return with_note(prompt, note)
 
     def with_resume_command(self, ended: RunEnded) -> RunEnded:
         """Returns `ended` with one more hint, the command that resumes the session.
@@ -565,30 +542,3 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
             raise
         fresh = open_new_session(wanted, new_id, around.cwd, around.environment, now)
         return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
-
-
-def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Restores the cooldowns of targets and the serving target from the last run.
-
-    A target gets no requests during its cooldown. The serving target is the one that answered last.
-    """
-    now_s, now = around.clock.now_s(), around.clock.utc_now()
-    ends_s = {
-        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
-    }
-    roster.cool(ends_s, serving=old.target)
-
-
-def _is_only_retold(old: Session | None) -> bool:
-    """Whether a run without a prompt only delivers an answer or a report that the session already has."""
-    return old is None or old.awaits_delivery or (old.report is not None and old.pending is None)
-
-
-def _last_note(old: Session | None) -> str:
-    """The last note about a changed sandbox in a session. Empty if there is none."""
-    for message in reversed(() if old is None else old.conversation.messages):
-        for block in reversed(message.content):
-            text = str(block.get("text", "")) if message.role == "user" else ""
-            if _CHANGED in text and text.endswith(")"):
-                return text[text.rindex(_CHANGED) :]
-    return ""

@@ -4,7 +4,7 @@ runs that have servers and in repositories that contain a `.mcp.json`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.mcp.helper_process import is_package_installed
 from ralph.mcp.ports import ServerFailedError
@@ -71,6 +71,14 @@ def connect_servers(toolbox: LocalToolbox) -> None:
         toolbox.connect_servers()
     except ServerFailedError as error:
         raise SettingsError(str(error)) from error
+
+
+def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
+    """The connected servers in the form in which a driver gets them."""
+    return [
+        {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
+        for name, tools in mcp.tools_by_server().items()
+    ]
 
 
 def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:

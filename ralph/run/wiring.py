@@ -148,6 +148,19 @@ def _tool_settings(
     )
 
 
+def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
+    """The surroundings with `--sandbox strict`, which the file `wanted_by` asks for by `sandbox.failIfUnavailable`. Raises
+    SettingsError if the user wants no sandbox.
+    """
+    settings = around.settings
+    if settings.sandbox.mode == "off":
+        raise SettingsError(
+            f"{wanted_by}: sandbox.failIfUnavailable cannot be kept with --sandbox off ([sandbox] mode): leave one of the "
+            "two out"
+        )
+    return replace(around, settings=replace(settings, sandbox=replace(settings.sandbox, mode="strict")))
+
+
 def begin_sandbox_trial(around: Surroundings) -> None:
     """Starts the trial of bubblewrap, unless the user wants no sandbox. It runs while the HTTP client is loaded."""
     if around.settings.sandbox.mode != "off":

@@ -47,6 +47,8 @@ class BoxFacts(Struct, frozen=True):
     """The session's `TMPDIR`, and the directory for the package caches of this checkout."""
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts that a command may write. `box_places.py` has verified them."""
+    git_parts: tuple[str, ...] = ()
+    """Directories in git directories of which commands may not write the rest."""
     own_files: tuple[str, ...] = ()
     """Files of this run, such as spill files, that a command may read although they lie in an unreadable place."""
 
@@ -94,7 +96,8 @@ class BoxPolicy(Struct, frozen=True):
 
 
 def box_policy(facts: BoxFacts, given: GivenPlaces, net: Net = "full") -> BoxPolicy:
-    writable = (*facts.roots, *facts.scratch, *facts.git_directories, SHARED_MEMORY, *given.write)
+    of_git = (*facts.git_directories, *facts.git_parts)
+    writable = (*facts.roots, *facts.scratch, *of_git, SHARED_MEMORY, *given.write)
     unreadable = dict.fromkeys((*facts.unreadable, *given.read_deny))
     return BoxPolicy(
         writable=_outermost(writable),

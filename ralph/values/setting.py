@@ -242,7 +242,7 @@ class Flag(Struct, frozen=True):
     spelling: str
     help: str
     metavar: str | None = None
-    """The name of the value in the help, or None for typer's own choice."""
+    """The name of the value in the help. None means its choices, or `VALUE`."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
     """The only values that the flag accepts. If this is empty, the flag accepts any text."""

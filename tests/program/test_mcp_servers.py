@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.sandbox.kernel.landlock import support
-from tests.npm_programs import EVERYTHING, NotInstalledError, folder_of
+from tests.outside_programs import EVERYTHING, folder_or_skip
 from tests.patience import wait_until
 from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
@@ -38,10 +38,7 @@ ECHO = ("mcp__all__echo", {"message": "hello"})
 @pytest.fixture(scope="session")
 def everything() -> str:
     """The program of the protocol's test server."""
-    try:
-        return str(folder_of(EVERYTHING) / "dist" / "index.js")
-    except NotInstalledError as error:
-        pytest.skip(f"a program of npm cannot be installed: {error}")
+    return str(folder_or_skip(EVERYTHING) / "node_modules" / EVERYTHING / "dist" / "index.js")
 
 
 def config(**servers: dict[str, Any]) -> str:

@@ -21,10 +21,12 @@ from ralph.loop.git.listing import Listing, ListingEndedError
 from ralph.loop.git.own_paths import OwnPaths
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import Changes, Snapshot
+from ralph.machine.starting import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from subprocess import Popen
 
     from ralph.values.ports import Clock, Waiter
 
@@ -46,9 +48,10 @@ class PlainDirectory:
         clock: Clock,
         own_paths: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
+        start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
-        user.
+        user. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
         """
         self.top = directory
         self._plan_file = os.path.normpath(plan_file)
@@ -56,6 +59,7 @@ class PlainDirectory:
         self._waiter = waiter
         self._clock = clock
         self._warn = warn
+        self._start = start
         self._warned: set[str] = set()
         self._is_by_time = False
         self._follows_rules = True
@@ -106,7 +110,13 @@ class PlainDirectory:
         """
         self._refuse_unreadable()
         seen = _Seen()
-        listing = Listing(self._waiter, self._clock, digests.look_up, follows_rules=self._follows_rules)
+        listing = Listing(
+            self._waiter,
+            self._clock,
+            digests.look_up,
+            follows_rules=self._follows_rules,
+            start=self._start,
+        )
         for path in listing.paths():
             if not self._own.hold(path):
                 seen.add(path, digests.of(path))

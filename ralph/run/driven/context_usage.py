@@ -4,12 +4,19 @@ here. Sizes are estimates from bytes, scaled so that they add up to the last est
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.conversation.context_size import BYTES_PER_TOKEN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ralph.conversation.context_size import ContextMeter
+    from ralph.conversation.messages import Conversation
+    from ralph.retry.roster import Roster
 
 
 class ContextSizes(Struct, frozen=True):
@@ -20,6 +27,23 @@ class ContextSizes(Struct, frozen=True):
     """The estimated number of tokens of the next request."""
     part_bytes: Mapping[str, int]
     """The size of each part of the request in bytes, by the part's name for people."""
+
+
+def sizes_of_next(roster: Roster, conversation: Conversation, meter: ContextMeter) -> ContextSizes:
+    """The sizes of the parts of the next request in this conversation."""
+    head = roster.shape.head()
+    tools = len(json.dumps(head.fields.get("tools", [])))
+    in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
+    return ContextSizes(
+        model=roster.target.model,
+        window_tokens=roster.window,
+        total_tokens=roster.estimate(conversation, meter),
+        part_bytes={
+            "System prompt": max(len(head.body) - tools, 0),
+            "System tools": tools,
+            "Messages": in_messages,
+        },
+    )
 
 
 # Drivers that draw the parts expect a color for each of them.

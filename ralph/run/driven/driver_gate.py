@@ -113,7 +113,7 @@ class DriverGate:
             raise HookStopped(f"a UserPromptSubmit hook refused the task: {blocked}")
         return hk.contexts(answers)
 
-    def judge(self, call: ToolCall) -> Permission:
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
         try:
             answers = self._call_hooks(hk.PRE, hk.about_call(call), call.id, call.name)
         except HookFailedError as error:
@@ -129,7 +129,7 @@ class DriverGate:
         by_rules = RuleVerdict() if self._judge is None else self._judge.judge(judged)
         if by_rules.denied is not None:
             return Permission(by_rules.denied)
-        asks = by_rules.asks or verdict.asks
+        asks = by_rules.asks or verdict.asks or asks
         if asks is None and (verdict.allows or not self._must_ask(judged)):
             return Permission(arguments=verdict.arguments, context=verdict.context)
         permission = self._ask(judged, asks)

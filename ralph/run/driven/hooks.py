@@ -174,6 +174,11 @@ def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
     return HookAnswer() if answer.is_async else answer
 
 
+def context_answer(text: str) -> HookAnswer:
+    """The answer of a hook that only adds a text for the model."""
+    return HookAnswer(specific=_Specific(additional_context=text))
+
+
 class CallVerdict(Struct, frozen=True):
     """The combined decision of all PreToolUse hooks about one call. The strictest decision counts."""
 

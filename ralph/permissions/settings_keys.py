@@ -1,0 +1,34 @@
+"""Recognises misspelt names of guards among the keys of a settings file that was written for Claude Code. Pure."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
+"""The keys of a file that ask for guards."""
+OF_PERMISSIONS = (
+    *("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode"),
+    # Claude Code has these too. They are no guards.
+    *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
+)
+OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
+OF_HOOKS = ("matcher", "hooks")
+OF_HOOK = ("type", "command", "timeout")
+# `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
+_LEAST_LIKENESS = 0.8
+
+
+def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
+    """The first key that is none of the names but nearly one, and that name. None if there is no such key."""
+    names = tuple(names)
+    for key in keys:
+        if key in names:
+            continue
+        for name in names:
+            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS:
+                return key, name
+    return None
