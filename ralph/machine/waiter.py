@@ -63,7 +63,7 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """Restarts the interval if the user can see the event. Pings are not visible."""
+        """Starts the wait for the next heartbeat again if the user sees the event. Pings are not visible."""
         if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
             self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
         if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
