@@ -113,9 +113,8 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Discards a report found in the model's last text, if that text was dropped.
-
-        Must be called after each request, because the request has told the model that its text was dropped.
+        """Discards a report found in the model's last text, if that text was dropped. Must be called after each
+        request, because only a request tells the model that its text was dropped.
         """
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()

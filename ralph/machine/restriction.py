@@ -142,8 +142,8 @@ def restrict(ruleset: int, program: bytes) -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Restricts only the calling thread. Otherwise it is like `restrict`, but does not change the limit on core
-    dumps, which all threads of a process share. Raises the errors of `restrict`.
+    """Like `restrict`, but for the calling thread alone, and without the limit on core dumps, which all threads
+    share.
     """
     calls = prepare()
     step = "no_new_privs"

@@ -64,7 +64,7 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """Restarts the interval if the user can see the event. Pings are not visible."""
+        """Starts the wait for the next heartbeat again if the user sees the event. Pings are not visible."""
         if isinstance(event, StreamReceived):  # first, because these come by the thousand
             is_visible = self._shows(event.event)
         else:

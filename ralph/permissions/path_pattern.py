@@ -143,7 +143,7 @@ def _normal(glob: str) -> str:
 
 
 def _last_name(glob: str) -> str:
-    """The last part of a glob that is more than wildcards, or `*` if there is none."""
+    """The last part of a glob's path that does not consist of wildcards alone, or `*` if there is none."""
     parts = [part for part in glob.split("/") if part.strip("*")]
     return parts[-1] if parts else "*"
 

@@ -242,7 +242,7 @@ def name_of(words: Sequence[Word]) -> str | None:
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """Finds the commands that a command runs."""
+    """The commands that a command such as `sudo` or `bash -c` runs, as far as they are known."""
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
@@ -258,7 +258,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """Finds out what a command may run although running other commands is not its purpose."""
+    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)

@@ -174,8 +174,8 @@ class CommandHookGate:
 
 
 def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAnswer:
-    """The answer that the end of a hook's command means. `is_text_context` says whether output that is no JSON object is
-    meant for the model. Raises CommandHookError if the hook failed.
+    """The answer that a hook gave by its exit code and its output. If `is_text_context` is True, output that is not a
+    JSON object is a text for the model. Raises CommandHookError if the hook failed.
     """
     if ending.status is None:
         raise CommandHookError(ending.problem)

@@ -156,10 +156,10 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Writes and delivers the result after a wrong command line. Returns the exit code, or raises `error`.
+        """Writes the result after a wrong command line, and returns the exit code. `notices` are the notices of the
+        result.
 
-        `error` is raised if lines for people are written to standard error. The caller then writes the message there.
-        `notices` are the notices of the result.
+        If lines for people go to standard error, raises `error` instead, and the caller writes its message there.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))

@@ -104,7 +104,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Counts the images that are already in the conversation. There may be more of them than the limit allows."""
+        """Counts the images that are already in the conversation, even if they exceed the limit."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes

@@ -384,7 +384,7 @@ class Notice(Struct, frozen=True):
 
 
 class LoopEvent(Struct, frozen=True):
-    """An event of a loop itself, and not of one of its runs. `loop/events.py` has the kinds."""
+    """An event of a loop itself, and not of one of its runs. `loop/events.py` defines the kinds."""
 
 
 class PromptCalled(Struct, frozen=True):

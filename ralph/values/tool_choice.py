@@ -172,9 +172,9 @@ def covers(pattern: str, name: str) -> bool:
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
     """Whether a run may use the MCP tool with this name.
 
-    `is_asked_for` is True if the command line configures the tool's server. If `--tools` names no MCP tool, it
-    selects only among ralph's own tools, as in Claude Code, and of the MCP servers only those on the command line
-    remain.
+    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) names MCP tools, only
+    those may be used. If it names none, it limits only ralph's own tools, as in Claude Code, and an MCP tool may be
+    used only if `is_asked_for` is True, which means that the command line configures its server.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

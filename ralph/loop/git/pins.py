@@ -132,7 +132,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """Pins the settings of the repository's current configuration. `places` stays empty."""
+    """The settings to pin, with their values in the repository's current configuration. `places` stays empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)
