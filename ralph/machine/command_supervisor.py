@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from ralph.machine import launcher, tree_usage
 from ralph.machine.own_process import core_limit_at_start
-from ralph.machine.process_limit import MOST_PROCESSES, NoLimitError, ProcessLimit
+from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
 from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import NEVER_STARTED, Ended
@@ -104,10 +104,10 @@ class CommandSupervisor:
     ) -> None:
         """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
         processes of all commands together; None means the default, and 0 means no limit. The kernel enforces that
-        limit if this machine can make a control group and `makes_group` is True; otherwise the launcher does. The
-        launcher also enforces the memory limit, if `most_memory_bytes` is not 0. `is_below_loop` is True if the
-        parent of this process is a `ralph loop`. `confinement` is called before each command with its directory, and
-        returns the command's sandbox; it may raise OSError. None means that commands have no sandbox.
+        limit if this machine can make a control group and `makes_group` is True; otherwise the launcher does. The same
+        holds for the memory limit, if `most_memory_bytes` is not 0. `is_below_loop` is True if the parent of this process
+        is a `ralph loop`. `confinement` is called before each command with its directory, and returns the command's
+        sandbox; it may raise OSError. None means that commands have no sandbox.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -118,6 +118,8 @@ class CommandSupervisor:
         self._why_no_group: str | None = None
         if not (self._most_processes and makes_group):
             self._why_no_group = "none was asked for"
+        self._memory: MemoryLimit | None = None
+        self._may_limit_memory = bool(most_memory_bytes) and makes_group
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
@@ -187,6 +189,9 @@ class CommandSupervisor:
         limit, self._limit = self._limit, None
         if limit is not None:
             limit.close()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
 
     def _asked(
         self,
@@ -229,7 +234,15 @@ class CommandSupervisor:
                     self._limit = ProcessLimit.made(self._most_processes, is_below_loop=self._is_below_loop)
                 except NoLimitError as why:
                     self._why_no_group = str(why)
-            self._serving = _Serving(self._environment, self._limit.entrance if self._limit else "")
+            if self._may_limit_memory:
+                self._may_limit_memory = False
+                with suppress(NoLimitError):  # the launcher counts then
+                    self._memory = MemoryLimit.made(self._most_memory_bytes, own_place("memory"), self._limit)
+            self._serving = _Serving(
+                self._environment,
+                self._limit.entrance if self._limit else "",
+                str(self._memory.directory) if self._memory else "",
+            )
         return self._serving
 
     def _end(self) -> None:
@@ -241,8 +254,8 @@ class CommandSupervisor:
 class _Serving:
     """One running supervisor process."""
 
-    def __init__(self, environment: Mapping[str, str], entrance: str) -> None:
-        """Starts the process. Raises ShortageError if the machine is short of a resource, and OSError if the process
+    def __init__(self, environment: Mapping[str, str], entrance: str, memory_group: str) -> None:
+        """Starts the process. `entrance` and `memory_group` may be empty. Raises ShortageError if the machine is short of a resource, and OSError if the process
         cannot start for another reason.
         """
         self._control, theirs = socket.socketpair()
@@ -251,7 +264,7 @@ class _Serving:
         self._is_reaped = False
         try:
             with theirs:
-                self.pid = _spawned(theirs, environment, entrance)
+                self.pid = _spawned(theirs, environment, entrance, memory_group)
         except OSError as error:
             self._control.close()
             if error.errno == errno.EAGAIN:
@@ -430,11 +443,11 @@ def _is_whole(said: bytes) -> bool:
     return len(words) > (2 if words[:1] in _EXCEEDED else 1)
 
 
-def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str) -> int:
+def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str, memory_group: str) -> int:
     """Starts the supervisor process and returns its pid. Does not use `subprocess`, because importing it takes 8 ms."""
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
-        line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance]
+        line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance, memory_group]
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_DUP2, 0, 1),

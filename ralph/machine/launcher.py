@@ -409,6 +409,8 @@ class Launcher:
                 if not self._signal_tree(number):
                     steps, due_s = iter(_WITHOUT_PATIENCE), now_s
             self._wait(min(due_s, self._count_at_s) - now_s)
+        if self._limits is not None and not self.exceeded:
+            self.exceeded = self._limits.killed()
 
     def _count(self, now_s: float) -> float:
         """Measures the command's process tree, and stores which limit it exceeds. Returns the time afterwards. Does

@@ -1,5 +1,5 @@
-"""Makes a control group (cgroups(7)) that limits the number of processes of one run's commands, if the machine allows
-that. The group is below ralph's own group, so the user's own limits still apply. ralph itself stays outside, and
+"""Makes control groups (cgroups(7)) that limit the number of processes and the memory of one run's commands, if the
+machine allows that. A group is below ralph's own group, so the user's own limits still apply. ralph itself stays outside, and
 other groups are not affected. The group is removed when the run ends. If ralph is killed, the next run removes the
 group: the directory of a group in use is locked, and the lock ends with the process that holds it. A limit per user
 (`RLIMIT_NPROC`) would not do, because it also counts the user's other programs and does not apply to root.
@@ -19,6 +19,8 @@ MOST_PROCESSES = 512
 """The default limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below
 it. Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once."""
 
+# The supervisor and the launcher are in the group too: 10 MiB each, and some memory of the kernel.
+_OWN_MEMORY_BYTES = 32 * 1024 * 1024
 _PREFIX = "ralph-commands-"
 # Another ralph may remove a new group that is not locked yet, because it looks like a left-over one.
 _TRIES = 3
@@ -32,7 +34,7 @@ class ProcessLimit:
     """The control group of this run. `close()` removes it."""
 
     def __init__(self, directory: Path, lock: int, shared: Path | None) -> None:
-        self._directory = directory
+        self.directory = directory
         self._lock = lock
         self._shared = shared
         """The control file through which this process has enabled process limits for child groups. None if it did not
@@ -44,13 +46,7 @@ class ProcessLimit:
         """Makes a group for at most `most` processes and threads. `is_below_loop` is True if the parent of this
         process is a `ralph loop`, which may be in the same group. Raises NoLimitError.
         """
-        try:
-            place = place_of(
-                Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape"),
-                Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"),
-            )
-        except OSError:
-            place = None
+        place = own_place("pids")
         if place is None:
             raise NoLimitError("this system has no control groups for processes")
         try:
@@ -72,41 +68,124 @@ class ProcessLimit:
     @property
     def entrance(self) -> str:
         """The path of the control file to which a process writes in order to enter the group."""
-        return str(self._directory / "cgroup.procs")
+        return str(self.directory / "cgroup.procs")
 
     def limit(self, most: int, *, is_first_version: bool) -> None:
-        if not is_first_version and _read(self._directory / "cgroup.type") == "domain invalid":
-            _write(self._directory / "cgroup.type", "threaded")
-        _write(self._directory / "pids.max", str(most))
+        if not is_first_version and _read(self.directory / "cgroup.type") == "domain invalid":
+            _write(self.directory / "cgroup.type", "threaded")
+        _write(self.directory / "pids.max", str(most))
 
     def close(self) -> None:
         """Removes the group. If a process in it could not be killed, the group stays, and a later run removes it."""
         with suppress(OSError):
-            _remove(self._directory)
+            _remove(self.directory)
             if self._shared is not None:
                 _write(self._shared, "-pids")
         os.close(self._lock)
 
 
+class MemoryLimit:
+    """The control group that limits the memory of this run's commands. In version 2 of control groups it is that of
+    `ProcessLimit`, and in version 1 another one. `close()` removes it; `ProcessLimit.close()` comes before.
+    """
+
+    def __init__(self, directory: Path, lock: int | None, shared: Path | None) -> None:
+        self.directory = directory
+        self._lock = lock
+        """The lock of a group of its own, or None."""
+        self._shared = shared
+        """As in `ProcessLimit`."""
+
+    @classmethod
+    def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
+        """Limits the memory of a group in `place` to that and to what the supervisor needs itself. `beside` is the limit
+        on processes, or None. Raises NoLimitError.
+        """
+        if place is None:
+            raise NoLimitError("this system has no control groups for memory")
+        try:
+            if place.is_first_version:
+                remove_left_over(place.directory)
+                made = cls(*_new_group(place.directory), None)
+            elif beside is not None:
+                made = cls(beside.directory, None, _with_memory(beside.directory.parent))
+            else:
+                raise NoLimitError("there is no group of commands")
+        except OSError as error:
+            raise NoLimitError(f"no control group for memory can be made: {error.strerror}") from None
+        try:
+            made.limit(most_bytes + _OWN_MEMORY_BYTES, is_first_version=place.is_first_version)
+        except OSError as error:
+            made.close()
+            raise NoLimitError(f"no control group for memory can be used: {error.strerror}") from None
+        return made
+
+    def limit(self, most_bytes: int, *, is_first_version: bool) -> None:
+        """Limits memory and swapped memory together. Raises OSError."""
+        if is_first_version:
+            _write(self.directory / "memory.limit_in_bytes", str(most_bytes))
+            swapped, most_swapped = "memory.memsw.limit_in_bytes", most_bytes
+        else:
+            _write(self.directory / "memory.max", str(most_bytes))
+            swapped, most_swapped = "memory.swap.max", 0
+        with suppress(FileNotFoundError):  # a kernel that does not count swapped memory
+            _write(self.directory / swapped, str(most_swapped))
+
+    def close(self) -> None:
+        """Removes the group, as `ProcessLimit.close` does."""
+        with suppress(OSError):
+            if self._lock is not None:
+                _remove(self.directory)
+            if self._shared is not None:
+                _write(self._shared, "-memory")
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _with_memory(group: Path) -> Path | None:
+    """Enables memory limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns what
+    `_passed_on` returns. Raises OSError: the kernel allows that only to a group without processes, and to the topmost one.
+    """
+    shared = group / "cgroup.subtree_control"
+    if "memory" in _read(shared).split():
+        return None
+    if not _is_delegated(group):
+        raise NoLimitError("ralph's control group is not delegated to it")
+    _write(shared, "+memory")
+    return shared
+
+
 class ControlGroup(NamedTuple):
-    """The control group of this process, in a hierarchy that can limit the number of processes."""
+    """The control group of this process, in a hierarchy that can limit what was asked for."""
 
     directory: Path
     is_first_version: bool
 
 
-def place_of(groups: str, mounts: str) -> ControlGroup | None:
-    """Finds this process's control group in the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`. None if
-    there is none or it is not mounted here.
+def own_place(controller: str) -> ControlGroup | None:
+    """Finds this process's control group for `controller`, such as "pids"."""
+    try:
+        return place_of(
+            Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape"),
+            Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"),
+            controller,
+        )
+    except OSError:
+        return None
+
+
+def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
+    """Finds this process's control group for `controller` in the texts of `/proc/self/cgroup` and
+    `/proc/self/mountinfo`. None if there is none or it is not mounted here.
     """
     own = [line.split(":", 2) for line in groups.splitlines()]
-    first = [path for _, controllers, path in own if "pids" in controllers.split(",")]
+    first = [path for _, controllers, path in own if controller in controllers.split(",")]
     second = [path for number, _, path in own if number == "0"]
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         root, mountpoint = left.split(" ")[3:5]
         kind, _, options = right.split(" ", 2)
-        is_first = kind == "cgroup" and "pids" in options.split(",")
+        is_first = kind == "cgroup" and controller in options.split(",")
         paths = first if is_first else second if kind == "cgroup2" and not first else []
         for path in paths:
             below = _below(path, root)

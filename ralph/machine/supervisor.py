@@ -31,8 +31,9 @@ The rules:
 7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
    memory and descriptors. A loop's supervisor runs while the agent works, and runs git for the loop afterwards.
    The commands themselves are dumpable.
-8. The supervisor enters the control group before it reads the first request, so every command is in the
-   group. Then the kernel limits their processes, and the launcher need not count them.
+8. The supervisor enters the control groups before it reads the first request, so every command is in the
+   groups. Then the kernel limits their processes and their memory, and the launcher need not count them. If the
+   kernel kills a process for its memory, the launcher ends the command.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ _MOST_DESCRIPTORS = 7
 _DESCRIPTOR_BYTES = 4
 # Linux; macOS has no such flag, and nothing of it can be seen here before it is set: there is one thread.
 _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
+
+# proc_pid_oom_score_adj(5): from -1000 to 1000. Half of all memory more than the process has.
+_KILLED_FIRST = b"500"
 
 _STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -170,7 +174,7 @@ class _Request:
 
 
 def main(arguments: list[str]) -> int:
-    parent_pid, group = arguments
+    parent_pid, group, memory_group = arguments
     _begin_session()
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent_pid):  # the parent died before the call above
@@ -180,11 +184,13 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     control = socket(AF_UNIX, SOCK_STREAM, 0, CONTROL)
     is_in_group = _joins(group)
+    if not (memory_group and _joins(f"{memory_group}/cgroup.procs")):
+        memory_group = ""
     control.send(IN_GROUP if is_in_group else WITHOUT_GROUP)
     own_pid = os.getpid()
     pid = _forked(control)
     if pid == 0:
-        _launch(control, own_pid, is_in_group=is_in_group)
+        _launch(control, own_pid, memory_group, is_in_group=is_in_group)
     if pid is not None:
         _await_end(pid)
     return 0
@@ -294,7 +300,7 @@ def _received(control: socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _launch(control: socket, parent_pid: int, *, is_in_group: bool) -> NoReturn:
+def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group: bool) -> NoReturn:
     """Turns this forked child into the launcher. Never returns."""
     # The kernel may give a new file a time of some milliseconds ago.
     since_s = time.time() - 0.1
@@ -302,7 +308,8 @@ def _launch(control: socket, parent_pid: int, *, is_in_group: bool) -> NoReturn:
         os.setsid()
         while (request := _next_request(control, parent_pid)) is not None:
             most_tasks = 0 if is_in_group else request.most_tasks
-            limits = tree_usage.Limits(most_tasks, request.most_memory_bytes, since_s)
+            group = memory_group if request.most_memory_bytes else ""
+            limits = tree_usage.Limits(most_tasks, request.most_memory_bytes, since_s, group)
             if not _serve(request, parent_pid, limits):
                 break
     finally:
@@ -328,7 +335,10 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None
     one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
     status = _prepared(request) or one.run(
-        request.command, request.environment, request.restrict(), request.enclose()
+        request.command,
+        request.environment,
+        _killed_first(request.restrict()) if limits.is_kept_by_kernel else request.restrict(),
+        request.enclose(),
     )
     launcher.let_go_of_streams()
     os.chdir("/")  # which no one wants to unmount
@@ -338,6 +348,23 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
         one.say(one.exceeded + word + bytes([status]))
     request.release()
     return may_serve
+
+
+def _killed_first(restrict: Callable[[], None] | None) -> Callable[[], None]:
+    """A function that first offers this process to the kernel, which must end one if memory is short: the command, and
+    not the supervisor.
+    """
+
+    def prepare() -> None:
+        try:
+            with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - see above
+                score.write(_KILLED_FIRST)
+        except OSError:
+            pass
+        if restrict is not None:
+            restrict()
+
+    return prepare
 
 
 def _prepared(request: _Request) -> int:

@@ -34,13 +34,29 @@ _KIBIBYTE = 1024
 class Limits:
     """The limits of one process tree. 0 means no limit."""
 
-    def __init__(self, most_tasks: int, most_memory_bytes: int, since_s: float) -> None:
-        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer."""
+    def __init__(
+        self, most_tasks: int, most_memory_bytes: int, since_s: float, memory_group: str = ""
+    ) -> None:
+        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer. `memory_group` is the
+        directory of the control group in which the kernel limits the memory, or empty. With a group, the launcher does
+        not count memory but looks whether the kernel has killed a process of the group.
+        """
         self.most_tasks = most_tasks
         self.most_memory_bytes = most_memory_bytes
         self.since_s = since_s
         self.most_counted = most_tasks or _MOST_COUNTED
         """The number of processes after which the search for more may stop."""
+        self._memory_group = memory_group
+        self._killed_before = _killed_in(memory_group)
+
+    @property
+    def is_kept_by_kernel(self) -> bool:
+        """Whether the kernel limits the memory."""
+        return bool(self._memory_group)
+
+    def killed(self) -> bytes:
+        """TOO_MUCH_MEMORY if the kernel has killed a process of the group for its memory, or nothing."""
+        return TOO_MUCH_MEMORY if _killed_in(self._memory_group) > self._killed_before else b""
 
     def exceeded(self, pids: Sequence[int]) -> bytes:
         """The letter of the limit that these processes exceed, or an empty value. Takes about 30 microseconds per
@@ -51,6 +67,8 @@ class Limits:
         states = [_read(f"/proc/{pid}/status") for pid in pids]
         if 0 < self.most_tasks < sum(_number(state, b"\nThreads:") for state in states):
             return TOO_MANY_PROCESSES
+        if self._memory_group:
+            return self.killed()
         if self.most_memory_bytes:
             most_bytes = self.most_memory_bytes
             files_bytes = _files_bytes(pids, self.since_s)
@@ -60,6 +78,18 @@ class Limits:
             ):
                 return TOO_MUCH_MEMORY
         return b""
+
+
+def _killed_in(memory_group: str) -> int:
+    """How many processes of a control group the kernel has killed for their memory. 0 without a group."""
+    if not memory_group:
+        return 0
+    events = _read(f"{memory_group}/memory.events") or _read(f"{memory_group}/memory.oom_control")
+    for line in events.splitlines():
+        name, _, count = line.partition(b" ")
+        if name == b"oom_kill":
+            return int(count)
+    return 0
 
 
 def _own_bytes(state: bytes) -> int:

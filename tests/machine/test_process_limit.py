@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.process_limit import ControlGroup, NoLimitError, ProcessLimit, place_of, remove_left_over
+from ralph.machine.process_limit import (
+    ControlGroup,
+    MemoryLimit,
+    NoLimitError,
+    ProcessLimit,
+    own_place,
+    place_of,
+    remove_left_over,
+)
+from ralph.machine.running_command import Ended
 from tests.machine.test_command_supervisor import finished, started
 from tests.patience import within_s
 from tests.process_groups import groups_of, needs_group
@@ -42,7 +51,16 @@ OTHERS = (
     ],
 )  # fmt: skip
 def test_the_group_lies_beneath_our_own(groups: str, mounts: str, place: ControlGroup | None) -> None:
-    assert place_of(groups, OTHERS + mounts) == place
+    assert place_of(groups, OTHERS + mounts, "pids") == place
+
+
+def test_memory_has_a_group_of_its_own_in_the_first_version() -> None:
+    both = FIRST.format(root="/", at="/sys/pids") + "\n" + OTHERS
+    place = place_of("8:pids:/a\n4:memory:/b", both, "memory")
+    assert place == ControlGroup(Path("/sys/fs/cgroup/memory/b"), True)
+    assert place_of("0::/a", SECOND.format(root="/", at="/cg"), "memory") == ControlGroup(
+        Path("/cg/a"), False
+    )
 
 
 @pytest.fixture
@@ -125,6 +143,113 @@ def test_what_still_runs_keeps_the_group_for_a_later_sweep() -> None:
 
 
 def test_where_there_is_no_way_to_a_group_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ralph.machine.process_limit.place_of", lambda _groups, _mounts: None)
+    monkeypatch.setattr("ralph.machine.process_limit.place_of", lambda *_texts: None)
     with pytest.raises(NoLimitError, match="this system has no control groups for processes"):
         ProcessLimit.made(25)
+
+
+# --- Memory
+
+
+MIB = 1024 * 1024
+
+
+def _why_no_memory_group() -> str | None:
+    try:
+        limit = MemoryLimit.made(MIB, own_place("memory"), None)
+    except NoLimitError as why:
+        return str(why)
+    limit.close()
+    return None
+
+
+needs_memory_group = pytest.mark.skipif(
+    _why_no_memory_group() is not None, reason=f"no limit on memory can be set here: {_why_no_memory_group()}"
+)
+
+
+@needs_memory_group
+def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
+    supervising = CommandSupervisor({"PATH": os.environ["PATH"]}, most_memory_bytes=60 * MIB)
+    try:
+        hog = f"{sys.executable} -I -S -c 'bytearray(200 * 1024 * 1024)'"
+        command = started(supervising, f"{hog}; exit 0")
+        assert finished(command)[0] == 0
+        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        pid = supervising.pid
+        command = started(supervising, "cat /proc/self/cgroup /proc/self/oom_score_adj")
+        status, output = finished(command)
+        assert (status, command.exceeded) == (0, None), "an earlier command's excess is not this one's"
+        [path] = [line.split(":")[2] for line in output.splitlines() if ":memory:" in line]
+        assert "ralph-commands-" in path
+        assert output.endswith("\n500\n")
+        assert supervising.pid == pid, "the supervisor lives"
+        place = own_place("memory")
+        assert place is not None
+        group = place.directory / path.rpartition("/")[2]
+        assert group.is_dir()
+    finally:
+        supervising.close()
+    assert not group.exists()
+
+
+@needs_memory_group
+def test_a_tree_of_which_the_kernel_has_killed_a_process_is_ended_as_a_whole() -> None:
+    supervising = CommandSupervisor({"PATH": os.environ["PATH"]}, most_memory_bytes=60 * MIB)
+    try:
+        hog = f"{sys.executable} -I -S -c 'bytearray(200 * 1024 * 1024)'"
+        command = started(supervising, f"{hog}; sleep 600")
+        assert finished(command)[0] != 0
+        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+    finally:
+        supervising.close()
+
+
+class SecondVersion:
+    """Files like those of a control group of version 2 with a group of commands in it."""
+
+    def __init__(self, place: Path, enabled: str = "pids") -> None:
+        self.place = ControlGroup(place, is_first_version=False)
+        self.enabled = place / "cgroup.subtree_control"
+        self.enabled.write_text(enabled)
+        self.group = place / "ralph-commands-1"
+        self.group.mkdir()
+        for name in ("memory.max", "memory.swap.max"):
+            (self.group / name).touch()
+        self.beside = ProcessLimit(self.group, os.open(place, os.O_RDONLY), None)
+
+
+def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ralph.machine.process_limit._is_delegated", lambda _group: True)
+    made = SecondVersion(tmp_path)
+    limit = MemoryLimit.made(68 * MIB, made.place, made.beside)
+    assert limit.directory == made.group
+    assert made.enabled.read_text() == "+memory"
+    assert (made.group / "memory.max").read_text() == str(100 * MIB)
+    assert (made.group / "memory.swap.max").read_text() == "0"
+    limit.close()
+    assert made.enabled.read_text() == "-memory"
+    assert made.group.exists(), "it is not this limit's own"
+
+
+@every_row(
+    ("has_group", "enabled", "is_delegated", "why"),
+    [
+        (False, "pids memory", True, "there is no group of commands"),
+        (True, "pids", False, "ralph's control group is not delegated to it"),
+    ],
+)
+def test_where_the_second_version_has_no_limit_on_memory_it_is_said_why(
+    has_group: bool,
+    enabled: str,
+    is_delegated: bool,
+    why: str,
+    tmp_path_factory,
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr("ralph.machine.process_limit._is_delegated", lambda _group: is_delegated)
+    made = SecondVersion(tmp_path_factory.mktemp("group"), enabled)
+    with pytest.raises(NoLimitError, match=why):
+        MemoryLimit.made(MIB, made.place, made.beside if has_group else None)
