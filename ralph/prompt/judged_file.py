@@ -73,12 +73,14 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
     """
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
-    is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    status = os.fstat(descriptor)
+    # A file with another name (a hard link) may be a secret.
+    is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     real = opened_path(descriptor, path)
     rule = None if place.why_not_read is None or real is None else place.why_not_read(real)
     if rule is not None:
         return f"the rule {rule} forbids it"
-    if is_regular and is_named_by_ralph and real == path:
+    if is_plain and is_named_by_ralph and real == path:
         return None
     from ralph.prompt.named_file import why_not_inside  # noqa: PLC0415 - links and imports are rare
 

@@ -12,19 +12,22 @@ import os
 import select
 import stat
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.planted_link import is_beneath, planted_link, repositories
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
 # A command whose output is read through a pipe has written something after this time, or is stuck.
 _SILENT_S = 30.0
+# Browsers keep some thousands of files. Comparing so many takes a quarter of a second.
+_MOST_COMPARED = 20_000
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
@@ -80,8 +83,8 @@ def why_not_inside(
     """The reason why an opened file must not be read, or None if it may be read.
 
     The file must be a regular file inside the directory `top`, which messages call `top_name`, and must not be
-    secret. If `top` is None, the file may be anywhere. `denied` are more paths, without symbolic links, that must not
-    be read. A hard link to a file outside cannot be recognised.
+    secret, not even under another name (a hard link). If `top` is None, the file may be anywhere. `denied` are more
+    paths, without symbolic links, that must not be read.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
@@ -93,7 +96,7 @@ def why_not_inside(
     real_top = os.path.dirname(real) if top is None else os.path.realpath(top)  # noqa: PTH120 - it is a str
     if not is_beneath(real, (real_top,)):
         return f"{where} lies outside of {top_name}"
-    return _why_secret(real, real_top, denied)
+    return _why_secret(real, real_top, denied, status)
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
@@ -112,8 +115,11 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 
 
-def _why_secret(real: str, top: str, denied: Sequence[str] = ()) -> str | None:
+def _why_secret(
+    real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
+) -> str | None:
     """The reason why a file in the repository with the top directory `top` is secret, or None if it is not secret.
+    `status` is that of the file, to recognise a secret by another name.
 
     A repository may be a home directory, which contains the user's keys. `.git` may contain a token in the address of
     a remote repository.
@@ -121,11 +127,35 @@ def _why_secret(real: str, top: str, denied: Sequence[str] = ()) -> str | None:
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - links are rare
 
-    protection = gather_paths((top,), os.environ, denied=denied).why_not_read(real)
+    table = gather_paths((top,), os.environ, denied=denied)
+    protection = table.why_not_read(real)
     if protection is not None:
         return f"it leads to {real}: {protection.place} {protection.predicate}"
+    if status is not None and status.st_nlink > 1:
+        places = (place.path for place in table.paths if not place.may_be_read)
+        other = _hard_link_in(places, status)
+        if other is not None:
+            return f"it is a hard link, and the same file {other}"
     git = PROTECTED_NAMES[0]
     return f"it leads to {real}, which {git.predicate}" if git.is_part_of(real) else None
+
+
+def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
+    """Says where in `places` a file with this status lies, or that it could lie there because the places hold too many
+    files to be compared. None if it does not lie there.
+    """
+    compared = 0
+    for place in places:
+        for directory, _, names in os.walk(place) if os.path.isdir(place) else [("", [], [place])]:  # noqa: PTH112 - strings throughout
+            for name in names:
+                compared += 1
+                if compared > _MOST_COMPARED:
+                    return "could lie in a secret place: too many files to compare"
+                path = os.path.join(directory, name)  # noqa: PTH118 - strings throughout
+                with suppress(OSError):
+                    if os.path.samestat(os.lstat(path), status):
+                        return f"as {path}, which must not be read"
+    return None
 
 
 def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:

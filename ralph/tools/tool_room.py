@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
@@ -236,7 +237,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
             raise ToolError(f"the path {path!r} cannot be the name of a file") from None
         if not path or "\0" in path:
             raise ToolError(f"the path {path!r} cannot be the name of a file")
-        return self._outside(self.settings.cwd / path)
+        # POSIX lets two slashes at the beginning mean another root, and so `normpath` keeps them. Linux knows none.
+        return self._outside(self.settings.cwd / re.sub("^//+", "/", path))
 
     def _outside(self, path: Path) -> Path:
         """The path outside of the sandbox for a path of the model. The model means what its commands see, and they

@@ -285,7 +285,7 @@ def test_commands_have_a_tmp_and_processes_of_their_own_and_the_file_tools_the_s
 ) -> None:
     own = "cd /proc; echo [0-9]*; cat /tmp/ralph-w; echo made > /tmp/x; mkdir /tmp/d; echo made > /tmp/d/y"
     write = ("Write", {"file_path": "/tmp/ralph-w", "content": "written\n"})
-    read = ("Read", {"file_path": "/tmp/x"})
+    read = ("Read", {"file_path": "//tmp/x"})
     edit = ("Edit", {"file_path": "/tmp/ralph-w", "old_string": "written", "new_string": "edited"})
     glob = ("Glob", {"pattern": "/tmp/**/y"})
     grep = ("Grep", {"pattern": "made", "path": "/tmp"})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.prompt import named_file
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths
 
@@ -187,6 +188,10 @@ def planted(repository, home) -> dict[str, tuple[str, str]]:
         "a linked environment": ("@environ", "is made up by the kernel"),
         "git's own": ("@.git/config", "git's own"),
         "a key": ("@home/.ssh/id", "holds SSH keys"),
+        "a key by another name": (
+            "@known.md",
+            f"it is a hard link, and the same file as {home.parent}/.ssh/known",
+        ),
     }
 
 
@@ -199,6 +204,9 @@ def test_no_import_leads_out_of_the_repository_or_to_a_secret(
     (repository / "linked").symlink_to("..")
     (repository / "environ").symlink_to("/proc/self/environ")
     (home / "notes.md").write_text("secret")
+    (home.parent / ".ssh").mkdir()
+    (home.parent / ".ssh/known").write_text("secret")
+    (repository / "known.md").hardlink_to(home.parent / ".ssh/known")
     monkeypatch.setenv("HOME", str(home.parent))
     if case == "a key":
         (repository / "home/.ssh").mkdir(parents=True)
@@ -211,6 +219,26 @@ def test_no_import_leads_out_of_the_repository_or_to_a_secret(
     (notice,) = memory.notices
     assert " is left out: " in notice
     assert says in notice
+
+
+def test_a_hard_link_is_read_unless_it_is_a_secret_or_cannot_be_compared(
+    repository, home, monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home.parent))
+    (home.parent / ".ssh").mkdir()
+    (home.parent / ".ssh/key").write_text("secret")
+    (home / "notes.md").write_text("some notes")
+    (repository / "CLAUDE.md").hardlink_to(home / "notes.md")
+    assert [file.text for file in read_memory(repository, None).files] == ["some notes"]
+    monkeypatch.setattr(named_file, "_MOST_COMPARED", 0)
+    assert "too many files to compare" in read_memory(repository, None).notices[0]
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(home.parent))
+    (repository / "CLAUDE.md").unlink()
+    (repository / "CLAUDE.md").hardlink_to(home.parent / ".ssh/key")
+    memory = read_memory(repository, None)
+    assert memory.files == ()
+    assert "it is a hard link, and the same file as" in memory.notices[0]
 
 
 def test_what_the_user_denies_is_not_imported(repository) -> None:
