@@ -1,6 +1,6 @@
 """Reads the command lines of `ralph run`, `ralph loop` and `ralph doctor`. No I/O happens here.
 
-The rules are those of typer, which reads the other commands, with one addition for scripts written for Claude Code:
+The rules are those of typer, which reads the other commands, with two additions for scripts written for Claude Code:
 
 * `--name value` and `--name=value`; `-n value`, `-nvalue`, and clusters such as `-pn value`. The value may begin with
   a dash. `--no-name` where an option has that form. Names are not abbreviated.
@@ -9,6 +9,7 @@ The rules are those of typer, which reads the other commands, with one addition 
 * `-h` and `--help` count even if a value is wrong, but not if an option is unknown or has no value.
 * The addition: `--tools Read Bash` means `--tools=Read --tools=Bash`. A list takes all words up to the next option,
   `--`, or a lone `-` (standard input).
+* Another: in `--debug api "the task"`, the first word is a value of the option, because the line has a word too many.
 
 It checks only the types of values. Their ranges are checked by the commands.
 """
@@ -59,12 +60,13 @@ def read_line(words: Sequence[str], parameters: Sequence[Parameter]) -> ReadLine
     options, last_list = tuple(divided.options), divided.last_list
     if HELP.name in divided.given:
         return ReadLine({}, options, last_list, asks_for_help=True)
-    others = divided.others
+    positions = [one for one in parameters if not one.spellings]
+    others = divided.without_values(len(positions))
     values = {}
     for name, given in divided.given.items():
         values[name] = _value(divided.parameters[name], given)
-    for argument in parameters:
-        if not argument.spellings and others:
+    for argument in positions:
+        if others:
             values[argument.name] = others.pop(0)
     if others:
         raise LineError(f"Got unexpected extra argument(s) ({' '.join(map(_shown, others))})")
@@ -83,6 +85,8 @@ class _DividedWords:
         self.others: list[str] = []
         self.options: list[TypedOption] = []
         self.last_list: str | None = None
+        self._maybe_values: list[int] = []
+        """The positions in `others` of words that directly follow an option which may have a value."""
         self._by_spelling = {spelling: one for one in parameters.values() for spelling in one.spellings}
         self._by_spelling |= {one.negation: one for one in parameters.values() if one.negation}
         self._coming = [*reversed(words)]
@@ -98,6 +102,16 @@ class _DividedWords:
             else:
                 self.others.append(word)
 
+    def without_values(self, most: int) -> list[str]:
+        """The words that belong to no option. Where there are more than `most`, one that follows an option which may have
+        a value, as in `--debug api "the task"`, is that value.
+        """
+        kept = [*self.others]
+        for at in reversed(self._maybe_values):
+            if len(kept) > most:
+                del kept[at]
+        return kept
+
     def _take_long(self, word: str) -> None:
         spelling, equals, attached = word.partition("=")
         one = self._by_spelling.get(spelling)
@@ -108,6 +122,8 @@ class _DividedWords:
             if equals and not one.may_have_value:
                 raise LineError(f"Option {spelling!r} does not take a value")
             self._give(one, spelling != one.negation)
+            if not equals:
+                self._note_possible_value(one)
         elif equals:
             self._give(one, attached)
         elif one.takes_words:
@@ -125,6 +141,7 @@ class _DividedWords:
             parameters.append(one)
             if one.kind is bool:
                 self._give(one, True)
+                self._note_possible_value(one)
                 continue
             if word[at:]:
                 self._give(one, word[at:])
@@ -148,6 +165,10 @@ class _DividedWords:
             raise LineError(f'{spelling} needs a word at least; {spelling} "" is an empty list')
         self.last_list = None if self._coming else spelling
         return words
+
+    def _note_possible_value(self, one: Parameter) -> None:
+        if one.may_have_value and self._coming and not self._coming[-1].startswith("-"):
+            self._maybe_values.append(len(self.others))
 
     def _give(self, one: Parameter, value: object) -> None:
         self.given.setdefault(one.name, []).append(value)

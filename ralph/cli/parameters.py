@@ -27,7 +27,8 @@ class Option(Struct, frozen=True):
     is_hidden: bool = False
     """True if the help does not show the option."""
     may_have_value: bool = False
-    """True if an option of type bool accepts a value after `=`, which has no effect."""
+    """True if an option of type bool accepts a value, which has no effect: after `=`, or as the next word if the line has
+    a word too many."""
 
 
 class Argument(Struct, frozen=True):
@@ -75,7 +76,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     metavar: str | None = None
     is_hidden: bool = False
     may_have_value: bool = False
-    """True if an option of type bool accepts a value after `=`, which has no effect."""
+    """True if an option of type bool accepts a value, as in `Option`."""
 
     @property
     def longest_spelling(self) -> str:

@@ -51,7 +51,8 @@ def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
     """Whether the mode requires that somebody is asked before a call of this tool. `allowed` holds the tools that the
     user allowed by name, without a pattern.
     """
-    if mode is PermissionMode.BYPASS or tool in READ_ONLY or tool in allowed:
+    # In dontAsk, rules have denied what nobody allowed before.
+    if mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK) or tool in READ_ONLY or tool in allowed:
         return False
     return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
 

@@ -50,6 +50,22 @@ def test_all_words_up_to_the_next_option_are_the_lists(typed, options, word, las
     assert (" ".join(words), read.values.get("word", ""), read.last_list) == (options, word, last)
 
 
+@pytest.mark.parametrize(
+    ("typed", "word"),
+    [
+        ("-d api -p x", "x"),
+        ("--debug api,hooks x", "x"),
+        ("x --debug api", "x"),
+        ("-d x", "x"),
+        ("--debug -p x", "x"),
+        ("--debug=api x", "x"),
+    ],
+)
+def test_a_word_too_many_behind_an_option_that_may_have_a_value_is_its_value(typed, word) -> None:
+    values = reading(*typed.split()).values
+    assert (values["word"], values["debug"]) == (word, True)
+
+
 def test_an_empty_word_is_an_empty_list() -> None:
     assert [option.words for option in reading("--tools", "", "-q").options] == [("--tools=",), ("-q",)]
 

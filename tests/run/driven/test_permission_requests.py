@@ -19,6 +19,7 @@ from ralph.values.tool_calls import ToolCall
     ("mode", "asked"),
     [
         ("bypassPermissions", set()),
+        ("dontAsk", set()),
         ("default", {"Write", "Edit", "Bash", "mcp__a__b"}),
         ("auto", {"Write", "Edit", "Bash", "mcp__a__b"}),
         ("acceptEdits", {"Bash", "mcp__a__b"}),
