@@ -113,7 +113,7 @@ class CallRules:
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """All calls of the task that the gate refused, or to which the sandbox denied something."""
+        """All calls of the task that the gate refused, or to which the sandbox refused something."""
 
     def begin_answer(self, turn: int) -> None:
         """Must be called before the calls of an answer."""
@@ -214,7 +214,9 @@ class CallRules:
         self._guards.after(call, output, change=change)
 
     def heard(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """The output of a call that ran, as the gate leaves it. Raises `Interrupted`."""
+        """Passes the output of a call that ran to the gate, and returns the output that the model gets. Raises
+        `Interrupted`.
+        """
         return output if self._gate is None else self._gate.observe(call, output, took_s)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:

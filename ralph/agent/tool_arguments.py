@@ -2,8 +2,8 @@
 to correct.
 
 It supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Other keywords are ignored, and no value is converted. The schema of an MCP server's tool may be anything: what
-is wrong in it is ignored too, because the server checks its arguments itself.
+and `items`. Other keywords are ignored, and no value is converted. Invalid parts of an MCP tool's schema are ignored
+too, because the server checks the arguments itself.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Typed(Struct, frozen=True):
-    """The command line as it was typed. A command needs this where the decoded values do not say enough."""
+    """The command line as it was typed, for commands that need more than the decoded values."""
 
     options: tuple[TypedOption, ...] = ()
     """All typed options, in the order of the command line."""

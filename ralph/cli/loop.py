@@ -22,6 +22,7 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     duration,
@@ -161,12 +162,14 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     if line.continue_:
         says = "--continue takes all but limits and the server from the loop's record"
         _refuse_all_but(_CONTINUE_TAKES, typed, says)
+        check_output_is_open()
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
         base_url = to_run.flags["model.base_url"]
         check_settings({"model.base_url": base_url})
         given = None if base_url is None else str(base_url)
         return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits, base_url_given=given))
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
+    check_output_is_open()
     return loop_command(
         LoopOptions(plan, requested_prompt=RequestedPrompt(line.prompt, absolute(line.prompt_file)))
     )

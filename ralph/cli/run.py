@@ -13,6 +13,7 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     json_or_path,
@@ -65,7 +66,9 @@ def run(line: RunLine, typed: Typed) -> int:
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable, permissions=permissions))
+    options = _run_options(line, writable, permissions=permissions)
+    check_output_is_open(options.output.result_file)
+    return run_command(options)
 
 
 def _run_options(

@@ -51,7 +51,7 @@ class JournalReading(Struct, frozen=True):
 
 
 def line_of(seq: int, record: Record | Recorded) -> bytes:
-    """The line of a record, with its line break."""
+    """The journal line of a record, including the line break."""
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields})
     return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text)})
@@ -65,7 +65,7 @@ def _head_text(head: RequestHead) -> str:
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """A line with these fields and their checksum, and with its line break."""
+    """The journal line for these fields, with their checksum and a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 

@@ -1,7 +1,5 @@
-"""The last answer of a conversation while no message follows it, with the results of its calls so far. No I/O happens
-here.
-
-`conversation/session.py` and the history in `sessions/` both use it.
+"""The last answer of a conversation, with the results of its calls so far, until another message follows it. No I/O
+happens here. `conversation/session.py` and the history in `sessions/` both use it.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record is impossible after the records before it. The error's message is one line."""
+    """A record cannot follow the records before it. The error's message is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):

@@ -181,7 +181,7 @@ def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Recor
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session with `shape` for the next requests. It also becomes the last known shape of `target`."""
+    """The session with `shape` for the next requests, also stored as the last known shape of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 

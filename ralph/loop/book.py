@@ -21,7 +21,7 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time of the last save by an earlier process, or the start of a new loop. ISO 8601, in UTC."""
+        """The time of the last save by an earlier process or, for a new loop, of its start. ISO 8601, in UTC."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class StreamRedaction:
-    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin. They
-    are searched again only after as many new bytes have arrived, so that single bytes cost no more time than large
+    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin, and
+    searches them again only after as many new bytes have arrived. So single bytes cost no more time than large
     chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
     """
 

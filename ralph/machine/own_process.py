@@ -26,8 +26,8 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether `keep_memory_private` could keep other processes of this user from reading the memory and environment
-    of this process.
+    """Whether `keep_memory_private` succeeded, so that other processes of this user cannot read the memory and
+    environment of this process.
     """
     return _is_memory_private
 

@@ -39,8 +39,8 @@ _LONGEST_SLICE_S = 0.2
 
 
 class Heartbeats:
-    """An `Events` sink that finds out when a heartbeat is due. A heartbeat shows a user who has seen no output for
-    `interval_s` seconds that ralph still works. 0 turns heartbeats off.
+    """An `Events` sink that decides when a heartbeat is due. A heartbeat shows users that ralph still works. It is
+    due when they have seen no output for `interval_s` seconds; 0 turns heartbeats off.
     """
 
     def __init__(

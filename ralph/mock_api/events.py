@@ -1,5 +1,5 @@
 """Converts a turn to the API's format: the message object, the stream events, and the bytes of the events. A fault
-may break the events. Pure.
+may break the events. No I/O happens here.
 """
 
 from __future__ import annotations

@@ -251,9 +251,8 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Drops the text of a discarded answer if it was not yet printed.
-
-        If it was printed, yields a line which says that the text above does not count.
+        """Drops the text of a discarded answer if it was not printed yet. If the text was printed, yields a line that
+        says that it does not count.
         """
         yield from self._rest_of_text()
         if self._held is not None:

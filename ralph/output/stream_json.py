@@ -1,6 +1,5 @@
-"""Turns events into the objects of `stream-json`, with the names that existing readers know. Pure.
-
-The writer adds `uuid` and `session_id` to every object.
+"""Turns events into the objects of `stream-json`, with the names that existing readers know. No I/O happens here. The
+writer adds `uuid` and `session_id` to every object.
 """
 
 from __future__ import annotations

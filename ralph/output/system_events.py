@@ -1,7 +1,5 @@
 """Converts events that are not part of the conversation to `system` objects for the output and the journal, and
-converts them back.
-
-Pure.
+converts them back. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -212,8 +210,8 @@ def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
     """The event from which `system_fields` made these keys and values. None for subtypes that cannot be converted
     back.
 
-    A field whose key journals of format 1 do not have gets its default. Raises ValidationError for values that no run
-    writes.
+    If a key is missing, as in journals of format 1, the field gets its default. Raises ValidationError for values
+    that no run writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

@@ -1,6 +1,5 @@
-"""Takes the rules, the hooks and the permission mode out of a settings file that was written for Claude Code.
-
-What asks for protection and cannot be understood raises GuardError: nothing may run without it.
+"""Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises
+GuardError if the file asks for a protection that ralph cannot provide, because nothing may run without it.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
 class GuardError(Exception):
-    """A file asks for a protection that ralph cannot give. The message is one line that names the file."""
+    """A file asks for a protection that ralph cannot provide. The message is one line that names the file."""
 
 
 class HookCommand(Struct, frozen=True):
-    """A command that is run at an event."""
+    """A command that ralph runs when an event occurs."""
 
     event: str
     matcher: str
-    """The tools that it is about, as `matches` reads it. Empty means all."""
+    """The tools whose calls trigger the hook, in the syntax of `matches`. Empty means all tools."""
     command: str
     timeout_s: float
     source: str
 
 
 class SettingsSource(Struct, frozen=True):
-    """A settings file, or the text of an option."""
+    """The source of a settings document: a file, or the text of a command-line option."""
 
     name: str
-    """Its path, or the option."""
+    """The path of the file, or the name of the option."""
     kind: str
-    """`user`, `project`, `local` or `flag`."""
+    """One of `user`, `project`, `local` and `flag`."""
     root: str = ""
-    """The directory from which the paths of its rules start."""
+    """The directory to which the paths in the rules are relative."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the user wrote it. Hooks are programs, so only these may have any."""
+        """Whether the user wrote the document. Hooks are programs, so ralph runs only hooks of trusted documents."""
         return self.kind in ("user", "flag")
 
 
@@ -64,20 +63,20 @@ class ClaudeSettings(Struct, frozen=True):
     rules: tuple[PermissionRule, ...] = ()
     hooks: tuple[HookCommand, ...] = ()
     mode: str | None = None
-    """The permission mode that the file asks for, if it is tighter than the usual one."""
+    """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
-    """Whether the file forbids to run without asking."""
+    """True if the document forbids the mode in which nobody is asked."""
     needs_sandbox: bool = False
     """Whether nothing may run without a sandbox of commands."""
     unused_hooks: tuple[str, ...] = ()
-    """The events of hooks that are not run."""
+    """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
     unknown_permissions: tuple[str, ...] = ()
     """Keys of `permissions` that are no names of Claude Code's."""
 
 
 def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
-    """The guards in a settings document. Raises GuardError."""
+    """The rules, hooks and mode in a settings document. Raises GuardError if ralph cannot provide one of them."""
     if not isinstance(document, dict):
         raise GuardError(f"{source.name}: a settings file must hold a JSON object")
     _refuse_misspelt(document, names.TOP, source, "")
@@ -156,7 +155,7 @@ def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
 def _hooks(
     document: Mapping[str, Any], source: SettingsSource
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
-    """The hooks that are run, and the events of those that are not."""
+    """The hooks that ralph runs, and the events whose hooks it does not run."""
     events = document.get("hooks") or {}
     if not source.is_trusted:
         return (), tuple(event for event, entries in events.items() if entries) if isinstance(
@@ -227,8 +226,8 @@ def _check_matcher(matcher: str, where: str) -> None:
 
 
 def matches(matcher: str, tool: str) -> bool:
-    """Whether a matcher is about a tool. A name is compared exactly, `A|B` and `A,B` are lists, and everything else is
-    an expression that may match anywhere in the name.
+    """Whether a matcher covers a tool. A plain name covers that tool only, and `A|B` or `A,B` covers each tool in the
+    list. Any other matcher is a regular expression that may match any part of the tool's name.
     """
     if matcher in ("", "*"):
         return True

@@ -186,7 +186,7 @@ class Roster:
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target with that name. If `name` is None, the first configured target.
+        """The target with that name, or the first configured target if `name` is None.
 
         If `takes_any_model` is True, `name` may also be a model or an alias. The result may then be a new target that
         is not yet in `targets`. Raises ValueError if there is no such target.

@@ -1,5 +1,5 @@
-"""The gate of a run with hooks in the user's settings: runs their commands about tool calls and the end of a task, and then
-asks the gate that it encloses. A hook that fails refuses.
+"""The gate of a run with hooks in the user's settings. It runs the hooks' commands for tool calls and for the end of
+a task, and then asks the gate that it encloses. A hook that fails refuses the call or the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block, ToolCall, ToolOutput
 
 _BLOCKED = 2
-"""The exit code by which a hook refuses, as in Claude Code."""
+"""The exit code with which a hook refuses, as in Claude Code."""
 
 
 class CommandHookError(Exception):
@@ -47,8 +47,9 @@ class CommandHookGate:
         judge: CallJudge | None,
         is_told: bool,
     ) -> None:
-        """`run` runs a command with a standard input, a limit in seconds, and the words for a heartbeat. `judge` has the
-        rules that people wrote. `is_told` says whether each command is an event.
+        """`run` runs a hook's command: it takes the command, its standard input, the time limit in seconds, and the
+        text of heartbeats. `judge` applies the permission rules. If `is_told` is True, an event is emitted for each
+        command.
         """
         self._inner = inner
         self._hooks = hooks
@@ -59,7 +60,7 @@ class CommandHookGate:
         self._judge = judge
         self._is_told = is_told
         self._called = 0
-        """How many hooks were run. It makes their ids."""
+        """The number of hooks that were run. Their ids are made from it."""
 
     # --- The port
 
@@ -124,7 +125,9 @@ class CommandHookGate:
     # --- Commands
 
     def _answers(self, event: str, about: Mapping[str, Any], tool: str = "") -> list[hk.HookAnswer]:
-        """The answers of all hooks of an event, one after the other. Raises CommandHookError and Interrupted."""
+        """Runs the hooks of an event one after the other, and returns their answers. Raises CommandHookError and
+        Interrupted.
+        """
         fields = {
             "session_id": self._facts.session_id,
             "transcript_path": self._facts.transcript_path,

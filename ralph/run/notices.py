@@ -1,4 +1,6 @@
-"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. Pure."""
+"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. No I/O
+happens here.
+"""
 
 from __future__ import annotations
 

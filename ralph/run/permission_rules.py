@@ -1,4 +1,4 @@
-"""Builds the rules of a run from its options and from the settings files that people wrote for Claude Code."""
+"""Builds the permission rules of a run from its options and from settings files made for Claude Code."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 5
 """Rules of one file that a notice names."""
 _MOST_PATHS = 50_000
-"""The most paths of a directory that are looked at to tell whether a command would read a denied file."""
+"""The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
+contains a denied file."""
 
 
 class RunGuards(Struct, frozen=True):
-    """The guards that files and options ask for."""
+    """The protections that settings files and options require."""
 
     judge: Permissions | None = None
-    """The rules, or None if there are none."""
+    """Applies the permission rules. None if there are none."""
     hooks: tuple[HookCommand, ...] = ()
     mode: PermissionMode | None = None
-    """The permission mode that a file asks for, or None."""
+    """The permission mode that a settings file sets, or None."""
     strict_sandbox: str = ""
-    """The name of the file that wants nothing to run without a sandbox. Empty if none does."""
+    """The name of the settings file that forbids a run without a sandbox. Empty if none does."""
     notices: tuple[str, ...] = ()
 
 
@@ -49,8 +50,8 @@ def build_guards(
     controls: RunControls,
     kept: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RunGuards:
-    """Reads the files and builds the rules. `kept` are the lists of tools that the resumed session keeps. Raises
-    SettingsError if a rule or a hook cannot be honoured.
+    """Reads the settings files and builds the rules. `kept` holds the tool lists that the resumed session keeps.
+    Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
     try:
         files = around.settings.claude_files
@@ -78,7 +79,7 @@ def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
 
 
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
-    """The lists of tools with patterns, for the record of a run."""
+    """The tool lists that contain patterns such as `Bash(git *)`, for the journal's record of the run."""
     tools = around.settings.tools
     lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
     return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
@@ -142,14 +143,14 @@ def _built(
 
 
 def has_parser() -> bool:
-    """Whether the packages that parse commands are installed. They are imported with the first command."""
+    """Whether the packages that parse shell commands are installed. It does not import them."""
     from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
 
     return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
 
 
 def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:
-    """The denying rules and the allowing ones in the lists of tools. None if every tool is allowed."""
+    """The rules in the tool lists: those that deny and those that allow. The second is None if every tool is allowed."""
     from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
 
     tools, origins = around.settings.tools, around.settings.origins
@@ -175,7 +176,7 @@ def _is_chosen(source: SettingsSource, options: RunOptions) -> bool:
 def _mode(
     options: RunOptions, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]
 ) -> PermissionMode | None:
-    """The tightest mode that a file asks for, unless the command line chooses one."""
+    """The strictest permission mode that a file sets. None if no file does, or if the command line sets a mode."""
     modes = {found.mode for _, found in pairs}
     if options.permission_mode is not None:
         return None
@@ -203,7 +204,7 @@ def _allowing_sources(
 
 
 def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
-    """Raises SettingsError if the user forbids to run without asking, and the run would do that."""
+    """Raises SettingsError if nobody is asked in `mode`, but the user's settings forbid that."""
     if mode in (PermissionMode.PLAN, PermissionMode.DONT_ASK):
         return
     for source, found in pairs:
@@ -252,7 +253,7 @@ def _listed(rules: Sequence[PermissionRule]) -> str:
 
 
 def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
-    """Notices about what the files hold and ralph does not use."""
+    """Notices about contents of the files that ralph does not use."""
     for source, found in pairs:
         if found.unused_hooks and not source.is_trusted:
             yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
@@ -273,7 +274,7 @@ def _home(around: Surroundings) -> str:
 
 
 class LocalDisk:
-    """The disk of this machine, as the rules look at it."""
+    """The disk of this machine. Implements `Disk`."""
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

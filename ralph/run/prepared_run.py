@@ -137,9 +137,9 @@ class PreparedRun:
             rules = self._guards.judge
             self._library = find_library(around, options, self._plan, rules)
             self._task_judge = _task_judge(rules) if self._library.files else None
-            """The rules about calls, to which a command adds its own. None if there is no command."""
+            """Applies the permission rules of the run and of the current command. None if there are no commands."""
             self._judge: CallJudge | None = self._task_judge or rules
-            """The rules about calls, or None if there are none."""
+            """Applies the permission rules. None if there are none."""
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
@@ -157,8 +157,8 @@ class PreparedRun:
         self._run = self._make_run()
 
     def _keep_patterns(self) -> Mapping[str, tuple[str, ...]]:
-        """The lists of tools with patterns that this run keeps. Those of a resumed session hold too, unless the command line
-        selects tools again.
+        """The tool lists with patterns that the journal records for this run. They include those of the resumed
+        session, unless the command line selects tools again.
         """
         old, own = self.session.old, patterns_of_tools(self._around)
         if old is None or self._options.names_tools or not old.tool_patterns:
@@ -229,7 +229,7 @@ class PreparedRun:
         return roster, (*notices, *(() if skills is None else skills.notices))
 
     def _list_skills(self, tools: Sequence[ToolDefinition]) -> SkillList | None:
-        """The skills that the system prompt lists. None if there are none, or if the model cannot read their files."""
+        """The skills to list in the system prompt. None if there are none, or if the model cannot read their files."""
         files = self._library.skills
         if not files or not any(tool.name == "Read" for tool in tools):
             return None
@@ -256,7 +256,7 @@ class PreparedRun:
         )
 
     def _gate(self) -> Gate | None:
-        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        """The gate of the run. None means that only the permission mode and the rules decide about calls."""
         guards, controls, session = self._guards, self._controls, self.session
         gate = None if self._make_gate is None else self._make_gate(session, self._judge)
         if not guards.hooks:
@@ -311,7 +311,7 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode, the tools and the permission rules of this run."""
+        """Notices about the permission mode, the tools and the permission rules."""
         mode = self._controls.permission_mode
         said = self._controls.mode_notice
         if said is not None:
@@ -342,7 +342,7 @@ class PreparedRun:
         return self._library
 
     def mcp_status(self) -> list[dict[str, Any]]:
-        """The MCP servers of the run, as a driver gets them."""
+        """The MCP servers of the run, in the form that a driver gets."""
         if self._mcp is None:
             return []
         from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
@@ -358,8 +358,8 @@ class PreparedRun:
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. Only its part `own`, the user's own words, can be the call then; the rest stays
-        around it. None means that all of it can.
+        The prompt may call a command. If `own` is given, only that part of the prompt, the user's own words, can be a
+        call, and the text around it is kept. None means that the whole prompt can be a call.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
@@ -398,9 +398,8 @@ class PreparedRun:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
 
     def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
-        """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
-
-        An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
+        """The function that makes the prompt from the command file that `prompt` calls. None if `prompt` calls no
+        known command. If a prompt on the command line calls an unknown command, the run was refused earlier.
         """
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
@@ -423,8 +422,11 @@ class PreparedRun:
         return lambda calls: self._task(command.make(calls)) or ""
 
     def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
-        """The prompt, with a note at its end if the model of a resumed session believes something else about the sandbox
-        than is true. It is told once in a run.
+        """Adds a note to the prompt if the model was last told something else about the sandbox than is true in this
+        run.
+
+        The system prompt, which a resumed session keeps, or an earlier note told it. If `prompt` is None, the note
+        alone is the prompt. There is no note if the run only delivers the result of the last task.
         """
         old = self.session.old
         if old is None or self._is_change_told:
@@ -488,8 +490,8 @@ class PreparedRun:
 
 
 def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
-    """Whether there may be something to say about MCP servers: the run has some, the session had some (`offered` are the
-    tools that it has offered), or the repository has a file that configures some.
+    """Whether the run or its session has MCP servers, or the repository has a file that configures some. `offered`
+    holds the tools that the session has offered to the model.
     """
     had = any(name.startswith(MCP_PREFIX) for name in offered)
     files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))

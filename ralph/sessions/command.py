@@ -1,4 +1,6 @@
-"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. Never changes a journal."""
+"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. It never changes a
+journal.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 
 class SessionsPlace(Struct, frozen=True):
-    """Where to search for sessions."""
+    """The place where sessions are searched for."""
 
     directory: Path | None = None
     """The value of `--session-dir`. None means RALPH_STATE_DIR or the user's state directory."""

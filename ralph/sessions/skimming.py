@@ -272,8 +272,8 @@ def _line_at(read: Read, offset: int, size: int) -> bytes | None:
 
 
 def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
-    """The offset at which the run begins according to the record of its end. None if the record does not say so, as in
-    older journals, or if no run begins at that offset.
+    """The offset at which the run begins, according to the record of its end. None if the record does not contain it,
+    as in older journals, or if no run begins at that offset.
     """
     if end.run_bytes is None or not 0 < end.run_bytes < mark.offset:
         return None

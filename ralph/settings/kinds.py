@@ -36,8 +36,8 @@ def decoded_table(
     """The values of a table, each decoded by the `Kind` of its key.
 
     Raises a ValueError that names the key if a key is unknown or wrong, or if a key in `needed` is missing. `holder`
-    describes the table in that error. msgspec could decode the whole table
-    at once, but its error would name neither the value nor the known keys.
+    describes the table in that error. msgspec could decode the whole table, but its error would name neither the
+    value nor the known keys.
     """
     for key in raw:
         if key not in kinds:

@@ -1,5 +1,5 @@
-"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It runs in
-the sandbox of the commands, with a time limit, and everything that it starts is stopped at its end.
+"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It
+runs in the sandbox of commands with a time limit. All processes that it starts are stopped when it ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
 
 _MOST_OUTPUT_BYTES = 1_000_000
-"""The most bytes that a hook may print. An answer needs a thousandth of it."""
+"""The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _MOST_ERROR_BYTES = 16_384
 # The variable by which hooks that were written for Claude Code find the project.
 _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
@@ -31,12 +31,12 @@ class HookEnding(Struct, frozen=True):
     """The end of a hook's command."""
 
     status: int | None
-    """Its exit code, or None if it could not be started or did not end by itself."""
+    """The exit code, or None if the command could not be started or did not end by itself."""
     output: str = ""
     errors: str = ""
-    """The beginning of its standard error."""
+    """The beginning of the command's standard error."""
     problem: str = ""
-    """Why there is no exit code."""
+    """The reason why there is no exit code."""
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
@@ -95,7 +95,7 @@ def _problem(ending: CommandEnding, limit_s: float) -> str:
 
 
 class _Kept:
-    """Keeps the output of a hook."""
+    """A `Capture` that keeps the output of a hook."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -105,7 +105,7 @@ class _Kept:
         return len(self._data) <= _MOST_OUTPUT_BYTES
 
     def close(self) -> None:
-        """Has nothing to release."""
+        """Does nothing, because there is nothing to release."""
 
     def text(self) -> str:
         return self._data.decode("utf-8", "replace")

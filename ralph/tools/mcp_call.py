@@ -1,5 +1,5 @@
-"""Runs a call of an MCP server's tool, and makes its result one that a request can hold: text is cut like the output of
-a command, and images are checked like those that Read shows.
+"""Runs calls of MCP servers' tools, and converts the results for requests: text is cut like the output of a command,
+and images are checked like those that Read shows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
-    """Starts the process of a server as Bash starts a command: in the sandbox, unless its configuration says otherwise,
-    and without credentials. Raises ServerFailedError, ShortageError, ValueError or OSError.
+    """Starts the process of a server in the way that Bash starts a command: without credentials, and in the sandbox
+    unless the server's configuration excludes that. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
     settings = room.settings
     program = server.command if "/" in server.command else room.program(server.command)
@@ -50,7 +50,7 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Raises ToolError and Interrupted."""
+    """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted."""
     if room.box is not None:
         room.box.look()
     undone = ""
@@ -72,7 +72,7 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
 
 
 def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
-    """The content of a result. Texts and images stay in order, unless the text must be cut: then it comes first."""
+    """The content of a tool result. Texts and images stay in order, but if the text must be cut, it comes first."""
     texts = [part for part in parts if isinstance(part, str)]
     text = "\n".join(texts)
     images = [part for part in parts if not isinstance(part, str)]
@@ -85,7 +85,9 @@ def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...
 
 
 def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block | str:
-    """The block for an image, or words about it if it cannot be shown. The API takes no image in an error."""
+    """The content block for an image, or a text that describes it if it cannot be shown. The API accepts no image in
+    an error.
+    """
     media_type = image_media_type(image.data) if may_be_image else None
     if media_type is None:
         return f"[an image that cannot be shown: {image.described}]"

@@ -186,9 +186,8 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The secret values among `headers`: those of a header whose name or value looks like a credential's.
-
-    For a value of several words, such as `Bearer x`, the last word follows on its own.
+    """The secret values among `headers`: those of a header whose name or value looks like a credential's. If such a
+    value has several words, as `Bearer x` has, the last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):

@@ -158,9 +158,8 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether this is a Claude model, possibly with an addition of a gateway to its name.
-
-    Only requests to Claude models contain prompt-cache markers.
+    """Whether the name is that of a Claude model. A gateway may have added something to the name. Only requests to
+    Claude models contain prompt-cache markers.
     """
     return "claude" in model
 

@@ -1,7 +1,7 @@
 """The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
 Ralph never asks for permission. A mode in which Claude Code asks the user allows everything here, and a notice says
-so. In the mode `dontAsk`, only calls run that an allow rule names; `ralph/permissions/` judges them.
+so. In the mode `dontAsk`, a call runs only if an allow rule covers it; `ralph/permissions/` checks that.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
-    """Whether somebody must be asked before a call of this tool, as far as the mode decides that.
-
-    `allowed` are the names that the user allowed without a pattern.
+    """Whether the mode requires that somebody is asked before a call of this tool. `allowed` holds the tools that the
+    user allowed by name, without a pattern.
     """
     # In dontAsk, rules have denied what nobody allowed before.
     if mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK) or tool in READ_ONLY or tool in allowed:

@@ -84,12 +84,12 @@ def is_elsewhere(name: str) -> bool:
 
 
 def tool_of(name: str) -> str:
-    """The tool that an entry of a list of tools is about: `Bash` for `Bash(git *)`."""
+    """The tool's name in an entry of a tool list: `Bash` in `Bash(git *)`."""
     return name.partition("(")[0]
 
 
 def is_pattern(name: str) -> bool:
-    """Whether an entry of a list of tools is about some calls of a tool alone."""
+    """Whether an entry of a tool list covers only some calls of the tool, as `Bash(git *)` does."""
     return "(" in name and name.partition("(")[2] not in ("*)", ":*)")
 
 
@@ -133,8 +133,8 @@ def enabled_tools(
     """The tools that a run may use.
 
     `exact` lists the only tools to use; None means all tools. `allowed` lists tools that are allowed in addition to
-    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. A pattern in
-    `allowed` allows its tool, and one in `disallowed` takes none away: `ralph/permissions/` judges the calls.
+    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. For an entry
+    with a pattern, such as `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
@@ -163,9 +163,8 @@ class ToolLists(Struct, frozen=True):
 
 
 def covers(pattern: str, name: str) -> bool:
-    """Whether a pattern stands for the tool of an MCP server with this name.
-
-    `mcp__server` stands for all tools of the server, and `*` for any characters.
+    """Whether an entry of a tool list covers the MCP tool with this name. `mcp__server` covers all tools of the
+    server, and `*` matches any characters.
     """
     if "*" in pattern:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
@@ -173,10 +172,11 @@ def covers(pattern: str, name: str) -> bool:
 
 
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
-    """Whether a run may use the tool of an MCP server with this name.
+    """Whether a run may use the MCP tool with this name.
 
-    `is_asked_for` says that the command line names the server. Without a name of an MCP tool in it, `--tools` selects
-    only among ralph's own tools, as in Claude Code, but then a server that stands only in the settings is left out.
+    `is_asked_for` is True if the command line configures the tool's server. If `--tools` names no MCP tool, it
+    selects only among ralph's own tools, as in Claude Code, and of the MCP servers only those on the command line
+    remain.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

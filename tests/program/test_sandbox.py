@@ -517,6 +517,19 @@ def test_a_loops_check_runs_in_the_sandbox_and_its_git_does_not_exits_3(ralph, i
 
 
 @needs_landlock
+def test_a_loops_listing_of_files_outside_of_git_runs_in_the_sandbox_exits_0(ralph, iterations) -> None:
+    """Here the rules of .gitignore stand in a secret file, which ripgrep cannot read in the sandbox."""
+    rules = secret(ralph)
+    rules.write_text("one\n")
+    (ralph.cwd / ".gitignore").symlink_to(rules)
+    iterations([bash("echo 1 > one"), Turn("Done.")])
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert any("1 file changed: one" in line for line in loop_lines(ran)), ran.stderr
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+
+
+@needs_landlock
 def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_goes_on_exits_3(
     ralph, iterations, tmp_path
 ) -> None:

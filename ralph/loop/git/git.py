@@ -112,8 +112,8 @@ class GitProgram:
         is_merged: bool = False,
     ) -> GitAnswer:
         """Runs one git command. `name` stands for the command in error messages, and `given` is its standard input.
-        Standard error is kept apart from the output, so that warnings are not parsed as output; `is_merged` joins the
-        two. Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
+        Standard error is not part of the output, so that warnings are not parsed as output, unless `is_merged` is
+        True. Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
         ShortageError if this machine is short of a resource that the command needs.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:

@@ -110,8 +110,8 @@ class Push:
         return max((_count(self._git, answer, before) for answer in answers), default=0)
 
     def try_out(self) -> None:
-        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not work,
-        and Interrupted.
+        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not, and
+        Interrupted.
         """
         self._remote_git.refuse_old()
         for url in self.urls():

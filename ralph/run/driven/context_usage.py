@@ -1,6 +1,5 @@
-"""The response to `get_context_usage`: how much of the model's window each part of the context fills. Pure.
-
-Sizes are estimates from bytes, scaled so that they add up to the last estimate of the whole request.
+"""The response to `get_context_usage`: how much of the model's window each part of the context fills. No I/O happens
+here. Sizes are estimates from bytes, scaled so that they add up to the last estimate of the whole request.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class ContextSizes(Struct, frozen=True):
     window_tokens: int | None
     """The context window of the model, or None if it is unknown."""
     total_tokens: int
-    """The estimate of the next request."""
+    """The estimated number of tokens of the next request."""
     part_bytes: Mapping[str, int]
-    """The bytes of each part of the request, by the name that is shown."""
+    """The size of each part of the request in bytes, by the part's name for people."""
 
 
 def sizes_of_next(roster: Roster, conversation: Conversation, meter: ContextMeter) -> ContextSizes:

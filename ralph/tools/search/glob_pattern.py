@@ -116,8 +116,8 @@ def _translated(piece: str) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Whether the segments match the parts of a path. If a segment fails, the last `**` before it takes one part
-    more.
+    """Whether the segments match the parts of a path. If a segment does not match, the previous `**` takes one more
+    part, and the comparison is repeated.
     """
     at = part = 0
     retry_at, retry_part = -1, 0
