@@ -20,4 +20,4 @@ class ExampleLine(Struct, frozen=True):
     form: Annotated[Literal["text", "json"], Option("--form", "A form.")] = "text"
     quiet: Annotated[bool, Option("--quiet -q", "Quiet.")] = False
     plain: Annotated[bool, Option("--plain -p", "Plain.")] = False
-    debug: Annotated[bool, Option("--debug -d", "Debug.", may_have_value=True)] = False
+    debug: Annotated[bool, Option("--debug -d", "Debug.", is_hidden=True, may_have_value=True)] = False
