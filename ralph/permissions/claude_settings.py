@@ -4,12 +4,12 @@ GuardError if the file asks for a protection that ralph cannot provide, because 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.permissions import settings_keys as names
+from ralph.permissions.matcher import why_no_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.values.permission_mode import PermissionMode
 
@@ -192,7 +192,9 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
         _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
-        _check_matcher(matcher or "", where)
+        why = why_no_matcher(matcher)
+        if why is not None:
+            raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {why}")
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
 
@@ -216,25 +218,3 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
         if hook.get(key):
             raise GuardError(f"{where}: a hook with {key!r} cannot be run")
     return HookCommand(event, matcher, command, float(timeout), source.name)
-
-
-def _check_matcher(matcher: str, where: str) -> None:
-    try:
-        re.compile(matcher if not _is_plain(matcher) else "")
-    except re.error as error:
-        raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {error}") from error
-
-
-def matches(matcher: str, tool: str) -> bool:
-    """Whether a matcher covers a tool. A plain name covers that tool only, and `A|B` or `A,B` covers each tool in the
-    list. Any other matcher is a regular expression that may match any part of the tool's name.
-    """
-    if matcher in ("", "*"):
-        return True
-    if _is_plain(matcher):
-        return tool in re.split(r"\s*[|,]\s*", matcher.strip())
-    return re.search(matcher, tool) is not None
-
-
-def _is_plain(matcher: str) -> bool:
-    return matcher == "*" or re.fullmatch(r"[\w\s|,-]*", matcher) is not None

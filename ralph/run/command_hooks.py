@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.agent.ports import Permission
-from ralph.permissions.claude_settings import matches
+from ralph.permissions.matcher import matches
 from ralph.run.driven import hooks as hk
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import GuardRefused, HookStopped, Interrupted
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ralph.agent.ports import Gate
     from ralph.permissions.claude_settings import HookCommand
-    from ralph.run.driven.driver_gate import HookFacts
     from ralph.tools.hook_command import HookEnding
     from ralph.values.controls import RunControls
     from ralph.values.ports import CallJudge, Events
@@ -41,7 +40,7 @@ class CommandHookGate:
         hooks: Sequence[HookCommand],
         run: Callable[[str, bytes, float, str], HookEnding],
         *,
-        facts: HookFacts,
+        facts: hk.HookFacts,
         controls: RunControls,
         events: Events,
         judge: CallJudge | None,
@@ -106,12 +105,9 @@ class CommandHookGate:
         except CommandHookError as error:
             self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
             return output
-        added = [*hk.contexts(answers)]
-        blocked = hk.first_block(answers)
-        if blocked is not None:
-            added.append(f"{event} hook feedback:\n{blocked}")
+        changed = hk.with_answers(output, answers, event)
         self._stop_if_asked(answers)
-        return _with_words(output, "\n".join(added))
+        return changed
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:
         about = {"stop_hook_active": was_held, "last_assistant_message": text}
@@ -129,10 +125,7 @@ class CommandHookGate:
         Interrupted.
         """
         fields = {
-            "session_id": self._facts.session_id,
-            "transcript_path": self._facts.transcript_path,
-            "cwd": self._facts.cwd,
-            "permission_mode": self._controls.permission_mode.value,
+            **self._facts.fields(self._controls.permission_mode),
             "hook_event_name": event,
             **about,
         }
@@ -192,11 +185,3 @@ def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAn
         return hk.hook_answer(fields)
     except (ValueError, RecursionError) as error:
         raise CommandHookError(f"its answer is not valid: {error}") from error
-
-
-def _with_words(output: ToolOutput, words: str) -> ToolOutput:
-    if not words:
-        return output
-    if isinstance(output.content, str):
-        return replace(output, content=f"{output.content}\n\n{words}")
-    return replace(output, content=(*output.content, {"type": "text", "text": words}))

@@ -263,7 +263,7 @@ class PreparedRun:
             return gate
         from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
         from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
-        from ralph.run.driven.driver_gate import HookFacts  # noqa: PLC0415 - few runs have hooks
+        from ralph.run.driven.hooks import HookFacts  # noqa: PLC0415 - few runs have hooks
 
         facts = HookFacts(session.id, session.journal_path, str(self._around.cwd))
         return CommandHookGate(

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from ralph.machine.starting import patiently
 from ralph.run.driven.control_channel import ControlChannel, why_unusable
-from ralph.run.driven.driver_gate import DriverGate, DriverLink, HookFacts, PermissionAsking
+from ralph.run.driven.driver_gate import DriverGate, DriverLink, PermissionAsking
+from ralph.run.driven.hooks import HookFacts
 from ralph.run.driven.model_choice import AboutSession, ModelChoice, described_commands
 from ralph.run.driven.questions import Questions
 from ralph.run.driven.steering import Steering

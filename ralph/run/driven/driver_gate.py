@@ -7,7 +7,6 @@ refused.
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +43,6 @@ if TYPE_CHECKING:
 _GONE = "the driver has closed standard input, so that nobody can answer"
 
 
-class HookFacts(Struct, frozen=True):
-    """The facts about the session that each hook gets."""
-
-    session_id: str
-    transcript_path: str
-    """The path of the journal, or "" if there is no journal."""
-    cwd: str
-
-
 class PermissionAsking(Struct, frozen=True):
     """The settings for questions to the driver about tool calls."""
 
@@ -85,7 +75,7 @@ class DriverGate:
         self,
         link: DriverLink,
         asking: PermissionAsking,
-        facts: HookFacts,
+        facts: hk.HookFacts,
         controls: RunControls,
         events: Events,
         *,
@@ -151,7 +141,7 @@ class DriverGate:
         except HookFailedError as error:
             self._events.emit(Notice(f"the {event} hook of {call.name} failed: {error}", is_vital=True))
             return output
-        changed = _with_answers(output, answers, event)
+        changed = hk.with_answers(output, answers, event)
         self._stop_if_asked(answers)
         return changed
 
@@ -187,10 +177,7 @@ class DriverGate:
         if not found:
             return ()
         fields = {
-            "session_id": self._facts.session_id,
-            "transcript_path": self._facts.transcript_path,
-            "cwd": self._facts.cwd,
-            "permission_mode": self._controls.permission_mode.value,
+            **self._facts.fields(self._controls.permission_mode),
             "prompt_id": self._prompt_id,
             "hook_event_name": event,
             **about,
@@ -291,23 +278,3 @@ def _hook_answer(reply: Reply) -> HookAnswer:
         return hk.hook_answer(reply.fields)
     except ValueError as error:
         raise HookFailedError(f"its answer is not valid: {error}") from error
-
-
-def _with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
-    """The output with the texts that hooks add to it or put in its place."""
-    for answer in answers:
-        new = answer.specific.updated_tool_output
-        if new is not None:
-            output = replace(
-                output, content=new if isinstance(new, str) else json.dumps(new, ensure_ascii=False)
-            )
-    added = [*hk.contexts(answers)]
-    blocked = hk.first_block(answers)
-    if blocked is not None:
-        added.append(f"{event} hook feedback:\n{blocked}")
-    if not added:
-        return output
-    words = "\n".join(added)
-    if isinstance(output.content, str):
-        return replace(output, content=f"{output.content}\n\n{words}")
-    return replace(output, content=(*output.content, {"type": "text", "text": words}))

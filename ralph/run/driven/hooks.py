@@ -4,14 +4,18 @@ here. The rules are those of Claude Code, except that a failed hook refuses the 
 
 from __future__ import annotations
 
-import re
+import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert, field
+from msgspec.structs import replace
+
+from ralph.permissions.matcher import matches, why_no_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.values.permission_mode import PermissionMode
     from ralph.values.tool_calls import ToolCall, ToolOutput
 
 PRE, POST, POST_FAILURE = "PreToolUse", "PostToolUse", "PostToolUseFailure"
@@ -46,9 +50,26 @@ OBSERVING = frozenset(
 
 DEFAULT_S = 600.0
 """The time limit in seconds of a hook that sets none, as in Claude Code's reference."""
-_PLAIN_NAME = re.compile(r"[\w\-]+(?:[|,]\s*[\w\-]+)*")
 
 _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class HookFacts(Struct, frozen=True):
+    """The facts about the session that each hook gets."""
+
+    session_id: str
+    transcript_path: str
+    """The path of the journal, or "" if there is no journal."""
+    cwd: str
+
+    def fields(self, mode: PermissionMode) -> dict[str, str]:
+        """The fields that the input of every hook has. `mode` is the permission mode in force."""
+        return {
+            "session_id": self.session_id,
+            "transcript_path": self.transcript_path,
+            "cwd": self.cwd,
+            "permission_mode": mode.value,
+        }
 
 
 class HookMatcher(Struct, frozen=True):
@@ -107,30 +128,10 @@ def hook_table(value: object) -> HookTable:
         raise ValueError(f"initialize: ralph has no hook {', '.join(unknown)}; it calls {', '.join(EVENTS)}")
     for name, matchers in wanted.items():
         for each in matchers if name in _OF_TOOLS else ():
-            _check_matcher(each.matcher)
+            why = why_no_matcher(each.matcher)
+            if why is not None:
+                raise ValueError(f"initialize: the matcher of a hook is no regular expression: {why}")
     return HookTable(wanted)
-
-
-def matches(matcher: str | None, tool: str) -> bool:
-    """Whether a matcher covers a tool.
-
-    A plain name, and each name of a list `A|B` or `A,B`, covers exactly the tool of that name. Anything else is a
-    regular expression, which may match anywhere in the name.
-    """
-    if matcher is None or matcher in ("", "*"):
-        return True
-    if _PLAIN_NAME.fullmatch(matcher):
-        return tool in re.split(r"[|,]\s*", matcher)
-    return re.search(matcher, tool) is not None
-
-
-def _check_matcher(matcher: str | None) -> None:
-    if matcher in (None, "", "*"):
-        return
-    try:
-        re.compile(matcher)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"initialize: the matcher of a hook is no regular expression: {error}") from error
 
 
 class _Specific(Struct, frozen=True, rename="camel"):
@@ -253,3 +254,23 @@ def words_of(output: ToolOutput) -> str:
     if isinstance(output.content, str):
         return output.content
     return "\n".join(str(block["text"]) for block in output.content if block.get("type") == "text")
+
+
+def with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
+    """The output with the texts that hooks add to it or put in its place."""
+    for answer in answers:
+        new = answer.specific.updated_tool_output
+        if new is not None:
+            output = replace(
+                output, content=new if isinstance(new, str) else json.dumps(new, ensure_ascii=False)
+            )
+    added = [*contexts(answers)]
+    blocked = first_block(answers)
+    if blocked is not None:
+        added.append(f"{event} hook feedback:\n{blocked}")
+    if not added:
+        return output
+    words = "\n".join(added)
+    if isinstance(output.content, str):
+        return replace(output, content=f"{output.content}\n\n{words}")
+    return replace(output, content=(*output.content, {"type": "text", "text": words}))

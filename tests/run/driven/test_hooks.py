@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.json import Decoder
 
+from ralph.permissions.matcher import matches
 from ralph.run.driven.hooks import (
     DEFAULT_S,
     OBSERVING,
@@ -19,7 +20,6 @@ from ralph.run.driven.hooks import (
     first_stop,
     hook_answer,
     hook_table,
-    matches,
 )
 
 
@@ -33,6 +33,7 @@ from ralph.run.driven.hooks import (
         ("Ba", [], ["Bash"]),
         ("Write|Edit", ["Write", "Edit"], ["WriteEdit", "Bash"]),
         ("Write, Edit", ["Write", "Edit"], ["Bash"]),
+        ("Write |Edit", ["Write", "Edit"], ["Bash"]),
         ("as.*", ["Bash"], ["Read"]),
         ("^as", [], ["Bash"]),
         ("mcp__.*", ["mcp__a__b"], ["Bash"]),
