@@ -109,6 +109,7 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     assert counted["cost_usd"] == pytest.approx(answers * ANSWER_USD)
     assert counted["made_progress"]
     assert (ralph.cwd / "log").read_text() == "1\n"
+    assert not [*Path(ralph.environment["TMPDIR"]).glob("ralph-loop-*")]
     assert (
         f"; 1 iteration, {counted['turns']} turns, ${answers * ANSWER_USD:.4f}, 0 commits, "
         in loop_lines(ran)[-1]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -23,6 +22,7 @@ from msgspec import Struct
 from ralph.loop.git.git import GitAnswer, GitProgram, environment_for_git, failure
 from ralph.loop.git.git_settings import settings_before_any, settings_from
 from ralph.loop.ports import CheckoutError
+from ralph.machine.spill_directory import OwnDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,8 +161,9 @@ class RemoteGit:
 
     @contextmanager
     def _environment(self, settings: RemoteSettings) -> Iterator[dict[str, str]]:
-        with tempfile.TemporaryDirectory(prefix="ralph-push-") as place:
-            _make_repository(Path(place), self._source)
+        own = OwnDirectory("ralph-push-")
+        try:
+            _make_repository(Path(own.path), self._source)
             kept = {
                 name: value
                 for name, value in self._base.items()
@@ -174,11 +175,13 @@ class RemoteGit:
                 | {
                     "GIT_CONFIG_GLOBAL": os.devnull,
                     "GIT_CONFIG_NOSYSTEM": "1",
-                    "GIT_DIR": place,
+                    "GIT_DIR": own.path,
                     "GIT_OBJECT_DIRECTORY": self._source.objects,
                     "GIT_SHALLOW_FILE": self._source.shallow_file,
                 }
             )
+        finally:
+            own.remove()
 
 
 def local_path(url: str) -> str | None:

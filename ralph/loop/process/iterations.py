@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from ralph.loop.values import IterationResult, Setback
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
+from ralph.machine.spill_directory import OwnDirectory
 from ralph.settings.handover import handed_over
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
@@ -90,11 +90,14 @@ class RalphIterations:
 
     def _ran(self, order: IterationOrder) -> IterationResult:
         # A new file for each process: an earlier result must not be mistaken for this one.
-        with tempfile.TemporaryDirectory(prefix="ralph-loop-", ignore_cleanup_errors=True) as place:
-            result_file = Path(place, "result.json")
+        place = OwnDirectory("ralph-loop-", (self._plan.directory, *self._plan.added_directories))
+        try:
+            result_file = Path(place.path, "result.json")
             with handed_over(self._settings, self._plan.claude_files or ()) as settings:
                 ending = self._followed(order, result_file, settings)
             result = self._result(order, ending, result_file)
+        finally:
+            place.remove()
         return replace(result, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> SessionSeen | None:
