@@ -403,7 +403,9 @@ def test_a_stopped_launcher_ends_its_command_when_ralph_is_killed() -> None:
 
 
 def test_asking_to_stop_reaches_the_whole_tree_and_leaves_the_supervisor(serving: CommandSupervisor) -> None:
-    line = "(trap 'echo child; exit' TERM; echo; sleep 99 & wait) & trap 'echo parent; exit 7' TERM; echo; sleep 99 & wait"
+    # A shell that has just forked may have its parent's trap still, and lose a signal by it.
+    sleep = "sh -c 'echo; exec sleep 99' & wait"
+    line = f"(trap 'echo child; exit' TERM; {sleep}) & trap 'echo parent; exit 7' TERM; {sleep}"
     command = started(serving, line, grace_s=60)
     before = serving.pid
     lines = b""
