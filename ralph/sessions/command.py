@@ -30,8 +30,9 @@ from ralph.values.resume_command import NEXT_PROMPT, resume_command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_PIPE_COLUMNS = 80
-_PIPE_COLUMNS_WITH_DIRECTORY = 120
+# Where there is no terminal, a hundred characters of the task have room.
+_PIPE_COLUMNS = 157
+_PIPE_COLUMNS_WITH_DIRECTORY = 187
 
 
 class SessionsPlace(Struct, frozen=True):
@@ -114,7 +115,7 @@ def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
     columns = _PIPE_COLUMNS_WITH_DIRECTORY if of_all else _PIPE_COLUMNS
     listed = SessionList(
         now=datetime.now(tz=UTC).astimezone(),
-        width=shutil.get_terminal_size((columns, 24)).columns if is_terminal else columns,
+        width=shutil.get_terminal_size((columns, 24)).columns,  # COLUMNS counts without a terminal too
         has_directory=of_all,
         has_color=_has_color(),
     )

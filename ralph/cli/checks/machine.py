@@ -7,6 +7,7 @@ writing a temporary file there.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import sys
@@ -218,7 +219,10 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Find
         store = SessionStore.for_user(environment, named)
         _write_into(store.root)
     except (JournalError, OSError) as error:
-        return fail("sessions", f"{where} cannot be written to: {_reason(error)}", advice)
+        cause = error.__cause__ if isinstance(error, JournalError) else error
+        return fail(
+            "sessions", f"{where} cannot be written to: {_reason(error)}", f"{_remedy(cause)}{advice}"
+        )
     if store.notice is not None:
         return warn("sessions", store.notice, "set HOME, RALPH_STATE_DIR or --session-dir DIR")
     return ok("sessions", f"{store.root} can be written to")
@@ -234,7 +238,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
         return warn(
             "working directory",
             f"{cwd} cannot be written to ({_reason(error)}): the agent can read here and change nothing",
-            "change its permissions, or name another one by --cd DIR",
+            f"{_remedy(error)}name another one by --cd DIR",
         )
     return ok("working directory", f"{cwd} can be written to")
 
@@ -247,6 +251,23 @@ def _write_into(directory: Path) -> None:
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()
+
+
+def _remedy(error: BaseException | None) -> str:
+    """The advice for a directory that cannot be written to, up to the advice to use another directory. Empty if nothing
+    else is known to help.
+    """
+    match getattr(error, "errno", None):
+        case errno.ENOSPC:
+            return "free space on its disk, or "
+        case errno.EDQUOT:
+            return "remove files of yours there or raise your quota, or "
+        case errno.EROFS:
+            return "mount it for writing, or "
+        case errno.EACCES | errno.EPERM:
+            return "change its permissions, or "
+        case _:
+            return ""
 
 
 def _reason(error: Exception) -> str:

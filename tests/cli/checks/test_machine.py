@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import tempfile
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ralph.cli.checks import machine
 from ralph.cli.checks.finding import Finding, Level
 from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.rows import every_row
 
 
 def found(subject: str) -> Finding:
@@ -34,3 +36,25 @@ def test_a_system_that_ralph_is_not_tested_on_is_a_warning(monkeypatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert found("system").level is Level.WARN
     assert "tested on Linux" in found("system").text
+
+
+@every_row(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space on its disk, or "),
+        (errno.EDQUOT, "remove files of yours there or raise your quota, or "),
+        (errno.EROFS, "mount it for writing, or "),
+        (errno.EACCES, "change its permissions, or "),
+        (errno.EIO, ""),
+    ],
+)
+def test_a_directory_that_cannot_be_written_to_has_the_remedy_that_fits(
+    monkeypatch, tmp_path, number: int, remedy: str
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert machine.look_at_working_directory(tmp_path).advice == f"{remedy}name another one by --cd DIR"
+    sessions = machine.look_at_sessions({"HOME": str(tmp_path)}, None)
+    assert sessions.advice == f"{remedy}name another place by --session-dir DIR or RALPH_STATE_DIR"
