@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ralph.loop.git import listing, plain_directory
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
+from ralph.machine import ripgrep
 from ralph.values.ports import SignalReceived
 from tests.loop.git.repositories import CLOCK, Repository
 
@@ -135,6 +137,23 @@ def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_coun
     checkout = plain(here, told)
     before = checkout.snapshot()
     assert checkout.snapshot().digest == before.digest
+    (here / "ignored").write_text("1")
+    assert checkout.changes(before, checkout.snapshot()).files == ("ignored",)
+    assert len(told) == 1
+    assert "cannot be listed by its .gitignore files" in told[0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere ripgrep has no limit of memory")
+def test_rules_that_take_too_much_memory_are_given_up_and_what_they_name_counts_then(
+    here: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(ripgrep, "_MOST_MEMORY_BYTES", 64 * 1024**2)
+    (here / "sub").mkdir()
+    with (here / "sub/.gitignore").open("wb") as rules:
+        rules.truncate(1024**3)  # a sparse file, which ripgrep reads as one line
+    told: list[str] = []
+    checkout = plain(here, told)
+    before = checkout.snapshot()
     (here / "ignored").write_text("1")
     assert checkout.changes(before, checkout.snapshot()).files == ("ignored",)
     assert len(told) == 1
