@@ -18,6 +18,9 @@ LONG_S = 60.0
 two.
 """
 
+_LONGEST_PAUSE_S = 0.05
+# Some facts are found by reading what /proc tells about every process, which takes as long as a short pause.
+
 
 def within_s(seconds: float = LONG_S) -> float:
     """The time limit in seconds on waiting for something that takes at most `seconds` on an idle machine."""
@@ -36,10 +39,12 @@ tests run on.
 
 
 def wait_until(fact: Callable[[], object], seconds: float = LONG_S) -> None:
-    """Calls `fact` every few milliseconds until it returns something true. Fails if that does not happen within
-    `seconds` times the patience.
+    """Calls `fact` every few milliseconds, and less often as time passes, until it returns something true. Fails if
+    that does not happen within `seconds` times the patience.
     """
     deadline_s = time.monotonic() + within_s(seconds)
+    pause_s = 0.005
     while not fact():
         assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.25 * pause_s, _LONGEST_PAUSE_S)

@@ -1,5 +1,9 @@
 """Fixtures that start `ralph` as users do: as a real process with its own environment, and with a real server on
 the loopback interface.
+
+Commands run without a sandbox, unlike those of users, because namespaces take a third of the CPU time of a run with
+commands. Tests of the sandbox, and some tests of whole stories, have the mark `sandboxed`; then nothing is added to
+their command lines. A test that names `--sandbox` itself gets what it names.
 """
 
 from __future__ import annotations
@@ -66,6 +70,8 @@ class Ralph:
     environment: dict[str, str] = field(default_factory=dict)
     starts_afresh: bool = False
     """Whether each start uses a new interpreter. This is for tests about the start itself."""
+    is_sandboxed: bool = False
+    """Whether commands run in the sandbox that users have. Otherwise each run gets `--sandbox off`."""
 
     @property
     def user_file(self) -> Path:
@@ -82,7 +88,8 @@ class Ralph:
         popen.setdefault("stdin", subprocess.DEVNULL)
         popen.setdefault("stdout", subprocess.PIPE)
         popen.setdefault("stderr", subprocess.PIPE)
-        return start_ralph(arguments, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
+        words = arguments if self.is_sandboxed else without_sandbox(arguments)
+        return start_ralph(words, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
         process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
@@ -105,12 +112,28 @@ class Ralph:
         return finished, time.monotonic() - started
 
 
+_WITHOUT_RUNS = {"sessions", "doctor", "demo", "mock-api", "--version", "-v", "--help", "-h"}
+"""First words of command lines that start no run."""
+_ABOUT_SANDBOXES = ("--sandbox", "--net", "--allow-host", "--restricted")
+
+
+def without_sandbox(arguments: Sequence[str]) -> list[str]:
+    """The command line with `--sandbox off`, unless it starts no run or says something about the sandbox itself."""
+    words = [*arguments]
+    if (words[:1] and words[0] in _WITHOUT_RUNS) or any(word.startswith(_ABOUT_SANDBOXES) for word in words):
+        return words
+    if words[:1] == ["loop"] and not {"init", "--status", "--continue"}.isdisjoint(words):
+        return words  # no new loop: one that is resumed keeps its options
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], "--sandbox", "off", *words[at:]]
+
+
 @pytest.fixture
-def ralph(tmp_path: Path) -> Ralph:
-    return ralph_in(tmp_path)
+def ralph(tmp_path: Path, request: pytest.FixtureRequest) -> Ralph:
+    return ralph_in(tmp_path, is_sandboxed=request.node.get_closest_marker("sandboxed") is not None)
 
 
-def ralph_in(directory: Path) -> Ralph:
+def ralph_in(directory: Path, *, is_sandboxed: bool = False) -> Ralph:
     """Makes a home directory and a working directory in `directory`, and an object that starts ralph with them."""
     work = directory / "work"
     work.mkdir()
@@ -128,6 +151,7 @@ def ralph_in(directory: Path) -> Ralph:
             # The tree that these tests belong to, whatever is installed.
             "PYTHONPATH": str(REPOSITORY),
         },
+        is_sandboxed=is_sandboxed,
     )
 
 

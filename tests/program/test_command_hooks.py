@@ -69,16 +69,21 @@ DENIED = {
 }
 
 
-@pytest.mark.parametrize(("command", "says"), DENIED.values(), ids=DENIED.keys())
-def test_a_hook_that_refuses_or_fails_keeps_the_call_from_running(ralph, serve, command, says) -> None:
-    server = serve(bash("touch ran"), DONE)
-    ran = start(ralph, hooks("PreToolUse", command))
+def test_a_hook_that_refuses_or_fails_keeps_the_call_from_running(ralph, serve) -> None:
+    """One hook is asked about a call for each row, which names the script that answers."""
+    for number, (command, _) in enumerate(DENIED.values()):
+        (ralph.cwd / f"hook-{number}").write_text(command)
+    called = [("Bash", {"command": f"touch ran; : {number}"}) for number in range(len(DENIED))]
+    server = serve(calls(*called), DONE)
+    ran = start(ralph, hooks("PreToolUse", """. ./hook-$(sed -n 's/.*touch ran; : \\([0-9]*\\).*/\\1/p')"""))
     assert ran.code == 0
     assert not (ralph.cwd / "ran").exists()
-    [(text, is_error)] = results(server, 1)
-    assert is_error
-    assert says in text
-    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["Bash"]
+    told_about = results(server, 1)
+    assert len(told_about) == len(DENIED)
+    for (name, (_, says)), (text, is_error) in zip(DENIED.items(), told_about, strict=True):
+        assert is_error, name
+        assert says in text, name
+    assert [one["tool_name"] for one in ran.result["permission_denials"]] == ["Bash"] * len(DENIED)
 
 
 def test_a_hook_that_does_not_end_in_its_time_refuses_and_is_stopped(ralph, serve) -> None:
@@ -178,6 +183,7 @@ def test_a_hook_ends_the_run_and_the_call_does_not_run(ralph, serve) -> None:
     assert not (ralph.cwd / "ran").exists()
 
 
+@pytest.mark.sandboxed
 def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> None:
     serve(bash("true"), DONE)
     outside = tmp_path / "outside"

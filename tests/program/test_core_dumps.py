@@ -20,9 +20,10 @@ from ralph.mock_api import Fault, Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.model_answers import bash
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="elsewhere no dump goes to a file here"
-)
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no dump goes to a file here"),
+    pytest.mark.sandboxed,
+]
 
 ALLOW = 'ulimit -S -c "$(ulimit -H -c)"; exec "$@"'
 # Replaces the first module that ralph imports after it has cleaned its import path.

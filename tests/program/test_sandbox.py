@@ -30,6 +30,8 @@ needs_landlock = pytest.mark.skipif(LEVEL.name == "none", reason="this kernel ha
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 
+pytestmark = pytest.mark.sandboxed
+
 
 def secret(ralph: Ralph) -> Path:
     place = Path(ralph.environment["HOME"], ".ssh", "id_test")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.patience import wait_until
 from tests.program.faulty import DONE, HELLO
@@ -128,6 +130,7 @@ def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
     assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
 
 
+@pytest.mark.sandboxed
 def test_the_way_back_says_again_what_was_said_and_is_needed(ralph, ralph_here, serve) -> None:
     server = serve(DOWN)
     path = settings(ralph, at("main", server.base_url))

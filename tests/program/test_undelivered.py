@@ -41,6 +41,7 @@ needs_full_device = pytest.mark.skipif(
 )
 
 
+@pytest.mark.sandboxed
 @needs_full_device
 @pytest.mark.parametrize("form", ["text", "stream-json"])
 def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_once_more_when_asked_exits_74(
