@@ -18,7 +18,7 @@ import pytest
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.driver_lines import request, user
 from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
-from tests.program.driver import STREAM_JSON, errors, results
+from tests.program.driver import STREAM_JSON, results
 from tests.program.kept_sessions import journals
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
@@ -279,24 +279,3 @@ def test_a_reader_that_leaves_hangs_nothing(ralph, serve) -> None:
     assert process.wait(PATIENCE_S) == 0
     process.stderr.close()
     assert len(server.requests) == 2
-
-
-def test_the_message_over_the_hundred_that_wait_is_refused_and_the_others_are_done(drive, serve) -> None:
-    may_go = threading.Event()
-
-    def script(_request, number):
-        assert may_go.wait(PATIENCE_S)
-        return Turn(str(number))
-
-    server = serve(script=script)
-    driver = drive("--quiet")
-    driver.say("0")
-    assert server.wait_for_requests(1, PATIENCE_S)
-    driver.say(*map(str, range(1, 102)))
-    assert driver.ask("get_status")["queued_messages"] == 100
-    may_go.set()
-    ran = driver.finish()
-    assert errors(ran) == [
-        "the message was dropped: 100 messages are waiting already; send it again after a result"
-    ]
-    assert [result["result"] for result in results(ran)] == list(map(str, range(101)))

@@ -274,7 +274,7 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
     kills, ran = 0, None
     while ran is None:
         process = ralph.start(*arguments)
-        deadline_s = time.monotonic() + (moments.uniform(0.15, 1.0) if kills < 5 else PATIENCE_S)
+        deadline_s = time.monotonic() + (moments.uniform(0.15, 1.0) if kills < 3 else PATIENCE_S)
         while process.poll() is None and time.monotonic() < deadline_s:
             time.sleep(0.01)
         if process.poll() is None:

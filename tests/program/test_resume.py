@@ -307,7 +307,7 @@ def resumed_here(ralph_here, whole_run, tmp_path) -> Callable[[bytes], tuple[Fin
 
 
 def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(whole_run, tmp_path) -> None:
-    """The test makes eight cuts. tests/conversation/test_journal_lines.py shows that a cut at any byte keeps the
+    """The test makes a few cuts. tests/conversation/test_journal_lines.py shows that a cut at any byte keeps the
     complete lines before it.
     """
     ralph, journal = whole_run
@@ -317,7 +317,7 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         (end - 1, end, end + (then - end) // 2, end + 1)[number % 4]
         for number, (end, then) in enumerate(pairwise(ends))
     ]
-    cuts = [0, ends[0] // 2, *in_turn[1::3], len(journal) - 1, len(journal)]
+    cuts = [0, ends[0] // 2, *in_turn[1::5], len(journal) - 1, len(journal)]
     for cut, (ran, path) in zip(cuts, resumed(ralph, tmp_path, [journal[:cut] for cut in cuts]), strict=True):
         whole = max((end for end in ends if end <= cut + 1), default=0)  # a line is whole without its break
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
@@ -467,11 +467,11 @@ def test_p13_a_lock_whose_holder_was_killed_is_none_exits_0(ralph, held) -> None
     assert ralph("--resume", ID).code == 0
 
 
-def test_p13_of_eight_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
-    processes = [ralph.start("--resume", ID) for _ in range(8)]
-    wait_until(lambda: sum(process.poll() is not None for process in processes) == 7)
+def test_p13_of_four_runs_that_start_at_once_one_runs_exits_0_or_78(ralph, held) -> None:
+    processes = [ralph.start("--resume", ID) for _ in range(4)]
+    wait_until(lambda: sum(process.poll() is not None for process in processes) == 3)
     (ralph.cwd / "release").touch()
-    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 7]
+    assert sorted(ralph.finish(process).code for process in processes) == [0, *[78] * 3]
     assert held.request_count == 3
 
 

@@ -90,20 +90,20 @@ def messages_of(request: RecordedRequest) -> list[dict[str, Any]]:
     return messages
 
 
-def test_a20_d8_a_history_of_5_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
+def test_a20_d8_a_history_of_2_mb_that_is_refused_as_too_large_is_summed_up_exits_0(ralph, serve) -> None:
     (ralph.cwd / "large.txt").write_text(("x" * 120 + "\n") * 4000)
     reads = [
         Turn([ToolUse("Read", {"file_path": "large.txt", "offset": 4 * turn + n}) for n in range(4)])
-        for turn in range(5)
+        for turn in range(3)
     ]
     left = iter([*reads, Turn("All that was read is x."), Turn("Done.")])
     too_large = Fault(status=413)  # the API's limit is 32 MB
-    server = serve(script=lambda request, _: too_large if request.body_bytes > 5_000_000 else next(left))
+    server = serve(script=lambda request, _: too_large if request.body_bytes > 2_500_000 else next(left))
     # In a window that takes as many in one turn.
     window = str(settings(ralph, at("main", server.base_url, "local", context_window=100_000_000)))
     ran = ralph("count the lines, please", "--config", window, "--output-format", "stream-json")
     assert ran.code == 0
-    refused = next(request for request in server.requests if request.body_bytes > 5_000_000)
+    refused = next(request for request in server.requests if request.body_bytes > 2_500_000)
     digest, fresh = server.requests[-2:]
     assert server.requests[-3] is refused, "asked once"
     assert digest.body_bytes < 2 * 1024 * 1024

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ralph.mock_api import Fault, ToolUse, Turn
+from ralph.tools.tool_room import MOST_IMAGES
 from tests.tools.image_files import png
 
 HELLO = Turn(content="Done.")
@@ -235,13 +236,17 @@ def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_o
 def test_t11_images_never_outgrow_what_a_request_may_have_not_even_over_two_runs_exits_0(
     ralph, serve
 ) -> None:
-    (ralph.cwd / "a.png").write_bytes(png(2000, 2000, 3_600_000))
-    look = ("Read", {"file_path": "a.png"})
-    server = serve(calls(look, look, look), HELLO, calls(look, look), HELLO)
+    """A conversation may have 100 images, or 16 MB of them (tests/tools/test_images.py)."""
+    (ralph.cwd / "a.png").write_bytes(png(10, 10))
+    looks: list[Use] = []
+    for number in range(MOST_IMAGES + 1):
+        (ralph.cwd / f"{number}.png").hardlink_to(ralph.cwd / "a.png")
+        looks.append(("Read", {"file_path": f"{number}.png"}))
+    server = serve(calls(*looks[:-2]), HELLO, calls(*looks[-2:]), HELLO)
     assert ralph("go").code == 0
     assert ralph("-c", "and again").code == 0
     # They run side by side: whichever comes first takes the room.
-    (fourth, was_error), (fifth, is_error) = sorted(results(server), key=lambda result: result[1])
-    assert (fourth[0]["type"], was_error, is_error) == ("image", False, True)
-    assert "the images of this conversation may have 16,777,216 in all" in fifth
+    (last, was_error), (above, is_error) = sorted(results(server), key=lambda result: result[1])
+    assert (last[0]["type"], was_error, is_error) == ("image", False, True)
+    assert f"holds {MOST_IMAGES} images" in above
     assert server.request_count == 4
