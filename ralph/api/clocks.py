@@ -7,11 +7,16 @@ never exceeds it.
 # There is no `from __future__ import annotations` here, because the definitions of settings are read from the
 # annotations when the program runs.
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.values.setting import SECONDS, SMALLER, Key
+
+if TYPE_CHECKING:
+    from typing import Annotated
+else:
+    from ralph.values.setting import Declared as Annotated
 
 
 class ClockLimits(Struct, frozen=True):

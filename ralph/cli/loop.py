@@ -8,7 +8,7 @@ the loop sets both itself.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,7 +41,11 @@ from ralph.loop.defaults import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
+    from typing import Annotated
+
     from ralph.loop.values import LoopLimits, LoopPlan
+else:
+    from ralph.values.setting import Declared as Annotated
 
 _EPILOG = """\b
 Examples:

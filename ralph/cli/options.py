@@ -5,11 +5,16 @@ The flags of settings, such as `--model`, are not listed here. They are made fro
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from ralph.cli.parameters import Argument, FlagsOf, Option
+
+if TYPE_CHECKING:
+    from typing import Annotated
+else:
+    from ralph.values.setting import Declared as Annotated
 
 Directory = Annotated[str | None, Option("--cd -C", "Work in this directory.", metavar="DIR")]
 Config = Annotated[

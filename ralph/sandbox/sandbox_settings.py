@@ -1,11 +1,16 @@
 """The settings of the sandbox in which commands run (`ralph/sandbox/`)."""
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.values.setting import Flag, Key, Kind, Takes, at_least, one_of, printable
+
+if TYPE_CHECKING:
+    from typing import Annotated
+else:
+    from ralph.values.setting import Declared as Annotated
 
 SANDBOX_MODES = ("auto", "strict", "off")
 NETS = ("full", "proxy", "off")

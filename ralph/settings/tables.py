@@ -9,7 +9,7 @@ its line in the output of `ralph doctor` and its line in docs/settings.md are ma
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -42,11 +42,15 @@ from ralph.values.setting import (
 from ralph.values.tool_choice import ToolLists, enabled_tools
 
 if TYPE_CHECKING:
+    from typing import Annotated
+
     from ralph.conversation.target import Target
     from ralph.mcp.configuration import McpServer
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.credentials import Credential, Headers
     from ralph.values.models import NamedModel
+else:
+    from ralph.values.setting import Declared as Annotated
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 RETRY_POLICIES = ("standard", "patient", "off", "custom")

@@ -9,7 +9,7 @@ length that the budget can pay for, or the run ends.
 # annotations when the program runs.
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,8 +18,12 @@ from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key,
 from ralph.values.usage import cost_usd
 
 if TYPE_CHECKING:
+    from typing import Annotated
+
     from ralph.values.events import Event
     from ralph.values.models import ModelFacts, Price
+else:
+    from ralph.values.setting import Declared as Annotated
 
 SHORTEST_ANSWER = 1024
 """The smallest length, in tokens, to which ralph limits an answer because of the budget or the context window. If the

@@ -2,11 +2,16 @@
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from ralph.cli.parameters import Argument, Option
+
+if TYPE_CHECKING:
+    from typing import Annotated
+else:
+    from ralph.values.setting import Declared as Annotated
 
 
 class ExampleLine(Struct, frozen=True):
