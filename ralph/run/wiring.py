@@ -150,8 +150,10 @@ def _tool_settings(
 
 def begin_sandbox_trial(around: Surroundings) -> None:
     """Starts the trial of bubblewrap, unless the user wants no sandbox. It takes as long as loading the HTTP client."""
-    if around.settings.sandbox.mode != "off":
-        begin_trial(around.environment.get("PATH", os.defpath), repository_top(around.cwd) or around.cwd)
+    wanted, work = around.settings.sandbox, repository_top(around.cwd) or around.cwd
+    if wanted.mode != "off":
+        search_path = around.environment.get("PATH", os.defpath)
+        begin_trial(search_path, work, shares_network=wanted.asked_net == "full")
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

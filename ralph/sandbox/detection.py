@@ -31,10 +31,11 @@ _MOST_BYTES = 4096
 INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 
-def find_means(search_path: str, work: Path | None) -> Means:
+def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
     """Finds the means of this machine. `search_path` is the PATH on which bubblewrap is looked for; one that lies in the
     working directory `work` is not used. Starts each bubblewrap at most twice, until one works, and remembers that for
-    this process. Landlock and seccomp are really applied (`trial.py`).
+    this process. Landlock and seccomp are really applied (`trial.py`). If commands share the machine's network, no
+    network namespace is tried.
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
@@ -42,7 +43,7 @@ def find_means(search_path: str, work: Path | None) -> Means:
     tried = try_means()
     bwrap, why_no_namespaces, has_network = None, tried.why_no_privileges, False
     if not tried.why_no_privileges:
-        bwrap, why_no_namespaces, has_network = _namespaces(search_path, work)
+        bwrap, why_no_namespaces, has_network = _namespaces(search_path, work, shares_network=shares_network)
     return Means(
         tried.landlock,
         why_no_privileges=tried.why_no_privileges,
@@ -53,27 +54,27 @@ def find_means(search_path: str, work: Path | None) -> Means:
     )
 
 
-def begin_trial(search_path: str, work: Path | None) -> None:
+def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
     """Starts the trial of bubblewrap, which takes some milliseconds, so that it runs while this process does other work.
-    `find_means` waits for it.
+    `find_means` with the same arguments waits for it.
     """
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
-            _begun(bwrap, has_network=False)
+            _begun(bwrap, has_network=shares_network)
             return
 
 
 @cache
-def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, bool]:
-    """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap can
-    also make a network namespace.
+def _namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> tuple[str | None, str, bool]:
+    """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap is
+    known to make a network namespace too.
     """
     complaint = ""
     for bwrap in _candidates(search_path, work):
-        for has_network in (False, True):
+        for has_network in (True,) if shares_network else (False, True):
             why = _begun(bwrap, has_network=has_network).complaint() or _why_not_entered()
             if not why:
-                return bwrap, "" if not has_network else complaint, not has_network
+                return bwrap, complaint if has_network and not shares_network else "", not has_network
             complaint = f"{bwrap}: {why}"
     return None, complaint or f"there is no bubblewrap ({INSTALL})", False
 
