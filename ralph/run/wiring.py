@@ -164,8 +164,10 @@ def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
 
 def begin_sandbox_trial(around: Surroundings) -> None:
     """Starts the trial of bubblewrap, unless the user wants no sandbox. It runs while the HTTP client is loaded."""
-    if around.settings.sandbox.mode != "off":
-        begin_trial(around.environment.get("PATH", os.defpath), repository_top(around.cwd) or around.cwd)
+    wanted, work = around.settings.sandbox, repository_top(around.cwd) or around.cwd
+    if wanted.mode != "off":
+        search_path = around.environment.get("PATH", os.defpath)
+        begin_trial(search_path, work, shares_network=wanted.asked_net == "full")
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:

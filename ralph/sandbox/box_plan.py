@@ -113,7 +113,7 @@ def plan_box(
         for places in (wanted.write, wanted.read, wanted.sockets)
     )
     read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
-    means = find_means(environment.get("PATH", os.defpath), work)
+    means = find_means(environment.get("PATH", os.defpath), work, shares_network=net == "full")
     level = box_level(means, net, gives_sockets=bool(sockets))
     _refuse_what_is_missing(wanted, means, level, net)
     most_file_bytes = min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT)

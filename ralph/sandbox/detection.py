@@ -31,11 +31,12 @@ _MOST_BYTES = 4096
 INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 
-def find_means(search_path: str, work: Path | None) -> Means:
+def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
     """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached.
 
     bubblewrap is looked for on the PATH `search_path`, but not in the working directory `work`. Each one found is
-    tried at most twice, until one works. Landlock and seccomp are tried by applying them (`trial.py`).
+    tried at most twice, until one works. If `shares_network` is True, no network namespace is tried, because commands
+    use the machine's network. Landlock and seccomp are tried by applying them (`trial.py`).
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
@@ -43,7 +44,7 @@ def find_means(search_path: str, work: Path | None) -> Means:
     tried = try_means()
     bwrap, why_no_namespaces, has_network = None, tried.why_no_privileges, False
     if not tried.why_no_privileges:
-        bwrap, why_no_namespaces, has_network = _namespaces(search_path, work)
+        bwrap, why_no_namespaces, has_network = _namespaces(search_path, work, shares_network=shares_network)
     return Means(
         tried.landlock,
         why_no_privileges=tried.why_no_privileges,
@@ -54,27 +55,27 @@ def find_means(search_path: str, work: Path | None) -> Means:
     )
 
 
-def begin_trial(search_path: str, work: Path | None) -> None:
-    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` waits for its
-    end.
+def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
+    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` with the same
+    arguments waits for its end.
     """
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
-            _begun(bwrap, has_network=False)
+            _begun(bwrap, has_network=shares_network)
             return
 
 
 @cache
-def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, bool]:
-    """The path of a bubblewrap that works or None, the reason for a failure, and whether it can make a network
-    namespace.
+def _namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> tuple[str | None, str, bool]:
+    """The path of a bubblewrap that works or None, the reason for a failure, and whether it is known to make a network
+    namespace too.
     """
     complaint = ""
     for bwrap in _candidates(search_path, work):
-        for has_network in (False, True):
+        for has_network in (True,) if shares_network else (False, True):
             why = _begun(bwrap, has_network=has_network).complaint() or _why_not_entered()
             if not why:
-                return bwrap, "" if not has_network else complaint, not has_network
+                return bwrap, complaint if has_network and not shares_network else "", not has_network
             complaint = f"{bwrap}: {why}"
     return None, complaint or f"there is no bubblewrap ({INSTALL})", False
 

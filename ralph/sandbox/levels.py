@@ -31,6 +31,8 @@ class Means(Struct, frozen=True):
     """The path of a bubblewrap that works on this machine, or None."""
     why_no_namespaces: str = ""
     has_network_namespace: bool = False
+    """Whether bubblewrap can make a network namespace. Also False if that was not tried, because commands share the
+    machine's network."""
 
     @property
     def has_own_network(self) -> bool:

@@ -140,6 +140,18 @@ def test_a_bubblewrap_in_the_working_directory_is_not_run(tmp_path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("shares_network", [True, False])
+def test_a_network_namespace_is_tried_unless_commands_share_the_machines_network(
+    tmp_path, shares_network
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text(f"#!/bin/sh\necho $* >>{tmp_path}/asked\n")
+    bwrap.chmod(0o755)
+    means = find_means(str(tmp_path), None, shares_network=shares_network)
+    assert ("--unshare-net" in (tmp_path / "asked").read_text()) is not shares_network
+    assert not (shares_network and means.has_network_namespace)
+
+
 def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:
     code = (
         "import os, resource, sys; sys.path[:] = sys.argv[1:]\n"
