@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ralph.values.limits import LimitSettings
 from ralph.values.permission_mode import is_permitted
-from ralph.values.tool_choice import TOOL_NAMES
+from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
@@ -51,21 +51,41 @@ def no_limit_notice(settings: Settings) -> tuple[str, ...]:
     return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
 
 
-def tools_notice(around: Surroundings, names: Sequence[str], mode: PermissionMode) -> tuple[str, ...]:
-    """A notice that lists the usable tools and says why the others are missing. Empty if no tool is missing.
+def tools_notice(
+    around: Surroundings, names: Sequence[str], mode: PermissionMode, patterns: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """A notice that lists the usable tools with their patterns, and says why the others are missing. Empty if every call
+    of every tool may run.
 
     `names` are the tools that the run offers to the model. The permission mode `mode` may forbid some of them.
+    `patterns` are the lists of tools with patterns (`patterns_of_tools`).
     """
     usable = [name for name in names if is_permitted(mode, name)]
-    if set(usable).issuperset(TOOL_NAMES):
+    if set(usable).issuperset(TOOL_NAMES) and not patterns:
         return ()
     limits = around.settings.enabled_tools
-    why = [around.settings.origins["tools"]] if len(limits) < len(TOOL_NAMES) else []
+    origin = around.settings.origins["tools"]
+    is_narrowed = len(limits) < len(TOOL_NAMES) or (patterns and origin != "default")
+    why = [origin] if is_narrowed else []
     if not all(is_permitted(mode, name) for name in limits):
         why.append(f"permission mode {mode}")
-    if {name for name in limits if is_permitted(mode, name)} - set(usable):
+    if {name for name in limits if is_permitted(mode, name)} - set(usable) or not why:
         why.append("as the session had them before; --tools default gives all of them")
-    return (f"tools of this run: {', '.join(usable) or 'none'} ({'; '.join(why)})",)
+    allowed = patterns.get("allowed", ())
+    shown = [entry for name in usable for entry in _entries_of(name, allowed)]
+    never = [entry for entry in patterns.get("disallowed", ()) if tool_of(entry) in usable]
+    listed = ", ".join(shown) or "none"
+    if never:
+        listed += f", but not {', '.join(never)}"
+    return (f"tools of this run: {listed} ({'; '.join(why)})",)
+
+
+def _entries_of(tool: str, allowed: Sequence[str]) -> Sequence[str]:
+    """The entries of a list of allowed tools that are about this tool: its patterns, or its name if all its calls are
+    allowed.
+    """
+    entries = [entry for entry in allowed if tool_of(entry) == tool]
+    return entries if entries and all(map(is_pattern, entries)) else [tool]
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:

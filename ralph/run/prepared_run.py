@@ -321,7 +321,8 @@ class PreparedRun:
             from ralph.run.servers import mcp_notices  # noqa: PLC0415 - few runs have servers
 
             yield from mcp_notices(self._around, self._mcp, offered)
-        yield from tools_notice(self._around, [tool.name for tool in self._toolbox.definitions], mode)
+        tools = [tool.name for tool in self._toolbox.definitions]
+        yield from tools_notice(self._around, tools, mode, self._kept_patterns)
         yield from self._guards.notices
 
     def _tool_names(self) -> tuple[str, ...]:

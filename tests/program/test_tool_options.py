@@ -78,6 +78,19 @@ def test_a_list_at_the_end_of_the_line_takes_its_words_and_the_pipe_gives_the_pr
     assert said.count("[notice] --disallowed-tools names TodoWrite: ralph has no such tool") == 1
 
 
+def test_the_notice_about_tools_shows_the_patterns_also_when_the_session_is_resumed(ralph, serve) -> None:
+    serve(DONE, DONE)
+    words = ("--allowed-tools", "Bash(git *)", "Bash(ls:*)", "--disallowed-tools", "Bash(git push *)")
+    shown = "Read, Bash(git *), Bash(ls:*), Glob, Grep, but not Bash(git push *)"
+    first = ralph("go", *words)
+    assert (
+        f"[notice] tools of this run: {shown} (flag --allowed-tools, flag --disallowed-tools)\n"
+        in first.stderr
+    )
+    later = ralph("-c", "more")
+    assert f"[notice] tools of this run: {shown} (as the session had them before; --tools" in later.stderr
+
+
 PROMPTS = {
     "before the list": ("'fix it' --tools Read Bash", "fix it"),
     "behind --": ("--tools Read Bash -- 'fix it'", "fix it"),
