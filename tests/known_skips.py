@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 NPM = r"a program of npm or PyPI cannot be installed: .*"
-"""Tells that much is not tested. The end of each run of the tests names these skips, not only in CI."""
+"""Skips for this reason leave much untested, so the end of each test run names them, not only in CI."""
 
 KNOWN = {
     NPM: ".ci/run installs these programs before the tests, and fails if it cannot",

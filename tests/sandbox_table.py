@@ -1,8 +1,8 @@
-"""Writes docs/sandbox.md, whose tables are made from the rows of the probe:
+"""Writes docs/sandbox.md. Its tables are made from the rows of the probe:
 
-python -m tests.sandbox_table > docs/sandbox.md
+    python -m tests.sandbox_table > docs/sandbox.md
 
-`tests/sandbox/test_self_test.py` runs the same rows at each level, so the page says what was tried.
+`tests/sandbox/test_self_test.py` tests the same rows at each level.
 """
 
 from __future__ import annotations

@@ -78,7 +78,9 @@ class Told(FakeJournal):
         turns: int = 2,
         delivery: Delivery | None = Delivery.DELIVERED,
     ) -> Told:
-        """Ends the run. `delivery` says what became of its result. None means that the journal does not say it."""
+        """Ends the run. `delivery` says whether the result was delivered. None means that the journal does not record
+        it.
+        """
         usage = RunUsage().plus(MODEL, TokenUsage(1000, 100), facts_of(MODEL))
         ended = RunEnded(outcome, outcome.exit_code(), None, errors, None, turns, 12.34, 9.0, usage)
         self.append(ended_record(ended))

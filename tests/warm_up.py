@@ -1,7 +1,7 @@
-"""Runs ralph in this interpreter before it is forked, so that its forks find code specialized and caches filled.
+"""Runs ralph in this interpreter before it is forked. Its forks then have specialized bytecode and full caches.
 
-A fork then takes a quarter less CPU time: it writes to fewer pages that it shares, and each of these is copied for it.
-Nothing of the run may remain that a fork could notice: no thread, no descriptor, no handler, no variable, no directory.
+A fork takes a quarter less CPU time: it writes to fewer shared pages, and the system copies each page that is written.
+The run must leave nothing behind that a fork could notice: no thread, descriptor, handler, variable or directory.
 """
 
 from __future__ import annotations

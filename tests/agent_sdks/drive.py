@@ -1,8 +1,8 @@
-"""Drives ralph with Python's Agent SDK: reads trials from standard input, and prints what each of their runs gave.
+"""Runs ralph through Python's Agent SDK: reads trials from standard input, and prints the results of their runs.
 
-python drive.py FOLDER_OF_THE_SDK <trials.json
+    python drive.py FOLDER_OF_THE_SDK <trials.json
 
-It is a program of its own, because the tests do not import the SDK. `drive.mjs` does the same for TypeScript's.
+It is a separate program, because the tests do not import the SDK. `drive.mjs` does the same for TypeScript's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ sys.path.insert(0, sys.argv[1])
 sdk: Any = importlib.import_module("claude_agent_sdk")
 
 AT_ONCE = 2
-"""How many trials run at the same time."""
+"""The number of trials that run at the same time."""
 
 
 def callbacks(options: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
-    """Puts functions in the places of the answers that they give, and objects of the SDK in those of mappings."""
+    """The options with callbacks that return the answers in the trial, and with objects of the SDK instead of
+    mappings.
+    """
 
     def hook(answer: dict[str, Any]) -> Any:
         async def called(event: dict[str, Any], _tool_use_id: str | None, _context: object) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def callbacks(options: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
 
 
 def adding_server(name: str, ran: dict[str, Any]) -> Any:
-    """A server in this process with one tool, which adds two numbers."""
+    """An MCP server in this process. Its only tool adds two numbers."""
 
     async def add(arguments: dict[str, Any]) -> dict[str, Any]:
         ran["called"].append(arguments)
@@ -78,7 +80,7 @@ def shown(message: Any) -> dict[str, Any]:
 
 
 async def drive(run: dict[str, Any]) -> dict[str, Any]:
-    """Makes one run. Its steps are messages, and calls of the client's methods."""
+    """Runs ralph once, and returns the result. The steps of the run are messages and calls of the client's methods."""
     ran: dict[str, Any] = {
         "messages": [],
         "answers": [],

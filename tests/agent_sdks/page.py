@@ -1,4 +1,4 @@
-"""Writes docs/agent-sdk.md, whose tables are made from the rows that the tests try:
+"""Writes docs/agent-sdk.md. Its tables are made from the rows that the tests try:
 
 python -m tests.agent_sdks.page > docs/agent-sdk.md
 """

@@ -1,6 +1,5 @@
-"""The options of both Agent SDKs: for each, what ralph does with it, and how a trial shows that.
-
-docs/agent-sdk.md is made from these rows (`agent_sdk_page.py`), and `test_agent_sdks.py` plays their trials.
+"""The options of both Agent SDKs. Each row has what ralph does with an option, and a trial that shows it. `page.py`
+makes docs/agent-sdk.md from these rows, and `test_agent_sdks.py` runs their trials.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class Row(Struct, frozen=True, kw_only=True):
     typescript: str | None = None
     verdict: Verdict = "works"
     says: str
-    """What ralph does with the option, or why nothing is lost, or the words of the error."""
+    """The text about the option on the page: its effect, the reason why it needs none, or the error message."""
     trial: Trial
     check: Check
-    """Whether the trial showed it."""
+    """Returns True if the trial shows what the row says."""
 
     @property
     def names(self) -> tuple[str | None, str | None]:
@@ -38,7 +37,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 def same(name: str, value: Any, typescript: str | None = None) -> Run:
-    """A run with one option, whose name in TypeScript's SDK is the same, or `typescript`."""
+    """A run with one option. `typescript` is its name in TypeScript's SDK, if that is not `name` in camel case."""
     return Run(python={name: value}, typescript={typescript or camel(name): value})
 
 
@@ -244,7 +243,7 @@ BESIDES = {
     # How servers are named to ralph, and what they may ask: docs/mcp.md.
     *("strict_mcp_config", "mcpServersDelivery", "strictMcpConfig", "onElicitation"),
 }
-"""Options that this table does not speak of."""
+"""Options that this table leaves out."""
 
 LIMITED = Trial(name="turns", answers=(bash("true"), DONE), runs=(same("max_turns", 1),))
 BUDGET = Trial(name="budget", runs=(same("max_budget_usd", 0.000001),))
@@ -511,7 +510,7 @@ def refused(
     only: str | None = None,
     beside: Mapping[str, Any] | None = None,
 ) -> Row:
-    """A row whose option ends the run before a request: the program learns these words."""
+    """A row for an option that ends the run before its first request. `words` is a part of the error message."""
     camels = typescript or camel(name)
     run = Run(both=beside or {}, python={name: value}, typescript={camels: value})
     return Row(

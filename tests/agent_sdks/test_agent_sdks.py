@@ -1,4 +1,4 @@
-"""The real Agent SDKs drive ralph through their own options. Each row of docs/agent-sdk.md is tried."""
+"""Tests each row of docs/agent-sdk.md with the real Agent SDKs, which run ralph with the row's options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ DECLARED = {
         r"^    (\w+)\?: ",
     ),
 }
-"""For each SDK, the file that declares its options, the part of the file, and what an option's name follows there."""
+"""For each SDK: the file that declares its options, a pattern for the declaration, and one for an option's name in
+it."""
 
 
 @pytest.fixture(params=SDKS)
@@ -61,7 +62,7 @@ def test_what_the_page_says_of_each_option_is_so(sdk, tmp_path: Path) -> None:
 
 
 def fault(row: Row, ran: Ran) -> str | None:
-    """What is wrong with a row, or None."""
+    """The difference between the row and what the trial showed, or None if there is none."""
     try:
         is_so = row.check(ran)
     except (AssertionError, AttributeError, IndexError, KeyError, OSError, TypeError) as error:

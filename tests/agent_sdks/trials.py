@@ -1,5 +1,5 @@
-"""Plays the trials of the table with the real SDKs: each against a scripted server of its own, all of one SDK in one
-process.
+"""Runs the trials of the table with the real SDKs. Each trial has a scripted server of its own, and all trials of one
+SDK run in one process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ EXECUTABLE = f"""#!/bin/sh
 test -z "$ERRORS" || exec 2>>"$ERRORS"
 exec "{sys.executable}" -m ralph "$@"
 """
-"""Python's SDK stops to read standard error when the process has ended. A file has all of it."""
+"""A script that runs ralph. It can write standard error to a file, because Python's SDK does not read all of it."""
 Options = Mapping[str, Any]
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One run of ralph by an SDK. `$HERE` in an option is the trial's working directory, `$SESSION` the session of the
-    run before.
+    """One run of ralph by an SDK. In an option, `$HERE` stands for the trial's working directory, and `$SESSION` for
+    the id of the session before.
     """
 
     both: Options = {}
@@ -64,7 +64,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Ran(Struct, frozen=True):
-    """What the runs of one trial gave."""
+    """The requests and results of the runs of one trial."""
 
     cwd: Path
     requests: Sequence[RecordedRequest]
@@ -84,7 +84,7 @@ class Ran(Struct, frozen=True):
         return json.dumps(self.sent(nth)["messages"][-1])
 
     def messages(self, kind: str, run: int = -1) -> list[dict[str, Any]]:
-        """The messages of one kind: `result`, `init`, `stream_event` ... ."""
+        """The messages of one kind, such as `result`, `init` or `stream_event`."""
         return [
             one
             for one in map(_plain, self.runs[run]["messages"])
@@ -97,19 +97,19 @@ class Ran(Struct, frozen=True):
 
     @property
     def stderr(self) -> str:
-        """What all runs wrote to standard error."""
+        """The text that all runs wrote to standard error."""
         file = self.cwd.parent / "stderr"
         return file.read_text() if file.exists() else "\n".join(self.runs[-1]["stderr"])
 
     @property
     def says(self) -> str:
-        """All that the program learns about a failure."""
+        """Everything that the SDK's user sees of a failure."""
         run = self.runs[-1]
         return "\n".join([str(run["error"]), self.stderr, *(self.result().get("errors") or [])])
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as TypeScript's SDK gives it. Python's gives objects of classes."""
+    """A message in the form of TypeScript's SDK. Python's SDK has classes of messages instead."""
     kinds = {
         "ResultMessage": "result",
         "StreamEvent": "stream_event",
@@ -125,7 +125,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def play(sdk: str, trials: Sequence[Trial], directory: Path) -> dict[str, Ran]:
-    """Plays all trials in one process of the SDK."""
+    """Runs all trials in one process of the SDK."""
     executable = directory / "ralph"
     executable.write_text(EXECUTABLE)
     executable.chmod(0o755)

@@ -45,7 +45,7 @@ BARE = {
     "RemoteProtocolError": Cause.PROTOCOL_GARBAGE,
     "LocalProtocolError": Cause.UNSENDABLE,
 }
-"""The cause that the class of an exception alone shows. All other classes mean OTHER."""
+"""The cause for each class of exception whose class alone decides. All other classes mean OTHER."""
 
 CAUSES = [
     (OSError(errno.ECONNREFUSED, ""), Cause.REFUSED, T),

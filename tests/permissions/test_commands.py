@@ -1,4 +1,4 @@
-"""Shell commands with the verdicts of rules for Bash, in a table."""
+"""A table of shell commands, with the decisions of permission rules for Bash."""
 
 from __future__ import annotations
 

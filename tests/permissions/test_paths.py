@@ -1,4 +1,4 @@
-"""Rules about paths: for the file tools, and for the words of shell commands."""
+"""Permission rules about paths, for file tools and for the arguments of shell commands."""
 
 from __future__ import annotations
 

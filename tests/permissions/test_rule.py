@@ -1,4 +1,4 @@
-"""The form of rules, and what is refused instead of being ignored."""
+"""The syntax of permission rules. An invalid rule is an error and is not ignored."""
 
 from __future__ import annotations
 

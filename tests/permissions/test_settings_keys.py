@@ -1,4 +1,4 @@
-"""A guard under a misspelt name ends the run, and other keys that ralph does not read pass."""
+"""A misspelt key that asks for a protection ends the run. Other unknown keys have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges made for tests: rules as people write them, on a disk that exists only in the test."""
+"""Makes permission rules for tests, on a disk that exists only in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = (
 
 
 class FakeDisk:
-    """A disk with some files and links."""
+    """A disk with some files and symbolic links."""
 
     def __init__(self, links: Mapping[str, str] | None = None, files: Sequence[str] = FILES) -> None:
         self._links = links or {}

@@ -1,4 +1,4 @@
-"""Finds what runs have left in the home directory of a `Ralph`, and has steps of a server that leave something."""
+"""Finds the sessions that runs have stored in the home directory of a `Ralph`, and makes some with a scripted server."""
 
 from __future__ import annotations
 

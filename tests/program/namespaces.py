@@ -1,4 +1,4 @@
-"""What tests need to know about the namespaces of this machine, and how they take them away."""
+"""Finds out whether this machine can make namespaces, and starts processes that cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs made for `claude -p` finish a scripted job with ralph: by the argument lines that they send, and whole."""
+"""Programs made for `claude -p` work with ralph. Some tests use only their command lines, others run the whole
+programs.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def test_each_tool_of_a_list_is_an_argument_of_its_own_and_its_patterns_limit(ra
 
 @pytest.fixture
 def on_path(ralph) -> str:
-    """A PATH on which `claude` and `ralph` are the ralph of this tree."""
+    """A PATH on which `claude` and `ralph` both start the ralph of this checkout."""
     folder = ralph.cwd.parent / "shim"
     folder.mkdir()
     for name in ("claude", "ralph"):
@@ -68,7 +70,7 @@ def on_path(ralph) -> str:
 
 
 def example(beginning: str) -> str:
-    """The line of the page for people who come from `claude -p` that begins so."""
+    """The line of docs/from-claude.md that begins with this text."""
     [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(beginning)]
     return line
 

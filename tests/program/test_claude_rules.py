@@ -1,4 +1,4 @@
-"""Permission rules and hooks in settings files that people wrote for Claude Code, in whole runs."""
+"""Permission rules and hooks in settings files made for Claude Code, in whole runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def denials(ran) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def project(ralph) -> Path:
-    """The settings file of the repository, with two rules."""
+    """The repository's settings file, with two rules."""
     (ralph.cwd / ".env").write_text("KEY=hidden\n")
     (ralph.cwd / "kept").write_text("")
     return write(ralph.cwd / ".claude" / "settings.json", RULES)

@@ -11,7 +11,7 @@ import pytest
 from tests.program.model_answers import DONE, bash, calls, results
 
 KEEP = "cat >> $CLAUDE_PROJECT_DIR/told"
-"""A hook that keeps what it is told, and has no opinion."""
+"""A hook that appends its input to a file, and leaves the decision to others."""
 
 
 def hooks(event: str, command: str, matcher: str | None = None, **more: object) -> dict[str, Any]:

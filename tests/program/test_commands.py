@@ -1,4 +1,6 @@
-"""Commands of `.claude/commands` and skills, in whole runs: what reaches the model, and what never runs."""
+"""Commands of `.claude/commands` and skills in whole runs: the text that the model gets, and shell code that must not
+run.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def stdio(everything) -> str:
 
 @contextmanager
 def over_http(ralph: Ralph, everything: str, transport: str) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Runs the test server as a server over HTTP. Gives its port, and a function that ends it."""
+    """Runs the test server over HTTP. Yields its port, and a function that ends it."""
     log, port = ralph.cwd.parent / "http-server.log", free_port()
     environment = {"PATH": ralph.environment["PATH"], "PORT": str(port)}
     with log.open("wb") as errors:
@@ -73,7 +73,7 @@ def over_http(ralph: Ralph, everything: str, transport: str) -> Iterator[tuple[i
 
 @pytest.fixture
 def http(everything, ralph: Ralph) -> Iterator[str]:
-    """The configuration of the test server as a server over HTTP, which runs meanwhile."""
+    """The configuration for the test server over HTTP, which runs until the test has ended."""
     with over_http(ralph, everything, "streamableHttp") as (port, _):
         yield config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
 

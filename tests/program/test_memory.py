@@ -1,4 +1,6 @@
-"""Files with instructions for models, in whole runs: what is sent, what is said, and what is left as it was."""
+"""Files with instructions for models, in whole runs: their text in requests, the notices, and that no file is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def about_memory(ran: Any) -> list[str]:
 
 @pytest.fixture
 def remembered(ralph: Any) -> dict[str, Path]:
-    """Files of the project and of the user. CLAUDE.md imports a file of the project, and one that is not there."""
+    """Instruction files of the project and of the user. CLAUDE.md imports a file of the project and a missing file."""
     user = Path(ralph.environment["HOME"], ".claude")
     files = {
         ralph.cwd / "CLAUDE.md": "Rule one. See @docs/style.md and @docs/gone.md.",

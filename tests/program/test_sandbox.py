@@ -1,4 +1,6 @@
-"""Commands, searches and a loop's check run in a sandbox, and what the user asks of it is kept, or nothing runs."""
+"""The sandbox of commands, searches and a loop's check, in whole runs. Nothing runs if a required protection is
+missing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are commands and skills, and which prompts call one."""
+"""Tests which files define commands and skills, and which prompts call a command."""
 
 from __future__ import annotations
 

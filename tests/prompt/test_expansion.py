@@ -1,4 +1,4 @@
-"""The places in a command's text, and what fills them."""
+"""Tests the placeholders in a command's text, and the texts that replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of a command's file: what is understood, and what is refused instead of being ignored."""
+"""Tests the frontmatter of a command's file: the fields that are read, and the errors for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompt that a command's file makes, with scripted rules and tools."""
+"""Tests the prompt that is made from a command's file, with scripted rules and tools."""
 
 from __future__ import annotations
 

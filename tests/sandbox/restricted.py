@@ -1,4 +1,4 @@
-"""Runs Python in a process that has restricted itself as a command's process does: after the fork, before the exec."""
+"""Runs Python code in a process that is restricted like a command's process: after the fork and before the exec."""
 
 from __future__ import annotations
 

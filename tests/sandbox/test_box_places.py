@@ -58,7 +58,7 @@ def test_a_linked_worktree_has_two_and_they_must_know_it(repository, tmp_path) -
 
 
 def test_a_worktree_cannot_name_any_other_directory_as_its_common_one(repository, tmp_path) -> None:
-    """Here a checkout brings a git directory that names another repository as its common directory."""
+    """A checkout contains a git directory that names another repository as its common directory."""
     false = tmp_path / "false"
     own = false / "own" / "worktrees" / "x"
     own.mkdir(parents=True)
@@ -102,7 +102,7 @@ def looks_bare(directory: Path) -> Path:
 
 
 def test_a_tree_cannot_open_the_directories_around_the_working_directory(repository) -> None:
-    """Here a clone brings what looks like a bare repository, and the user works below it."""
+    """A clone contains files that look like a bare repository, and the user works in a directory below them."""
     brought = looks_bare(repository / "brought")
     work = brought / "work"
     work.mkdir()
@@ -113,7 +113,7 @@ def test_a_tree_cannot_open_the_directories_around_the_working_directory(reposit
 
 
 def test_a_git_directory_that_commands_may_write_names_no_other_one(repository) -> None:
-    """Here the working directory itself is called `worktrees`, as if it were in a git directory."""
+    """The working directory is called `worktrees`, like a directory of git."""
     brought = looks_bare(repository / "brought")
     work = brought / "worktrees"
     (work / "x").mkdir(parents=True)
@@ -130,7 +130,9 @@ def test_a_git_directory_that_commands_may_write_names_no_other_one(repository) 
 def test_of_a_repository_that_may_hold_other_work_only_gits_own_directories_may_be_written(
     tmp_path, work_in, place
 ) -> None:
-    """Here an archive has a repository and a submodule's back-link in it, and the user works in a part of it."""
+    """An archive contains a repository and a submodule that refers back to it, and the user works in a part of the
+    archive.
+    """
     work = tmp_path / work_in / "work"
     work.mkdir(parents=True)
     brought = looks_bare(tmp_path / place)

@@ -1,4 +1,6 @@
-"""The sandbox of a run is decided from the settings and the machine, and nothing runs without what was asked for."""
+"""Tests which sandbox a run gets from its settings and the machine. Nothing runs without a protection that is
+required.
+"""
 
 from __future__ import annotations
 

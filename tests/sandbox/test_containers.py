@@ -1,5 +1,5 @@
-"""Containers that forbid what they announce: each ends in a named level, and commands run. Simulated by real seccomp
-filters, as root, as root without capabilities and as an ordinary user.
+"""Simulates containers that forbid what their kernel supports, by real seccomp filters. Each must get one of the
+named levels, and commands must run: for root, for root without capabilities, and for an ordinary user.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Which lines of a failed command's output show that the sandbox denied something. False alarms would mislead a model."""
+"""Tests which lines of a failed command's output show that the sandbox denied something. A false alarm would mislead
+the model.
+"""
 
 from __future__ import annotations
 

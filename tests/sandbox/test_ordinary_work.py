@@ -1,5 +1,5 @@
-"""Does ordinary development work in the box, at each level that this machine can simulate. Work that fails is a defect,
-unless the last test lists it.
+"""Tests that ordinary development works in the sandbox, at each level that this machine can simulate. Only work that
+the last test lists may fail.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def server_port():
 
 
 class Doors:
-    """Makes doors whose list allows `listed.example` on a port. Each name leads to the given addresses."""
+    """Makes proxies that allow only `listed.example` on one port. Each name leads to the given addresses."""
 
     def __init__(self) -> None:
         self.made: list[ProxyDoor] = []
@@ -78,7 +78,7 @@ def doors():
 
 
 def entered(door: ProxyDoor) -> int:
-    """The port on which the door listens, after this process has done what a command's process does."""
+    """The port of the proxy, after this process has been prepared like a command's process."""
     descriptor, door.descriptor = door.descriptor, -1
     return listen_for_proxy(descriptor)
 

@@ -1,5 +1,5 @@
-"""Runs the probe at every level that this machine can simulate. A row that the level promises must be denied. Any other
-row that this machine allows without a box must stay allowed, because the docs name it as not protected.
+"""Runs the probe at every level that this machine can simulate. Each access that the level promises to deny must be
+denied. Any other access that works without a sandbox must still work, because the docs list it as not protected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if platform.machine() != "x86_64":
 
 @pytest.fixture(scope="module")
 def unconfined() -> dict[str, str]:
-    """Each row's verdict on this machine without a box."""
+    """The result of each row on this machine without a sandbox."""
     with SelfTest(MEANS) as test:
         return {one.row: one.verdict for one in test.run_unconfined()}
 
@@ -131,7 +131,7 @@ def test_an_ordinary_users_box_keeps_its_promises_too() -> None:
 
 
 def test_the_machine_by_itself_denies_little(unconfined) -> None:
-    """Otherwise the denials above would say nothing about the box."""
+    """If the machine denied much, the other tests would show nothing about the sandbox."""
     allowed = [name for name, verdict in unconfined.items() if verdict == probe.ALLOWED]
     assert len(allowed) >= 30, unconfined
 

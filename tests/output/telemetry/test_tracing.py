@@ -777,7 +777,7 @@ def test_a_run_without_it_loads_nothing_of_opentelemetry() -> None:
 
 
 def test_names_are_those_of_the_conventions(collector) -> None:
-    """The package marks its constants as moved, but the names are unchanged."""
+    """The package marks its constants as moved to another package, but their values are still valid."""
     stage = Stage()
     whole_run(stage)
     stage.close()

@@ -1,4 +1,4 @@
-"""The hooks of a driver: which of them are called, and what their answers mean."""
+"""Tests which hooks of a driver are called, and what their answers mean."""
 
 from __future__ import annotations
 
