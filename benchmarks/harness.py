@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 RUNS = 15
-"""How many times each measurement is repeated. One more run before these is not counted, because it writes the
-bytecode and fills the disk cache.
-"""
+"""The number of counted runs of each measurement. One more run comes before them, because it writes the bytecode and
+fills the disk cache."""
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 PYTHON = sys.executable

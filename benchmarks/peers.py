@@ -114,9 +114,7 @@ def _command_of(name: str) -> tuple[str, ...]:
 def _in_turn(
     programs: Sequence[Program], measure: Callable[[Program], list[float]], runs: int
 ) -> dict[Program, list[float]]:
-    """The medians of each program's figures. The programs are measured by turns, and the first run of each does not
-    count.
-    """
+    """The medians of each program's figures. The programs take turns, and the first run of each does not count."""
     taken: dict[Program, list[list[float]]] = {program: [] for program in programs}
     for _ in range(runs + 1):
         for program in programs:

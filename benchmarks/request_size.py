@@ -1,6 +1,4 @@
-"""Measures the bytes of the first request for the prompt "hi" in an empty directory, and the parts that they consist
-of.
-"""
+"""Measures the size in bytes of the first request for the prompt "hi" in an empty directory, in total and by part."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Measures what each level of the sandbox adds to a command: the time from the request to the supervisor until the
-command's status is there. All levels are measured in turn, and each is compared with the command without a sandbox of
-the same round.
+"""Measures how much time each level of the sandbox adds to a command: from the request to the supervisor until the
+command's status arrives. In each round, all levels are compared with a command without a sandbox.
 
 `python -m benchmarks.sandbox COUNT` runs COUNT commands at each level instead, and prints what they have left behind.
 """
@@ -72,7 +71,7 @@ def _show_times(work: Path, environment: dict[str, str]) -> None:
 
 
 def _plans(work: Path, environment: dict[str, str]) -> dict[str, BoxPlan | None]:
-    """The levels that this machine has."""
+    """The sandbox plan of each level that this machine supports, by name. None stands for no sandbox."""
     plan, closed = (plan_box(SandboxSettings(net=net), environment, (work,), work) for net in (None, "off"))
     plans: dict[str, BoxPlan | None] = {OFF: None}
     if plan.means is not None:
@@ -84,7 +83,7 @@ def _plans(work: Path, environment: dict[str, str]) -> dict[str, BoxPlan | None]
 
 @contextmanager
 def _level(plan: BoxPlan | None, work: Path, environment: dict[str, str]) -> Iterator[Command]:
-    """A function that runs a command at one level, and returns how many milliseconds that took."""
+    """Yields a function that runs a command at one level and returns its time in milliseconds."""
     roots = [str(work)]
     places = BoxPlaces(tuple(roots), environment, lambda: gather_paths(roots, environment))
     box = None if plan is None else CommandBox(plan, places)
@@ -123,8 +122,8 @@ def _show_leftovers(work: Path, environment: dict[str, str], count: int) -> None
 
 
 def _traces(work: Path) -> dict[str, set[str]]:
-    """What commands could leave behind. A namespace exists only as long as a process, a mount or a descriptor keeps it.
-    Orphans of the supervisor become children of this process.
+    """Everything that commands could leave behind, by kind. A namespace exists only as long as a process, a mount or
+    a descriptor keeps it. Orphans of the supervisor become children of this process.
     """
     processes = set(map(str, launcher.children_of(os.getpid())))
     for entry in Path("/proc").iterdir():
