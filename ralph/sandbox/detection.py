@@ -54,9 +54,7 @@ def find_means(search_path: str, work: Path | None) -> Means:
 
 
 def begin_trial(search_path: str, work: Path | None) -> None:
-    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` waits for its
-    end.
-    """
+    """Starts the trial of bubblewrap in the background. It takes some milliseconds. `find_means` waits for it."""
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
             _begun(bwrap, has_network=False)
