@@ -245,9 +245,7 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Asks the server for the context window of the current model, if the context is so large that the window
-        matters.
-        """
+        """Asks the server for the current model's context window, if the context is so large that it matters."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE

@@ -167,8 +167,8 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """The number of ways of compaction that were tried. After a successful compaction and an answer, all of them can be
-    tried again.
+    """Which ways of compaction were tried. After a successful compaction and an answer, all of them can be tried
+    again.
     """
 
     taken: int = 0

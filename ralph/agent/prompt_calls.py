@@ -31,9 +31,7 @@ class PromptRefusedError(Exception):
 
 
 class PromptCall(Struct, frozen=True):
-    """A tool call of a command file that may run, with the rules that must observe its result and texts to add to the
-    result.
-    """
+    """A tool call that a command's file requests, after the gate has permitted it."""
 
     call: ToolCall
     notes: tuple[str, ...]
@@ -56,8 +54,8 @@ class PromptCalls:
         return ruling if isinstance(ruling, ToolOutput) else PromptCall(ruling.call, ruling.notes, rules)
 
     def run(self, command: str, prompt_call: PromptCall) -> ToolOutput:
-        """Runs a call that `judge` returned, and returns its output, which may be an error. `command` requested the
-        call.
+        """Runs a call that `judge` has returned. Returns its output, which may be an error. `command` is the
+        command's name.
         """
         call = prompt_call.call
         argument = str(next(iter(call.arguments.values())))

@@ -175,7 +175,9 @@ class ToolTurn:
             raise
 
     def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """The outputs, cut so that they fit into `room_tokens`, which is reduced by their size."""
+        """Cuts the outputs so that they fit into `room_tokens`, and reduces this number by their size. Returns the
+        outputs.
+        """
         fitted = all_fitted(outputs, self.room_tokens)
         if self.room_tokens is not None:
             self.room_tokens -= sum(map(output_size, fitted))

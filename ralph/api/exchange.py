@@ -204,9 +204,7 @@ class Exchange:
             self._put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Reads the body to its end, or stops early if the exchange is aborted or too many bytes follow a complete
-        answer.
-        """
+        """Reads the body to its end. Stops early if the exchange is aborted or too much follows a complete answer."""
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():

@@ -74,9 +74,7 @@ def read_line(words: Sequence[str], parameters: Sequence[Parameter]) -> ReadLine
 
 
 class _DividedWords:
-    """The words of a command line, divided into options with their values and other words. Values are not checked
-    yet.
-    """
+    """The words of a command line, divided into options with their values and other words. Values are not checked."""
 
     def __init__(self, words: Sequence[str], parameters: dict[str, Parameter]) -> None:
         self.parameters = parameters

@@ -74,7 +74,7 @@ class SizeCount(Struct, frozen=True):
 
 
 class ContextMeter(Struct, frozen=True):
-    """The servers' last token count for each model. It is immutable: its methods return a new meter. Sizes are
+    """The servers' last token count for each model. Its methods do not change it, but return a new meter. Sizes are
     estimates from the bytes of the messages that the model receives.
     """
 

@@ -58,9 +58,7 @@ def line_of(seq: int, record: Record | Recorded) -> bytes:
 
 
 def _head_text(head: RequestHead) -> str:
-    """The JSON text of a request head. msgspec calls this for values that it cannot convert; only heads are such
-    values.
-    """
+    """The JSON text of a request head. msgspec calls this for values that it cannot convert: only for heads."""
     return head.json
 
 

@@ -157,9 +157,7 @@ _NO_HEAD = RequestHead(b"", {})
 
 
 class RequestShape(Struct, frozen=True):
-    """The settings of the requests to one model: everything except the messages. `head` makes the request head from
-    them.
-    """
+    """The settings of the requests to one model: everything except the messages. `head` returns the request head."""
 
     model: str
     system: str

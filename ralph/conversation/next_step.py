@@ -78,9 +78,7 @@ class TurnState(Struct, frozen=True):
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn. The useless answers of this turn do not count any more; everything else is
-        kept.
-        """
+        """The state for the next turn. The useless answers of this turn no longer count; everything else is kept."""
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 

@@ -166,9 +166,7 @@ class OuterLoop:
         self._emit(IterationEnded(record, self._most))
 
     def _commit(self, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit or if the commit
-        failed.
-        """
+        """Commits the iteration's uncommitted work. Returns False if there was none or if the commit failed."""
         if not self.state.plan.commits:
             return False
         current = self._book.current

@@ -8,9 +8,7 @@ from ralph.loop.values import LoopLimits, LoopPlan
 
 
 class RequestedPrompt(Struct, frozen=True):
-    """The source of the prompt that the command line names. If both fields are None, the prompt comes from standard
-    input.
-    """
+    """The source of the prompt that the command line names. If both fields are None, it is standard input."""
 
     argument: str | None = None
     file: str | None = None

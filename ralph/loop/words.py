@@ -156,9 +156,7 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
 
 
 def _git_line(iteration: int, names: tuple[str, ...]) -> str:
-    """The line about changed git settings and hooks. It is a warning, because the user's next git command may run
-    them.
-    """
+    """A warning about changed git settings and hooks. The user's next git command may run them."""
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
         f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "

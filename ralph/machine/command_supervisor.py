@@ -429,15 +429,15 @@ def _packed(confinement: Confinement | None) -> bytes:
 
 
 def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
-    """The command line of bubblewrap, its directory and its mounts, for the request to start a command."""
+    """The part of a request that describes the namespaces: bubblewrap's command line, the directory and the mounts."""
     if confinement is None or not confinement.bwrap:
         return ()
     return (*confinement.bwrap, confinement.directory, *confinement.places)
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent its status: the byte after STATUS or STATUS_OF_UNFINISHED. A letter for the limit
-    that the command exceeded may come before.
+    """Whether a launcher has sent the whole status: STATUS or STATUS_OF_UNFINISHED and one more byte. If the command
+    exceeded a limit, the letter of that limit comes first.
     """
     words = said.removeprefix(launcher.STARTING)
     return len(words) > (2 if words[:1] in _EXCEEDED else 1)

@@ -675,9 +675,7 @@ def _become(
 
 
 def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Restricts this process and returns True. If that fails, writes the reason to the command's output and returns
-    False.
-    """
+    """Restricts this process and returns True. If that fails, writes the reason to the output and returns False."""
     try:
         restrict()
     except OSError as error:

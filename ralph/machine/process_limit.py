@@ -223,9 +223,7 @@ def _remove(group: Path) -> None:
 
 
 def _new_group(directory: Path) -> tuple[Path, int]:
-    """Makes a new group in `directory` and locks it. Returns its path and the descriptor that holds the lock. Raises
-    OSError.
-    """
+    """Makes a group in `directory` and locks it. Returns its path and the lock's descriptor. Raises OSError."""
     for number in range(_TRIES):
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()

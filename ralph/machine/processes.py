@@ -129,8 +129,6 @@ def _is_reaped(pid: int) -> bool:
 
 
 def stop_ignoring_ends() -> None:
-    """Restores the default action of SIGCHLD. Some parents leave it ignored, and the system would then drop all exit
-    codes.
-    """
+    """Restores the default action of SIGCHLD. If a parent left it ignored, the system would drop all exit codes."""
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -33,9 +33,7 @@ class Capture(Protocol):
     """Receives a command's output. One thread calls `feed`. Another thread calls `close` after the first has stopped."""
 
     def feed(self, chunk: bytes) -> bool:
-        """Adds a chunk of output. Returns False if there is more output than allowed, and the command is then
-        stopped.
-        """
+        """Adds a chunk of output. Returns False if there is too much output, so that the command is stopped."""
         ...
 
     def close(self) -> None: ...

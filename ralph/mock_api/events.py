@@ -68,9 +68,7 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
 
 
 def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """Encodes one event as a server-sent event in UTF-8. Lone surrogates are written as JSON escapes, as the API
-    does.
-    """
+    """Encodes an event as a server-sent event in UTF-8. Lone surrogates become JSON escapes, as in the API."""
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
         encoded = data.encode()
@@ -186,9 +184,7 @@ def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
 
 
 def _interleaved(events: list[Event]) -> list[Event]:
-    """Reorders the events so that all blocks start first, then their deltas alternate, and all blocks stop at the
-    end.
-    """
+    """Reorders the events: all blocks start first, then their deltas alternate, and all blocks stop at the end."""
     is_block = [event["type"].startswith("content_block_") for event in events]
     if True not in is_block:
         return events

@@ -49,7 +49,7 @@ class Playback:
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
-        """The step for this request, and the number of the step from 0. Raises `ExhaustedError`, and any error of the
+        """The step for this request, and its number, counted from 0. Raises `ExhaustedError`, and errors of the
         script.
         """
         with self._lock:

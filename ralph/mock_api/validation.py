@@ -41,7 +41,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class InvalidBodyError(Exception):
-    """The body is not a JSON object. The message is the API's."""
+    """The body is not a JSON object. The message is the one that the API would send."""
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -133,9 +133,7 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """The number of cache markers in the request: on blocks, on blocks inside tool results, and on the request
-    itself.
-    """
+    """The number of cache markers on the request, on its blocks, and on the blocks inside tool results."""
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -181,9 +181,7 @@ class Writer:
         self._narrate(ended)
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything is written to standard error. This wait and the wait in `deliver` share one time
-        limit.
-        """
+        """Waits until everything is written to standard error. Shares its time limit with the wait in `deliver`."""
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:

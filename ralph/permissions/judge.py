@@ -227,9 +227,7 @@ class Permissions:
     # --- Paths
 
     def _path_of(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The absolute paths that a call may mean, each also with its symbolic links resolved. None if the call names
-        no path.
-        """
+        """The absolute paths that a call may mean, each also with its links resolved. None if the call names no path."""
         argument = _PATH_ARGUMENTS.get(tool)
         if argument is None:
             return None

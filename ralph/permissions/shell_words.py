@@ -1,6 +1,4 @@
-"""Removes the quotes from the words of a shell command, and marks the parts that are known only when the command
-runs.
-"""
+"""Removes the quotes from the words of a shell command, and marks the parts that are known only when it runs."""
 
 from __future__ import annotations
 

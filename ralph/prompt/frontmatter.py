@@ -65,9 +65,7 @@ def _begins_field(line: str) -> bool:
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
-    """The value of a field. `written` is the text after the key, `below` the following lines that belong to the
-    field.
-    """
+    """The value of a field. `written` is the text after the key, and `below` are the field's following lines."""
     if written[:1] in {"|", ">"}:
         return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
     items = [_ITEM.match(line) for line in below if line.strip()]

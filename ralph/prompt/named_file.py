@@ -100,9 +100,7 @@ def why_not_inside(
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
-    """Raises OSError if the symbolic link `link` led out of the repositories in `tops`, or to a secret file in one of
-    them.
-    """
+    """Raises OSError if the symbolic link `link` leads out of the repositories `tops`, or to a secret file in them."""
     real = opened_path(descriptor, path)
     top = max((top for top in tops if is_beneath(link, (top,))), key=len)
     if real is None or not is_beneath(real, tops):

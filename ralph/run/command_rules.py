@@ -49,9 +49,7 @@ def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
 
 
 def _names(command: Command, key: str) -> tuple[str, ...]:
-    """The names and patterns in a field that are for ralph's tools. Raises ValueError for the name of an unknown
-    tool.
-    """
+    """The names and patterns in a field that are for ralph's tools. Raises ValueError for an unknown tool."""
     names = as_names(command.fields.get(key, ()))
     for name in names:
         if name.partition("(")[0] not in TOOL_NAMES and not is_elsewhere(name):

@@ -47,9 +47,7 @@ class AllowedHosts(Struct, frozen=True):
     """Private addresses to which listed names may resolve."""
 
     def why_not(self, host: str, port: int) -> str:
-        """The reason why a command may not reach a host, or an empty string. `host` is the text that the command
-        wrote.
-        """
+        """The reason why a command may not reach a host, or "". `host` is the text that the command wrote."""
         name = plain_name(host)
         if is_address(name):
             return "it is an address, and only names of hosts are allowed"

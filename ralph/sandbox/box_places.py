@@ -85,9 +85,8 @@ def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) 
     """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name.
 
     A relative path in these variables is relative to the first root. Each directory must be a repository that belongs
-    to `user`, a user id. A file `.git` may come from an unpacked archive and name any directory. So the directory is
-    granted only if it names this checkout as its working tree, and as a whole only if its path shows that it is git's:
-    git itself accepts no `.git` from others.
+    to `user`, a user id. A file `.git` could come from an unpacked archive and name any directory. So that directory
+    is granted only if it names the checkout as its working tree. `_is_only_gits` says when it is granted as a whole.
     """
     granted: list[str] = []
     parts: list[str] = []

@@ -212,8 +212,8 @@ def _about_net(net: Net, means: Means) -> tuple[str, ...]:
 def _about_home(
     wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
 ) -> tuple[str, ...]:
-    """A notice if commands may write the home directory, because the secrets in it are then not protected. Raises
-    CannotConfineError for that in strict mode.
+    """A notice if commands may write the home directory, because its secrets are then not protected. In strict mode,
+    raises CannotConfineError instead.
     """
     real = os.path.realpath(home) if home else ""
     places = (*map(str, roots), *write)

@@ -271,9 +271,7 @@ class CommandBox:
         return {**kept, **caches, "TMPDIR": self._box.inside(self.temporary)}
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A sentence for the model about what the sandbox denied to a failed command, or None if the output shows no
-        denial.
-        """
+        """A sentence about what the sandbox denied to a failed command. None if the output shows no denial."""
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
 
         others = (*self._places.roots[1:], *self._plan.write)

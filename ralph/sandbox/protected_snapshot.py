@@ -263,7 +263,9 @@ class _Undoing:
 
 
 def _is_replaced(change: Change) -> bool:
-    """Whether the old file atomically replaces the command's file, so that one of them always exists."""
+    """Whether a command changed the content of a file that is stored. Such a file is replaced atomically by the
+    stored one.
+    """
     old, new = change.before, change.after
     return (
         old is not None

@@ -326,9 +326,7 @@ class _Way:
 
 
 def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Passes bytes on in both directions, until both sides have ended or nothing was sent for ten minutes. Raises
-    OSError.
-    """
+    """Passes bytes on in both directions, until both sides end or send nothing for ten minutes. Raises OSError."""
     client.setblocking(False)
     server.setblocking(False)
     ways = [_Way(client, server), _Way(server, client)]

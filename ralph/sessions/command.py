@@ -1,6 +1,4 @@
-"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. It never changes a
-journal.
-"""
+"""Implements `ralph sessions ls`, `show` and `export`, which print journals and never change them."""
 
 from __future__ import annotations
 

@@ -9,9 +9,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """The beginning of the session's id, its age and the beginning of its task. `age_s` is in seconds since the last
-    write.
-    """
+    """The beginning of the session's id, the time since its last write, and the beginning of its task."""
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 

@@ -85,9 +85,7 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """Yields all journals below `root`. Skips a directory that cannot be read, for example because it has just been
-    removed.
-    """
+    """Yields all journals below `root`. Skips a directory that cannot be read, such as one that was just removed."""
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:

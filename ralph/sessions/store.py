@@ -75,9 +75,7 @@ class SessionStore:
         return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Creates the journal of a new session. Raises JournalError, whose cause is FileExistsError if the session
-        exists.
-        """
+        """Creates the journal of a new session. Raises JournalError, caused by FileExistsError if the session exists."""
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
         make_private(path.parent)
         try:

@@ -33,9 +33,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about one attempt, or about all attempts of a turn if there was more than one. None for any other
-    event.
-    """
+    """A line about one attempt, or about all attempts of a turn if there were several. None for other events."""
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
             took = f"{fields['latency_s']:.1f}s{_counts(fields)}"

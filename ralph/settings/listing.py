@@ -24,9 +24,7 @@ _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """One line for each setting, for the usable tools and for the number of targets. The columns are name, value and
-    origin.
-    """
+    """A line for each setting, for the usable tools and for the number of targets: name, value and origin."""
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))

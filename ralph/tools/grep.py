@@ -83,9 +83,7 @@ def _query(arguments: Arguments) -> LineQuery:
 def _entries(
     search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
-    """Yields the results as lines for the model. Drops results in files that do not match the glob or must not be
-    read.
-    """
+    """Yields the results as lines for the model, without files that do not match the glob or must not be read."""
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"

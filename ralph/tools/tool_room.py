@@ -188,9 +188,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.box)
 
     def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
-        """A new supervisor with the limits of commands. Its commands run in the sandbox `box`. The caller must close
-        it.
-        """
+        """A new supervisor with the limits of commands. Its commands run in the sandbox `box`. The caller closes it."""
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 

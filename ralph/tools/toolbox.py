@@ -1,6 +1,4 @@
-"""Runs tool calls. A failed call becomes an error message for the model. After a signal, the running calls are
-stopped.
-"""
+"""Runs tool calls. A failed call becomes an error message for the model. A signal stops the running calls."""
 
 from __future__ import annotations
 
@@ -307,9 +305,7 @@ class LocalToolbox:
         return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._room))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
-        """The output with credentials redacted for the tools in `_REDACTED`, and as text that can be encoded as
-        UTF-8.
-        """
+        """The output as text that can be encoded as UTF-8. Credentials are redacted for the tools in `_REDACTED`."""
         if not isinstance(output.content, str):
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
@@ -346,7 +342,5 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 
 
 def _module(call: ToolCall) -> Any:
-    """The module of a tool. It is imported when the tool is first called, because most runs use only some of the
-    tools.
-    """
+    """The module of a tool, imported at the tool's first call, because most runs use only some of the tools."""
     return import_module(f"ralph.tools.{call.name.lower()}")

@@ -356,9 +356,7 @@ class HookEnded(Struct, frozen=True):
 
 
 class MessageTaken(Struct, frozen=True):
-    """Ralph begins to work on a driver's message. The event is emitted only if the driver asked for its messages
-    back.
-    """
+    """Ralph begins to work on a driver's message. Emitted only if the driver asked for its messages back."""
 
     content: str | tuple[Block, ...]
     uuid: str | None = None

@@ -165,9 +165,7 @@ def is_claude(model: str) -> bool:
 
 
 def max_tokens_for(model: str, requested: int | None) -> int:
-    """The `max_tokens` of a request: `requested` or, if that is None, the default, but at most the model's known
-    limit.
-    """
+    """The `max_tokens` of a request: `requested`, or the default if it is None. At most the model's known limit."""
     facts = facts_of(model)
     max_tokens = requested or DEFAULT_MAX_TOKENS
     return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)

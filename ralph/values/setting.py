@@ -216,9 +216,7 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that at least one list forbids, or None if the requested list is only a part of the trusted
-    list.
-    """
+    """Returns the tools that at least one list forbids, or None if `requested` is a part of `trusted`."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))

@@ -196,17 +196,13 @@ class Git:
         self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
 
     def read(self, *arguments: str, given: bytes | None = None) -> bytes:
-        """Runs a read-only git command and returns its output. Raises Interrupted, and CheckoutError if the command
-        fails.
-        """
+        """Runs a read-only git command and returns its output. Raises CheckoutError if it fails, and Interrupted."""
         answer = self.answer(*arguments, given=given)
         self._refuse_failure(arguments[0], answer)
         return answer.output
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
-        """Runs a git command that writes into this repository. Raises Interrupted, and CheckoutError if the command
-        fails.
-        """
+        """Runs a git command that writes into this repository. Raises CheckoutError if it fails, and Interrupted."""
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:

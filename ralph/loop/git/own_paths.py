@@ -47,9 +47,7 @@ def own_output_files() -> tuple[Path, ...]:
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """Yields the path of an open regular file. Yields nothing if the file was deleted or another file now has its
-    path.
-    """
+    """Yields the path of an open regular file. Yields nothing if the file was deleted or replaced."""
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()

@@ -35,9 +35,7 @@ MOST_FILES_TOLD_APART = 200_000
 
 
 class PlainDirectory:
-    """Implements `Checkout` for a working directory that is not under git. Files that .gitignore excludes do not
-    count.
-    """
+    """Implements `Checkout` for a working directory that is not under git. Leaves out what .gitignore excludes."""
 
     def __init__(
         self,

@@ -96,9 +96,7 @@ class HookTable(Struct, frozen=True):
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
     def matching(self, event: str, tool: str = "") -> tuple[Hook, ...]:
-        """The hooks to call for an event, without duplicates. `tool` is the name of the tool, if the event concerns
-        one.
-        """
+        """The hooks to call for an event, without duplicates. `tool` is the tool's name if the event concerns one."""
         found: dict[str, Hook] = {}
         for each in self.by_event.get(event, ()):
             if event not in _OF_TOOLS or matches(each.matcher, tool):

@@ -96,9 +96,7 @@ class ModelChoice:
 
 
 def described_commands(library: Library) -> tuple[dict[str, str], ...]:
-    """The commands that a prompt can call, in the form that drivers expect. The description of an unusable file is
-    empty.
-    """
+    """The commands that a prompt can call, in the form that drivers expect. Unusable files have no description."""
     return tuple(_described(library.files[name]) for name in library.names)
 
 

@@ -1,3 +1,1 @@
-"""Builds Landlock rulesets and seccomp filters, with which Linux confines processes. It does not decide what they
-allow.
-"""
+"""Builds the Landlock rulesets and seccomp filters for given rights. Linux uses them to confine processes."""

@@ -77,9 +77,7 @@ class PathGuard:
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """Raises ToolError if a path must not be written. `real` is absolute, with links resolved, and need not
-        exist.
-        """
+        """Raises ToolError if the path `real` must not be written. It is absolute, without links, and need not exist."""
         rule = None if self._judge is None else self._judge.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):

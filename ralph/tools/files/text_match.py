@@ -29,9 +29,7 @@ class Span(Struct, frozen=True):
 
 
 class EditableText:
-    """The text of a file. If it contains both LF and CRLF, a text of several lines is searched in a copy with LF
-    only.
-    """
+    """The text of a file. If it has both LF and CRLF, a text of several lines is searched in a copy with LF only."""
 
     def __init__(self, text: str) -> None:
         self.text = text
