@@ -189,7 +189,7 @@ def test_what_was_cut_says_so_to_the_model() -> None:
 # --- Together
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     window=st.sampled_from([8_000, 16_000, 32_000]),
     sizes=st.lists(st.integers(0, 100_000), min_size=1, max_size=8),
