@@ -119,7 +119,12 @@ def _union_problems(value: object, expected: Any, where: str) -> Iterator[str]:
     if any(te.is_typeddict(choice) for choice in choices):
         # `Dict[str, object]` beside a typed schema is there for type checkers, and would allow anything.
         choices = [choice for choice in choices if te.get_origin(choice) is not dict]
-    yield from min((list(_problems(value, choice, where)) for choice in choices), key=_distance)
+    found = []
+    for choice in choices:
+        found.append(list(_problems(value, choice, where)))
+        if not found[-1]:
+            return
+    yield from min(found, key=_distance)
 
 
 def _distance(problems: list[str]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
@@ -116,13 +117,30 @@ def put_into(environment: Path, one: Distribution) -> None:
             link.symlink_to(os.path.normpath(installed / (file if outside else file.parts[0])))
 
 
+def unpack(wheel: Path, environment: Path) -> None:
+    """Installs a wheel as the standard describes it (Binary distribution format): its files, and a program for each of
+    its entry points. pip does the same and takes a second.
+    """
+    (site,) = environment.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (entries,) = site.glob("ralph_headless-*.dist-info/entry_points.txt")
+    parsed = configparser.ConfigParser()
+    parsed.read_string(entries.read_text())
+    for name, place in parsed["console_scripts"].items():
+        module, _, function = place.partition(":")
+        program = environment / "bin" / name
+        lines = f"#!{environment}/bin/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        program.write_text(lines)
+        program.chmod(0o755)
+
+
 def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> None:
     """The environment contains only the dependencies that the wheel names."""
     environment, home = tmp_path / "environment", tmp_path / "home"
     home.mkdir()
     done([sys.executable, "-m", "venv", "--without-pip", environment])
-    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]
-    done([*pip, "--no-compile", "--no-deps", "--no-index", built.wheel])
+    unpack(built.wheel, environment)
     for name in needed(built.metadata.get_all("Requires-Dist", [])):
         put_into(environment, distribution(name))
 

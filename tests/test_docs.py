@@ -53,6 +53,7 @@ from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests import fault_table, sandbox_table
 from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row
+from tests.syntax_trees import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -358,7 +359,7 @@ def test_no_docstring_begins_with_words_that_leave_one_guessing() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sorted((ROOT / "ralph").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if HARD_TO_READ.match(str(node.value.value).lstrip())
     ]

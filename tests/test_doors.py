@@ -16,6 +16,7 @@ import pytest
 
 from ralph.output.system_events import _EVENTS as EVENTS
 from ralph.settings.keys import ALL_KEYS
+from tests.syntax_trees import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +50,11 @@ DOORS: dict[str, tuple[str, ...]] = {
 def modules_that_decode() -> Iterator[str]:
     """The modules that use `convert` of msgspec or make a decoder for a type."""
     for file in sorted((TOP / "ralph").rglob("*.py")):
-        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if any(
             (isinstance(node, ast.alias) and node.name == "convert")
             or (isinstance(node, ast.Attribute) and node.attr == "convert")
             or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Decoder") and node.args)
-            for node in nodes
+            for node in nodes_of(file)
         ):
             yield ".".join(file.relative_to(TOP).with_suffix("").parts)
 

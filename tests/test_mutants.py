@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks.mutants.__main__ import place_of
+from benchmarks.mutants.__main__ import modules_of, place_of
 from benchmarks.mutants.mutants import MUTANTS
 from tests.fork_server import REPOSITORY
 
 
 def test_each_mutant_has_its_place_in_the_code() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    modules = modules_of(REPOSITORY / "ralph")
     for mutant in MUTANTS:
-        place_of(mutant, REPOSITORY / "ralph")
+        place_of(mutant, modules)

@@ -4,7 +4,6 @@ why ralph differs.
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -25,9 +24,7 @@ ROWS = [
 @cache
 def names_in(path: Path) -> set[str]:
     """The names of the tests that pytest finds in a file."""
-    tree = ast.parse(path.read_text())
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return {name for name in names if name.startswith("test_")}
+    return set(re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE))
 
 
 def test_every_row_has_an_id_of_its_own_and_they_are_in_order() -> None:

@@ -1,4 +1,4 @@
-"""A short part of the soak (`python -m tests.soak`), always the same: more than thirty randomly broken turns."""
+"""A short part of the soak (`python -m tests.soak`), always the same: twenty randomly broken turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.soak.campaign import Campaign
 from tests.soak.plan import plan_run
 
 SEED = 6
-RUNS = (1,)
+RUNS = (26,)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is left behind")
@@ -18,4 +18,4 @@ def test_randomly_broken_turns_keep_every_invariant() -> None:
     said: list[str] = []
     campaign = Campaign(said.append)
     assert campaign.run((number, plan_run(SEED, number)) for number in RUNS), "\n".join(said)
-    assert campaign.turns >= 30
+    assert campaign.turns >= 20

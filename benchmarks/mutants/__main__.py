@@ -12,8 +12,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.mutants.mutants import MUTANTS, Mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REPOSITORY = Path(__file__).parents[2]
 COPIED = (
@@ -31,12 +35,17 @@ COPIED = (
 LIMIT_S = 900.0
 
 
-def place_of(mutant: Mutant, package: Path) -> Path:
+def modules_of(package: Path) -> dict[Path, str]:
+    """The text of each module of a package."""
+    return {path: path.read_text() for path in sorted(package.rglob("*.py"))}
+
+
+def place_of(mutant: Mutant, modules: Mapping[Path, str]) -> Path:
     """The module that contains the mutant's old text. Raises ValueError unless the text occurs exactly once in the
-    package.
+    modules.
     """
-    found = [path for path in sorted(package.rglob("*.py")) if mutant.old in path.read_text()]
-    if len(found) != 1 or found[0].read_text().count(mutant.old) != 1:
+    found = [path for path, text in modules.items() if mutant.old in text]
+    if len(found) != 1 or modules[found[0]].count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: its text stands in {len(found)} modules, or twice in one")
     return found[0]
 
@@ -67,7 +76,7 @@ def fate_of(mutant: Mutant, *, runs_all: bool, workers: int) -> str:
     with tempfile.TemporaryDirectory(prefix="ralph-mutant-") as name:
         directory = Path(name)
         copied_to(directory)
-        module = place_of(mutant, directory / "ralph")
+        module = place_of(mutant, modules_of(directory / "ralph"))
         module.write_text(module.read_text().replace(mutant.old, mutant.new))
         files = [str(directory / "tests")] if runs_all else files_for(mutant, directory / "tests")
         doubtful: list[str] = []
@@ -109,10 +118,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
-    missing = []
+    missing, modules = [], modules_of(REPOSITORY / "ralph")
     for mutant in chosen:
         try:
-            place_of(mutant, REPOSITORY / "ralph")
+            place_of(mutant, modules)
         except ValueError as error:
             missing.append(str(error))
     print(f"{len(chosen)} mutants, {len(missing)} without their place", *missing, sep="\n")

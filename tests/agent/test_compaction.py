@@ -478,7 +478,7 @@ class MoodyServer(SmallServer):
         return super().send_message(target, key, body, events)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     windows=st.lists(st.integers(300, 20_000), min_size=1, max_size=6),
     moods=st.lists(st.one_of(st.just("works"), ODD), max_size=5),

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.agent.compaction import (
@@ -75,7 +75,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
     alphabet = st.characters(codec="utf-8", exclude_categories=["Lu"], exclude_characters="_")
     words = st.text(alphabet, min_size=1, max_size=60).map(lambda drawn: f"w{drawn}")
     messages = [user_message(draw(words))]
-    for turn in range(draw(st.integers(0, 12))):
+    for turn in range(draw(st.integers(0, 6))):
         thought = draw(
             st.sampled_from(
                 [
@@ -99,6 +99,7 @@ def without_tasks(blocks: Sequence[Block]) -> list[Block]:
     return [block for block in blocks if block not in own]
 
 
+@settings(max_examples=12)
 @given(histories(), st.integers(0, 20_000))
 def test_no_block_of_the_old_context_is_in_the_new_one(history: list[Message], most_bytes: int) -> None:
     assert conversation_problems(history) == []
@@ -248,6 +249,7 @@ def test_the_newest_steps_stay_whole_and_older_ones_are_shortened_before_they_go
     assert [f"BEGIN {number} " in fewer for number in range(8)] == [False] * 5 + [True] * 3
 
 
+@settings(max_examples=12)
 @given(histories(), st.integers(0, 3_000))
 def test_the_last_steps_never_exceed_their_bound(history: list[Message], most_bytes: int) -> None:
     steps = last_steps(history, most_bytes)
@@ -261,7 +263,7 @@ def test_the_last_steps_never_exceed_their_bound(history: list[Message], most_by
 @every_row("filling", ["x", "\x1b", "€", '"\n'])
 def test_a_digest_fits_its_bound_and_uses_it(most_tokens: int, filling: str) -> None:
     history = [user_message("go")]
-    for number in range(40):
+    for number in range(20):
         history += [said(call(f"c{number}")), user_message([result(f"c{number}", filling * 20_000)])]
     request = digest_request(TASKS[:1], history, most_tokens, earlier_summary="It was red.")
     assert most_tokens * 0.4 < request.size <= most_tokens

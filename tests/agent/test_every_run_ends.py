@@ -114,7 +114,7 @@ def rhythms(draw: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
     return kinds, {"limits": LimitSettings(max_turns=max_turns), "form": form, "targets": [target]}
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(rhythms())
 def test_a_run_ends_in_one_outcome_whatever_the_model_does_for_ever(
     rhythm: tuple[list[str], dict[str, Any]],

@@ -587,8 +587,8 @@ def test_the_worst_text_takes_time_in_proportion_to_its_length(part: str) -> Non
 
 def test_what_is_kept_does_not_grow_with_calls_and_results() -> None:
     guards = Guards()
-    for number in range(60):
-        tell(guards, bash(f"look {number}", " ".join(f"n {place}" for place in range(number, number + 2000))))
+    for number in range(2 * LONGEST_CYCLE * MOST_EQUAL):
+        tell(guards, bash(f"look {number}", " ".join(f"n {place}" for place in range(number, number + 600))))
         tell(guards, bash("wait", " ".join(f"n {place + number}" for place in range(200))))
     assert len(guards._steps) == LONGEST_CYCLE * MOST_EQUAL
     assert all(kept.result is not None and len(kept.result.counters) <= 256 for kept in guards._steps)

@@ -290,7 +290,7 @@ prices = st.floats(0, 100).map(lambda price: round(price, 3))
 PRICES = st.builds(Price, prices, prices, prices, prices, prices)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_the_budget_is_never_overshot(data) -> None:
     names = ["a", "b", "c"][: data.draw(st.integers(1, 3), label="targets")]

@@ -199,7 +199,8 @@ def played_of(steps: Sequence[Step]) -> Played:
 
 @every_row("transcript", GOES_ON)
 def test_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], Iterator[Step]]) -> None:
-    steps = list(transcript())
+    """The guards by themselves are asked about whole transcripts in `test_guards.py`."""
+    steps = list(islice(transcript(), 30))
     played = played_of(steps)
     assert (played.ended.exit_code, refusals(played)) == (0, [])
     assert len(played.ran) == len(steps)

@@ -227,7 +227,7 @@ def test_what_a_failed_run_leaves_can_be_resumed_with_a_request_that_conforms(ru
     assert request_problems(body) == []
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.one_of(ASSISTANT, USER), max_size=8), st.dictionaries(IDS, st.sampled_from(["", "r"])))
 def test_whatever_conversation_was_recovered_its_requests_conform(
     tail: list[Message], done: dict[str, str]
@@ -264,7 +264,7 @@ def replies(events: list[dict[str, Any]]) -> Iterator[Message]:
 
 
 @pytest.mark.parametrize("with_betas", [False, True], ids=["general", "betas"])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_every_answer_that_the_api_may_give_conforms_on_its_way_back(with_betas, data) -> None:
     talk = conversation(

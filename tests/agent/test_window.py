@@ -139,9 +139,9 @@ def tokens_of(request: Any) -> int:
 WINDOWS = (8_000, 32_000)
 
 
-@every_row("window", WINDOWS)
+@every_row("window", [8_000])
 @every_row("size", [500, 70_000, 400_000])
-@every_row("calls", [1, 3, 8])
+@every_row("calls", [1, 8])
 def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, size: int, calls: int) -> None:
     server = SmallServer(
         [answer(*[call(f"r{number}", text=f"part {number}") for number in range(calls)]), DONE],
@@ -189,7 +189,7 @@ def test_what_was_cut_says_so_to_the_model() -> None:
 # --- Together
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     window=st.sampled_from([8_000, 16_000, 32_000]),
     sizes=st.lists(st.integers(0, 100_000), min_size=1, max_size=8),

@@ -86,7 +86,7 @@ def test_the_answer_agrees_with_the_official_accumulator(client, events, line_en
     assert_agreement(client.receive(split(data, cuts)), accumulated(events))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(streams(with_betas=True), packets)
 def test_the_answer_agrees_with_the_official_accumulator_of_betas(client, events, cuts) -> None:
     data = encode_events(events)

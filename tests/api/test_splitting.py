@@ -55,7 +55,7 @@ def test_a_stream_split_anywhere_gives_the_same_answer(client, turn, line_end, h
     assert client.receive(split(data, cuts)) == client.receive(split(data, [*cuts, 1, 2])) == answer
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(turns, st.sampled_from(["\n", "\r\n", "\r"]))
 def test_a_stream_in_single_bytes_gives_the_same_answer(client, turn, line_end) -> None:
     data = encode_events(as_events(turn), line_end)
@@ -65,7 +65,7 @@ def test_a_stream_in_single_bytes_gives_the_same_answer(client, turn, line_end) 
 STRANGE = [None, True, 0, 1, -1, 1.5, "", "text", "tool_use", [], [1], {}, {"type": "text"}]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.data())
 def test_a21_no_damage_to_an_event_raises_anything_but_an_agent_error(client, data) -> None:
     turn = Turn([Thinking("hm"), Text("ab"), ToolUse("Read", {"a": 1}, id="t1")], chunk_chars=0)

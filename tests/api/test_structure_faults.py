@@ -119,7 +119,7 @@ def is_harmless(number: int) -> bool:
     return bool(one["index"] != two["index"] or one["type"] == two["type"])
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.permutations(range(LAST)))
 def test_a21_events_in_any_order_before_the_end_are_an_error_or_the_original(client, order) -> None:
     result = outcome(client, [EVENTS[number] for number in (*order, LAST)])
@@ -129,7 +129,7 @@ def test_a21_events_in_any_order_before_the_end_are_an_error_or_the_original(cli
         assert_is_the_original(result)
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, LAST - 1), st.integers(1, LAST - 1)), min_size=1, max_size=4))
 def test_a21_a_few_moved_events_are_an_error_or_the_original(client, moves) -> None:
     events = list(EVENTS)

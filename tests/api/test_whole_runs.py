@@ -133,14 +133,15 @@ def cutting_server(cuts: list[int], framing: str, line_end: str) -> Callable[[so
 @every_row(
     ("framing", "line_end", "part"),
     [
-        ("close", "\n", slice(None)),  # the only one in which no cut shows as an error
-        ("chunked", "\r\n", slice(0, None, 2)),
-        ("reset", "\r\n", slice(1, None, 2)),
+        ("close", "\n", slice(0, None, 3)),  # the only one in which no cut shows as an error
+        ("chunked", "\r\n", slice(0, None, 6)),
+        ("reset", "\r\n", slice(3, None, 6)),
     ],
 )
 def test_a6_a7_a_cut_anywhere_runs_no_tool_and_the_whole_answer_counts_once(
     raw_server, rig, framing, line_end, part
 ) -> None:
+    # The steps and the number of kinds of cuts per event have no common factor, so that each kind is in each part.
     # `make soak SOAK=--cuts` cuts each framing at every byte.
     cuts = cuts_of_each_kind(compact_stream(turn(0), line_end), line_end)[part]
     server = raw_server(cutting_server(cuts, framing, line_end))
@@ -194,7 +195,7 @@ def expected_waits(faults: list[Fault], policy: RetryPolicy) -> list[float]:
     return waits
 
 
-@every_row("seed", range(30))
+@every_row("seed", range(12))
 def test_a25_any_mix_of_faults_costs_exactly_the_requests_and_waits_of_the_policy(serve, rig, seed) -> None:
     dice = random.Random(seed)
     policy = dice.choice([standard(), standard(), custom(3, 1, 10), off()])

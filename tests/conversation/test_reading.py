@@ -48,6 +48,7 @@ def test_a_fresh_context_is_read_from_its_beginning() -> None:
 
 
 def test_the_messages_of_a_context_that_is_over_are_not_held() -> None:
+    gc.freeze()  # the collection below then looks at the objects of this test alone
     reading, talk = Reading(READER), Conversation.start(READER)
     talk = talk.plus(user_message("go")).plus(by_another("old"))
     reading.of(talk)

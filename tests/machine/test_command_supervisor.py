@@ -433,7 +433,7 @@ def test_its_memory_is_that_of_the_first_commands(serving: CommandSupervisor) ->
             ran(serving, ": " + "x" * (number % 5 * 20_000))
         return own_kib()
 
-    assert run(200) <= run(10) + 64
+    assert run(60) <= run(10) + 64
 
 
 @linux_only

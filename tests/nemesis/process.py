@@ -32,7 +32,7 @@ LONGEST_LIFE_S = 60.0
 """A process that lives longer than this many seconds counts as hanging."""
 USUAL_RECORDS = 34
 """About the number of records in a whole session."""
-_POLL_S = 0.0003
+_POLL_S = 0.001
 _COMPLETED, _NOTHING_TO_RESUME, _DAMAGED = 0, 2, 74
 _NULS = 512
 

@@ -114,8 +114,11 @@ class _Stage:
 
     def _write_files(self) -> None:
         files = {"notes.txt": "one\ntwo\nthree\n", "pixel.png": PIXEL, **self._scene.files}
-        if self._scene.settings:
-            files["../home/.config/ralph/config.toml"] = self._scene.settings.format(**self._servers)
+        settings = self._scene.settings.format(**self._servers)
+        if not self._scene.is_boxed:
+            settings = f"sandbox.mode = 'off'\n{settings}"
+        if settings:
+            files["../home/.config/ralph/config.toml"] = settings
         for name, content in files.items():
             path = self.work / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -78,6 +78,10 @@ class Scene:
     """The answers of a second server, which is used only if the settings name it as a target."""
     settings: str = ""
     """The user's settings file. `{main}` and `{spare}` stand for the addresses of the servers."""
+    is_boxed: bool = False
+    """Whether commands run in the sandbox of the machine, as they do by default. It takes as much CPU time as all else
+    that a short run does, and hardly a scene shows it.
+    """
     is_checkout: bool = False
     """Whether the working directory is a git checkout with one commit."""
     shows_all: bool = False

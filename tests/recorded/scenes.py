@@ -795,7 +795,7 @@ PROCESS = (
         },
         settings="[limits]\nmax_turns = 9\n",
     ),
-    Scene("doctor", [Run(["doctor"])], settings=quickly() + TWO_TARGETS),
+    Scene("doctor", [Run(["doctor"])], settings=quickly() + TWO_TARGETS, is_boxed=True),
     Scene(
         "signals",
         [

@@ -32,11 +32,8 @@ def check_of(schema, *, within_s: float = 30.0, waiter: InboxWaiter | None = Non
     "arguments",
     [
         {},
-        {"status": "success", "summary": "s"},
-        {"status": "failure", "summary": "s"},
         {"status": "success", "summary": "s", "payload": {"files": 1}},
         {"status": "success", "summary": "s", "payload": {"files": "\ud83d"}},
-        {"status": "success", "summary": "", "payload": {"files": [1, 2]}},
         {"status": "success", "summary": "s", "payload": {"files": 10**400}},
     ],
 )
@@ -46,7 +43,7 @@ def test_the_verdict_is_the_validators(arguments) -> None:
 
 def test_a_check_that_takes_too_long_is_a_problem_the_model_is_told_and_leaves_nothing_running() -> None:
     before = children()
-    assert check_of(SLOW, within_s=1.0)(HOSTILE) == [TOO_SLOW.format(seconds=1)]
+    assert check_of(SLOW, within_s=0.3)(HOSTILE) == [TOO_SLOW.format(seconds=0.3)]
     assert children() <= before
 
 

@@ -51,12 +51,10 @@ def work(request, tmp_path):
     main.mkdir()
     temporary.mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **IDENTITY}
-    for words in (
-        ("init", "-q"),
-        ("commit", "-q", "--allow-empty", "-m", "x"),
-        ("worktree", "add", "-q", linked),
-    ):
-        subprocess.run(["git", *words], cwd=main, env=environment, check=True, capture_output=True)
+    script = 'git init -q && git commit -q --allow-empty -m x && git worktree add -q "$0"'
+    subprocess.run(
+        ["/bin/sh", "-c", script, linked], cwd=main, env=environment, check=True, capture_output=True
+    )
     roots = [str(linked)]
     facts, places = box_facts(
         roots, gather_paths(roots, environment), environment={}, scratch=[str(temporary)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import zlib
@@ -29,7 +30,7 @@ from ralph.sessions.looking import SessionLook, look_at, look_to_list
 from ralph.sessions.skimming import LONG_BYTES, Skimmed, skim
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
-from tests.recorded.raw_journals import recorded_journals
+from tests.recorded.raw_journals import kinds, recorded_journals
 from tests.rows import every_row
 from tests.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
 
@@ -155,7 +156,7 @@ def assert_shown_alike(path: Path, data: bytes) -> SessionLook:
     return look
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", sorted({*MADE} - {"completed", "killed"}))
 def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{SESSION_ID}.jsonl"
     for data in both(MADE[name]().data, path):
@@ -166,7 +167,20 @@ def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path: Path, name
                     assert_listed_alike(data, cut)
 
 
-RECORDED = recorded_journals()
+def with_all_pairs_of_kinds() -> dict[str, bytes]:
+    """As many recorded journals as have all the pairs of kinds of record that follow each other in any of them."""
+    chosen: dict[str, bytes] = {}
+    covered: set[tuple[str, str]] = set()
+    for name, data in sorted(recorded_journals().items(), key=lambda item: len(item[1])):
+        own = [*kinds(data)]
+        pairs = {*itertools.pairwise(own)}
+        if not pairs <= covered:
+            chosen[name] = data
+            covered |= pairs
+    return chosen
+
+
+RECORDED = with_all_pairs_of_kinds()
 _BEHIND_A_FIELD = re.compile(rb'(?<=")[:,]')
 """Places between two bytes that a search for a field can tell apart. The test after the next tries every byte."""
 
@@ -188,9 +202,8 @@ def test_a_recorded_journal_that_is_cut_in_its_last_record_is_listed_as_it_reads
             assert_listed_alike(data, cut)
 
 
-@every_row("name", ["completed", "resumed", "forked"])
-def test_a_journal_that_is_cut_in_its_last_end_is_listed_as_it_reads_whole(tmp_path: Path, name: str) -> None:
-    for data in both(MADE[name]().data, tmp_path / "written"):
+def test_a_journal_that_is_cut_in_its_last_end_is_listed_as_it_reads_whole(tmp_path: Path) -> None:
+    for data in both(forked().data, tmp_path / "written"):
         begin = data.rindex(b'\n{"seq":', 0, data.rindex(b',"kind":"ended",'))
         for cut in range(begin, data.index(b"\n", begin + 1) + 1):
             assert_listed_alike(data, cut)
@@ -220,11 +233,9 @@ def passed_over(data: bytes) -> set[int]:
     return lines
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ["killed", "forked", "in_parts"])
 def test_damage_is_told_in_every_line_that_a_list_does_not_pass_over(tmp_path: Path, name: str) -> None:
     for data in both(MADE[name]().data, tmp_path / "written"):
-        if name == "newer":
-            continue
         lines = data.splitlines(keepends=True)
         inside = passed_over(data)
         for number, line in enumerate(lines):
@@ -311,11 +322,12 @@ def night(runs: int, turns: int) -> Told:
 
 @every_row("runs", [1, 3])
 def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path: Path, runs: int) -> None:
-    data = with_run_bytes(night(runs, 400).data, tmp_path / "written")
+    turns = 400 // runs
+    data = with_run_bytes(night(runs, turns).data, tmp_path / "written")
     reader = Reader(data)
     seen = skim(reader, len(data))
-    assert seen.history.turns == runs * 400
-    assert reader.read_bytes < FEW_BYTES * runs < len(data) / 20
+    assert seen.history.turns == runs * turns
+    assert reader.read_bytes < FEW_BYTES * runs < len(data) / 7
     assert [len(run.lines) for run in seen.history.runs] == [3] * runs, "prompt, end and delivery"
 
 

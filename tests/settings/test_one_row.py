@@ -4,14 +4,19 @@ that is made from the tables.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import ralph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROWS = {
     ("settings/tables.py", '    """One of `EFFORTS`. None leaves the choice to the API."""\n'): '''
@@ -43,6 +48,21 @@ ROWS = {
 """,
 }
 """New fields, by the file and the line that they follow."""
+# Runs each command that it is told of in a fork, because a start of an interpreter takes longer than all else.
+FORKS = """
+import json, os, runpy, sys
+import ralph.cli.app, ralph.cli.doctor, ralph.run.command
+for line in sys.stdin:
+    sys.argv, environment, streams = json.loads(line)
+    if os.fork() == 0:
+        os.environ.clear()
+        os.environ.update(environment)
+        for number, path in enumerate(streams, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        runpy.run_module("ralph", run_name="__main__", alter_sys=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
 NEW = ("model.politeness", "retry.is_eager", "limits.max_thanks", "clocks.bow_s")
 
 
@@ -69,42 +89,56 @@ class Copy:
             "RALPH_STATE_DIR": str(tmp_path / "state"),
             "PYTHONPATH": str(self.root),
         }
+        self.streams = [tmp_path / "stdout", tmp_path / "stderr"]
+        self.forks = subprocess.Popen(
+            [sys.executable, "-c", FORKS],
+            cwd=self.cwd,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def close(self) -> None:
+        self.forks.communicate()
 
     def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=self.cwd,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        """Runs `ralph` with these words."""
+        assert self.forks.stdin
+        assert self.forks.stdout
+        streams = [str(stream) for stream in self.streams]
+        self.forks.stdin.write(json.dumps([command, {**self.environment, **environment}, streams]) + "\n")
+        code = int(self.forks.stdout.readline())
+        return subprocess.CompletedProcess(command, code, *(stream.read_text() for stream in self.streams))
 
     def listed(self, *flags: str, **environment: str) -> dict[str, list[str]]:
         """The rows of the new settings in doctor's listing, without their sections: value and origin."""
-        shown = self("-m", "ralph", "doctor", "--offline", *flags, **environment).stdout
+        shown = self("ralph", "doctor", "--offline", *flags, **environment).stdout
         rows = [line.split() for line in shown.splitlines() if line.startswith("  ")]
         return {row[0].partition(".")[2]: row[1:] for row in rows if row[0] in NEW}
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory) -> Copy:
-    return Copy(tmp_path_factory.mktemp("one_row"))
+def copy(tmp_path_factory) -> Iterator[Copy]:
+    made = Copy(tmp_path_factory.mktemp("one_row"))
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("command", ["run", "loop"])
 def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> None:
-    helped = " ".join(copy("-m", "ralph", command, "--help").stdout.split())
+    helped = " ".join(copy("ralph", command, "--help").stdout.split())
     assert "--politeness N Say please N times." in helped
     assert "--eager / --no-eager Do not wait." in helped
     assert "--max-thanks N End after N." in helped
-    refused = copy("-m", "ralph", command, "x", "--politeness", "0")
+    refused = copy("ralph", command, "x", "--politeness", "0")
     says = "--politeness must be a whole number of at least 1, not 0"
     assert (refused.returncode, says in refused.stderr) == (2, True)
 
 
 def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
-    refused = copy("-m", "ralph", "run", "x", "--politeness", "often")
+    refused = copy("ralph", "run", "x", "--politeness", "often")
     assert (refused.returncode, "'--politeness': 'often' is not a whole number" in refused.stderr) == (
         2,
         True,
@@ -112,7 +146,7 @@ def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
     copy.user_file.write_text("clocks.bow_s = -1")
     says = f"{copy.user_file}: clocks.bow_s must be a number of seconds from 0 to 31536000, not -1"
     try:
-        assert says in copy("-m", "ralph", "doctor", "--offline").stdout
+        assert says in copy("ralph", "doctor", "--offline").stdout
     finally:
         copy.user_file.write_text("")
 
@@ -151,7 +185,9 @@ def test_doctor_lists_it_whoever_set_it(copy: Copy) -> None:
 
 def test_it_stands_in_the_table_of_the_docs(copy: Copy) -> None:
     code = "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\\n')"
-    lines = copy("-c", code).stdout.splitlines()
+    lines = subprocess.check_output(
+        [sys.executable, "-c", code], cwd=copy.cwd, env=copy.environment, text=True
+    ).splitlines()
     for line in (
         "| `model.politeness` | `7` | `--politeness`, `RALPH_POLITENESS` | smaller, not 0 | how often it says please |",
         "| `retry.is_eager` | `false` | `--eager`, `RALPH_EAGER` | no | no wait |",

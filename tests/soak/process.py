@@ -31,7 +31,7 @@ MARKER = "RALPH_SOAK_RUN"
 LONGEST_RUN_S = 180.0
 """A run that takes more seconds than this counts as hanging."""
 _REPOSITORY = Path(__file__).parents[2]
-_SAMPLE_S = 0.02
+_SAMPLE_S = 0.05
 _SETTINGS = """
 [retry]
 policy = "custom"

@@ -22,7 +22,7 @@ from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RACE_S = float(os.environ.get("RALPH_TEST_RACE_S", "0.5"))
+RACE_S = float(os.environ.get("RALPH_TEST_RACE_S", "0.1"))
 
 
 def has_openat2() -> bool:
@@ -182,7 +182,7 @@ def test_t10_a_directory_swapped_for_a_link_is_never_left_through_it(opened, tmp
     outside = identity(tmp_path / "outside/deep")
     ends_s = time.monotonic() + RACE_S
     with Swapper(tmp_path / "root") as swapper:
-        while time.monotonic() < ends_s or not (inside and refused):
+        while time.monotonic() < ends_s or not (inside and refused and swapper.swaps > 100):
             try:
                 assert opened("place/deep") != outside
                 inside += 1
@@ -190,7 +190,6 @@ def test_t10_a_directory_swapped_for_a_link_is_never_left_through_it(opened, tmp
                 assert error.errno in (errno.EXDEV, errno.ENOENT, errno.ENOTDIR)  # noqa: PT017
                 refused += 1
             assert time.monotonic() < ends_s + 10, (inside, refused)
-    assert swapper.swaps > 100
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs an exchange of two names")

@@ -202,8 +202,7 @@ SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("seen_by", SEEING)
-@pytest.mark.parametrize("tool", ["Edit", "Write"])
-@pytest.mark.parametrize("hashed_bytes", [0, 10_000_000])
+@pytest.mark.parametrize(("tool", "hashed_bytes"), [("Edit", 0), ("Write", 10_000_000)])
 def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
     tools: Any,
     make_tools: Callable[..., Any],

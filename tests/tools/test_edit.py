@@ -172,7 +172,7 @@ class Room:
         return Path(path)
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(line, ending)), line, codecs, st.binary(max_size=4), st.data())
 def test_t13_bytes_outside_the_edit_are_identical(
     lines: list[tuple[str, str]], last: str, codec: str, noise: bytes, data: st.DataObject

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.machine import ripgrep
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.children import children
@@ -232,7 +233,12 @@ def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(
     assert "[stopped after 0.3 s" in tools.error("Glob", pattern="*")
 
 
-def test_t16_rules_without_end_cost_no_memory(make_tools: Callable[..., Any], tmp_path: Path) -> None:
+def test_t16_rules_without_end_cost_no_memory(
+    make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ripgrep, "_MOST_MEMORY_BYTES", 150_000_000
+    )  # a larger limit is met in the same way, but later
     with (tmp_path / ".gitignore").open("wb") as rules:
         rules.truncate(20_000_000_000)
     tools = make_tools(search_timeout_s=300.0)

@@ -11,9 +11,10 @@ import pytest
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
+from ralph.run.driven import steering
 from ralph.run.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
 from ralph.run.driven.control_lines import UserMessage, failure, success
-from ralph.run.driven.steering import MOST_QUEUED_BYTES, MOST_QUEUED_MESSAGES
+from ralph.run.driven.steering import MOST_QUEUED_MESSAGES
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -375,18 +376,22 @@ def test_messages_are_queued_up_to_a_number(desk) -> None:
     assert desk.steering.next_message(waiter) is None
 
 
-def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(desk) -> None:
-    half = user("x" * (MOST_QUEUED_BYTES // 2 - len(user(""))))
+def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(desk, monkeypatch) -> None:
+    assert steering.MOST_QUEUED_BYTES == 67_108_864
+    monkeypatch.setattr(steering, "MOST_QUEUED_BYTES", most_bytes := 65_536)
+    half = user("x" * (most_bytes // 2 - len(user(""))))
     desk.steering.handle(half)
     desk.steering.handle(half)
     assert desk.responses == []
     desk.steering.handle(user("x"))
-    error = "the message was dropped: 67,108,864 bytes of messages are waiting already; send it again after a result"
+    error = (
+        "the message was dropped: 65,536 bytes of messages are waiting already; send it again after a result"
+    )
     assert desk.responses.pop() == failure(None, error)
     waiter = InboxWaiter(SystemClock())
     for _ in range(2):
         desk.steering.next_message(waiter)
-    desk.steering.handle(user("x" * (MOST_QUEUED_BYTES + 1)))
+    desk.steering.handle(user("x" * (most_bytes + 1)))
     assert desk.answer_to("get_status")["queued_messages"] == 1
 
 
