@@ -46,7 +46,7 @@ class FlagsOf(Struct, frozen=True):
     only: str | None = None
     """The only table whose flags the field receives. None means all tables."""
     but: str | None = None
-    """The one table whose flags the field does not receive. None means that no table is left out."""
+    """The one table whose flags the field does not receive, or the one setting. None means that nothing is left out."""
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
