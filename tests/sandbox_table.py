@@ -80,7 +80,9 @@ BEGIN = """# Sandbox
 Commands of the model may touch less than you may. How much less depends on the machine: ralph uses what the Linux kernel
 gives to ordinary users. The first line of a run names the level that its commands have.
 
-`ralph doctor --sandbox` tries the rows of this page on your machine, in the strongest sandbox that the machine can do.
+`ralph doctor --sandbox` tries the rows of this page on your machine, in the strongest sandbox that the machine can do:
+with `--net off`, or with the network that `--net`, `--allow-host` or your settings name. With `proxy`, it also connects to the
+listed hosts (not with `--offline`).
 
 This page is made from the probe's rows (`python -m tests.sandbox_table > docs/sandbox.md`), and a test compares them. The
 tests run the same rows at every level.

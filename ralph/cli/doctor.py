@@ -61,7 +61,7 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
     environment = dict(os.environ)
     cwd = _entered(line.directory)
     if line.sandbox:
-        return _tried_sandbox(environment, cwd)
+        return _tried_sandbox(line, environment, cwd)
     settings, problem = _settings(line, environment, cwd)
     page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
     if settings is not None:
@@ -77,20 +77,28 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
     return Outcome.CONFIG.exit_code() if failed else 0
 
 
-def _tried_sandbox(environment: Mapping[str, str], cwd: Path | None) -> int:
+def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path | None) -> int:
     """Shows the result of each row of the probe, then the verdict. Returns the exit code, which is 78 if the sandbox
-    allowed something that it must deny.
+    allowed something that it must deny, or if the settings are wrong.
     """
     from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
 
     page = _Page(Redactor(known_secrets(environment, ())))
-    tried = try_sandbox(environment, cwd)
+    settings, problem = _settings(line, environment, cwd)
+    wanted = SandboxSettings() if settings is None else settings.sandbox
+    if wanted.net == "full" and wanted.allow_hosts:
+        raise UsageError(
+            "--net full reaches every host, --allow-host only the listed ones: leave one of the two out"
+        )
+    tried = try_sandbox(environment, cwd, wanted, is_offline=line.offline)
     for row in tried.rows:
         page.write(row)
     page.write("Verdict")
-    for finding in tried.findings:
+    # A missing key, for one, says nothing about the sandbox.
+    findings = (*([problem] if problem is not None and settings is None else []), *tried.findings)
+    for finding in findings:
         page.show(finding)
-    is_failed = any(finding.level is Level.FAIL for finding in tried.findings)
+    is_failed = any(finding.level is Level.FAIL for finding in findings)
     return Outcome.CONFIG.exit_code() if is_failed else 0
 
 

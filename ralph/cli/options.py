@@ -282,10 +282,14 @@ def _restricted(flags: dict[str, object]) -> dict[str, object]:
 
 
 class DoctorLine(Struct, frozen=True, kw_only=True):
-    settings: Annotated[dict[str, object], FlagsOf(but="sandbox")]
+    settings: Annotated[dict[str, object], FlagsOf(but="sandbox.mode")]
     sandbox: Annotated[
         bool,
-        Option("--sandbox", "Only try what commands could do in the sandbox, and show each result."),
+        Option(
+            "--sandbox",
+            "Only try what commands could do in the sandbox, and show each result. With the network of --net and "
+            "--allow-host or your settings, else off.",
+        ),
     ] = False
     config: Config = None
     directory: Directory = None

@@ -47,7 +47,7 @@ class FlagsOf(Struct, frozen=True):
     only: str | None = None
     """The only table whose flags the field receives. None means all tables."""
     but: str | None = None
-    """A table whose flags the field does not receive. None means that no table is left out."""
+    """A table or a setting whose flags the field does not receive. None means that nothing is left out."""
 
 
 class Parameter(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def parameters_of_settings(field: str, flags: FlagsOf) -> Iterator[Parameter]:
     for key in ALL_KEYS:
         table = key.name.partition(".")[0]
-        if key.flag is not None and table != flags.but and flags.only in {None, table}:
+        if key.flag is not None and flags.but not in {table, key.name} and flags.only in {None, table}:
             yield _parameter(field, key, key.flag)
 
 

@@ -42,6 +42,20 @@ _PARENT = "/var/tmp"  # noqa: S108 - not in /tmp, which is another directory in 
 # linux/ipc.h, linux/shm.h: the numbers of shmget and shmctl, and their flags.
 _SHARED_MEMORY_CALLS = {"x86_64": (29, 31), "aarch64": (194, 195)}
 _IPC_CREAT, _IPC_RMID = 0o1000, 0
+# RFC 2606: nobody has this name.
+_NOT_LISTED = "not-listed.invalid"
+_ASKING = """
+import json, os, socket, sys
+place = os.environ["HTTPS_PROXY"].rpartition("/")[2].split(":")
+def answer(host, port):
+    try:
+        with socket.create_connection((place[0], int(place[1])), 30) as proxy:
+            proxy.sendall(f"CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\n".encode())
+            return proxy.recv(4096).decode("latin-1").split("\\r\\n")[0]
+    except OSError as error:
+        return str(error)
+print(json.dumps([answer(*one) for one in json.loads(sys.argv[1])]))
+"""
 _IDLE = "import time; time.sleep(600)"
 
 
@@ -58,6 +72,20 @@ class ProbeResult(Struct, frozen=True):
     @property
     def is_broken(self) -> bool:
         return self.is_promised and self.verdict == probe.ALLOWED
+
+
+class ReachedHost(Struct, frozen=True):
+    """An attempt of a command to reach a host through the proxy."""
+
+    host: str
+    port: int
+    is_listed: bool
+    answer: str
+    """The first line of the proxy's answer, or an error."""
+
+    @property
+    def is_reached(self) -> bool:
+        return self.answer.split(" ")[1:2] == ["200"]
 
 
 class ProbeError(Exception):
@@ -120,6 +148,33 @@ class SelfTest:
         finally:
             box.close()
             self._end_daemons()
+
+    def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
+        """Asks the proxy from inside the box for a host that is not listed and, unless `is_offline`, for those of `hosts`
+        that are names. Empty without a network namespace: then there is no proxy. Raises ProbeError.
+        """
+        from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
+        from ralph.sandbox.proxy import ProxyDoor  # noqa: PLC0415 - as above
+
+        if self._means.bwrap is None or not self._means.has_network_namespace:
+            return []
+        allowed = allowed_hosts(hosts)
+        named = [(one.name, one.port or 443) for one in allowed.hosts if not one.name.startswith(".")]
+        asked = [(_NOT_LISTED, 443), *([] if is_offline else named)]
+        box = Box(self._means, self._policy(), temporary=str(self.directory / "temporary"))
+        door = ProxyDoor(allowed)
+        try:
+            ruleset = box.ruleset()
+            words = box.words_before(ruleset, str(self.directory / "root"), proxy=door.descriptor)
+            command = [*words, sys.executable, "-I", "-S", "-c", _ASKING, json.dumps(asked)]
+            answers = json.loads(self._said(command, ruleset, door.descriptor))
+        finally:
+            door.close()
+            box.close()
+        return [
+            ReachedHost(host, port, host != _NOT_LISTED, answer)
+            for (host, port), answer in zip(asked, answers, strict=True)
+        ]
 
     def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
         """Runs the probe without a sandbox, to see what this machine itself denies. Raises ProbeError."""

@@ -14,13 +14,15 @@ from ralph.machine.repository import repository_top
 from ralph.sandbox import probe
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.protected_places import gather_paths
-from ralph.sandbox.self_test import ProbeError, ProbeResult, SelfTest
+from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ralph.sandbox.levels import BoxLevel
+    from ralph.sandbox.policy import Net
+    from ralph.sandbox.sandbox_settings import SandboxSettings
 
 # Enough to see whether a directory of secrets can be read.
 _FILES_OF_A_DIRECTORY = 5
@@ -35,26 +37,48 @@ class TriedSandbox(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def try_sandbox(environment: Mapping[str, str], cwd: Path | None) -> TriedSandbox:
-    """Runs the probe in the strongest sandbox of this machine. It also tries to read the user's real secrets, one byte
-    of each, and shows none of them. Takes a few seconds.
+def try_sandbox(
+    environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings, *, is_offline: bool = False
+) -> TriedSandbox:
+    """Runs the probe in the strongest sandbox of this machine, with the network that `wanted` names, or else none. It also
+    tries to read the user's real secrets, one byte of each, and shows none of them. Unless `is_offline`, it connects to
+    the listed hosts through the proxy. Takes a few seconds.
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
     work = None if cwd is None else repository_top(cwd) or cwd
     means = find_means(environment.get("PATH", os.defpath), work)
+    net: Net = "off" if wanted.net is None and not wanted.allow_hosts else wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     try:
-        with SelfTest(means, "off", secrets=tuple(_secrets(environment))) as test:
+        with SelfTest(means, net, secrets=tuple(_secrets(environment))) as test:
             results = test.run()
+            reached = test.run_proxy(wanted.allow_hosts, is_offline=is_offline) if net == "proxy" else []
             level = test.level
     except (OSError, ProbeError) as error:
         return TriedSandbox(
             findings=(fail(_SUBJECT, f"the probe did not run to its end: {error}", "report this as a bug"),)
         )
     return TriedSandbox(
-        (f"Sandbox: {level.name} with network off, the strongest that this machine can do", *_table(results)),
-        tuple(_verdict(level, results)),
+        (
+            f"Sandbox: {level.name} with network {net}, the strongest that this machine can do",
+            *_table(results),
+        ),
+        (*_verdict(level, results), *_about_proxy(reached)),
     )
+
+
+def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
+    for one in reached:
+        where = f"{one.host}:{one.port}"
+        if not one.is_listed:
+            if one.is_reached:
+                yield fail("proxy", f"reaches {where}, which is not listed", "report this as a bug")
+            else:
+                yield ok("proxy", f"refuses a host that is not listed: {one.answer}")
+        elif one.is_reached:
+            yield ok("proxy", f"reaches {where}")
+        else:
+            yield warn("proxy", f"does not reach {where}: {one.answer}", "look at the name and the network")
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
