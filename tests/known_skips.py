@@ -19,6 +19,8 @@ KNOWN = {
     r"other users may not run this Python": "it lies in root's home, where pyenv and uv put it",
     r"needs the right to read the kernel's log": "a container does not give it",
     r"no limit on processes can be set here: .*": "a container's control groups are often read-only",
+    r"no limit on memory can be set here: .*": "the same; only version 1 of control groups lets ralph make one",
+    r"the kernel's headers are not installed": "a machine without a C compiler; the tables never change",
     r"root is bound by no limit of processes, and no control group can be made": "the same",
     r"this machine has no IPv6 loopback": "a container's network is often IPv4 alone",
     r"no extended attributes here": "tmpfs has them since Linux 6.6 only",

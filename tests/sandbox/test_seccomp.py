@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import platform
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +132,25 @@ def test_numbers_of_x32_are_unknown_and_those_of_i386_kill() -> None:
     assert NAMES[answered(program, own, 0x4000_0000 | 41, UNIX)] == "ENOSYS"
     assert NAMES[answered(program, own, 0xFFFF_FFFF)] == "ENOSYS"
     assert NAMES[answered(program, 0x4000_0003, 102)] == "killed"
+
+
+# The kernel's own tables, as the package linux-libc-dev installs them. aarch64 has the generic one.
+HEADERS = {
+    "x86_64": (Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm/unistd_64.h")),
+    "aarch64": (Path("/usr/include/asm-generic/unistd.h"),),
+}
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_the_numbers_are_those_of_the_kernels_headers(machine) -> None:
+    header = next((path for path in HEADERS[machine] if path.exists()), None)
+    if header is None:
+        pytest.skip("the kernel's headers are not installed")
+    numbers = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", header.read_text(), re.MULTILINE))
+    table = MACHINES[machine].numbers
+    known = {name: int(numbers[name]) for name in table if name in numbers}
+    assert known == {name: table[name] for name in known}
+    assert len(known) >= len(table) - 1, "headers of a kernel before Linux 5.6 have no pidfd_getfd"
 
 
 def test_an_architecture_without_a_table_has_no_filter() -> None:
