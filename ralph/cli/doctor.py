@@ -31,6 +31,7 @@ from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
+from ralph.output.standard_streams import has_color
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_settings
@@ -107,7 +108,7 @@ class _Page:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._has_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._has_color = has_color(1, os.environ)
 
     def show(self, finding: Finding) -> None:
         level = f"{finding.level.value:<{_LEVEL_WIDTH}}"

@@ -22,6 +22,7 @@ from ralph.machine.processes import environment_for_commands, protect_this_proce
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
+from ralph.output.standard_streams import has_color
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
@@ -110,7 +111,7 @@ def event_stream(
     """
     narration = LoopNarration(
         redact=redactor.redact_all,
-        has_color="NO_COLOR" not in environment and os.isatty(2),
+        has_color=has_color(2, environment),
         is_quiet=is_quiet,
     )
     path = environment.get(STEP_SUMMARY)

@@ -94,5 +94,5 @@ def _newest_in(place: Path) -> Iterator[FileRecord]:
 
 
 def _numbers(place: Path) -> Iterator[int]:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         yield from (int(name) for name in os.listdir(place) if name.isdecimal())  # noqa: PTH208 - names are what is looked at

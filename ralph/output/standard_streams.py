@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 _STDOUT, _STDERR = 1, 2
 Color = Literal["red", "green", "yellow", "blue", "dim"]
@@ -41,6 +41,16 @@ def print_lines(lines: Iterable[str]) -> None:
 def has_closed_output() -> bool:
     """Whether standard output was closed when ralph started (`>&-`), so that no result can be written to it."""
     return fcntl.fcntl(_STDOUT, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
+    """Whether the descriptor is a terminal that understands control sequences. One with TERM=dumb shows them as text."""
+    return os.isatty(fd) and environment.get("TERM") != "dumb"
+
+
+def has_color(fd: int, environment: Mapping[str, str]) -> bool:
+    """Whether lines that are written to the descriptor may be coloured."""
+    return "NO_COLOR" not in environment and obeys_controls(fd, environment)
 
 
 class ErrorLines:

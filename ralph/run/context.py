@@ -18,6 +18,7 @@ from ralph import __version__
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
 from ralph.output.spool import is_one_stream
+from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.output.writer import Writer
 from ralph.run.session import CannotOpenError
 from ralph.run.session_notes import SessionNotes
@@ -124,7 +125,7 @@ def make_context(
         driver=None if driver is None else driver.steering,
         run_ends_s=_run_ends_s(settings, started_s),
         on_first_stop=lambda stop: events.emit(_stop_event(stop, clock.now_s() - started_s)),
-        on_tick=writer.count_down if os.isatty(2) and not options.output.is_quiet else None,
+        on_tick=writer.count_down if obeys_controls(2, environment) and not options.output.is_quiet else None,
         on_look=None if metrics is None else lambda: telemetry.look(events),
     )
     return RunContext(
@@ -234,7 +235,7 @@ def _make_writer(
         new_id,
         __version__,
         redact=redactor.redact,
-        has_color="NO_COLOR" not in environment and os.isatty(2),
+        has_color=has_color(2, environment),
         is_on_terminal=os.isatty(1),
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),

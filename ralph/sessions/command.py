@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.conversation.records import SessionError
-from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
+from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import history as names
 from ralph.sessions.document import as_json, json_text, markdown
 from ralph.sessions.list_text import SessionList, session_object
@@ -199,4 +199,4 @@ def _code(problem: str | None) -> int:
 
 
 def _has_color() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return has_color(1, os.environ)

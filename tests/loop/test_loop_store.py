@@ -82,6 +82,17 @@ def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_pat
     assert again.newest().load() == STATE
 
 
+def test_a_home_that_is_a_file_is_none(tmp_path, work, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = tmp_path / "file"
+    home.write_text("")
+    store = LoopStore.for_user({"HOME": str(home)}, work)
+    with pytest.raises(RecordError, match=r"^there is no loop in "):
+        store.newest()
+    store.begin().save(STATE)
+    assert LoopStore.to_read({"HOME": str(home)}, work).newest().load() == STATE
+
+
 def test_where_nothing_is_nothing_is_made(tmp_path, work) -> None:
     store = LoopStore.to_read({"HOME": str(tmp_path)}, work)
     with pytest.raises(RecordError, match=rf"^there is no loop in {work} ") as caught:

@@ -488,8 +488,10 @@ def test_a_working_directory_that_is_gone_fails_and_the_rest_is_looked_at(ralph)
 # --- Colour and secrets
 
 
-@pytest.mark.parametrize(("environment", "has_color"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colour_is_for_terminals_without_no_color(ralph, environment, has_color) -> None:
+@pytest.mark.parametrize(
+    ("environment", "has_color"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_is_for_terminals_that_can_show_it_without_no_color(ralph, environment, has_color) -> None:
     ralph.environment |= environment
     ours, theirs = pty.openpty()
     process = ralph.start("doctor", "--offline", stdout=theirs, stderr=subprocess.DEVNULL)

@@ -172,10 +172,14 @@ def test_a_countdown_is_dim_where_there_is_colour(ralph, serve) -> None:
     assert f"\x1b[33m{RETRY}\x1b[0m" in shown
 
 
-def test_quiet_counts_nothing_down(ralph, serve) -> None:
+@pytest.mark.parametrize(
+    ("flag", "terminal"), [("--quiet", "xterm"), ("--no-session-persistence", "dumb")], ids=["quiet", "dumb"]
+)
+def test_quiet_and_a_terminal_without_controls_count_nothing_down(ralph, serve, flag, terminal) -> None:
+    ralph.environment |= {"TERM": terminal, "NO_COLOR": "1"}
     server = serve(Fault(status=529), DOWN)
     ours, theirs = pty.openpty()
-    process = ralph.start("hi", "--quiet", stderr=theirs)
+    process = ralph.start("hi", flag, stderr=theirs)
     os.close(theirs)
     assert server.wait_for_requests(2, PATIENCE_S)  # a whole wait of two seconds lies between
     process.send_signal(signal.SIGTERM)
