@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ralph.loop.values import Setback
 from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
+from tests import fork_server, forked_processes
 from tests.children import is_gone
 from tests.loop.iteration_processes import SESSION_ID
 from tests.patience import wait_until, within_s
@@ -51,6 +53,35 @@ iterations = RalphIterations(
 )
 iterations.run(IterationOrder(sys.argv[3], "Do it."))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Any:
+    """The fork server. It starts before any test, because what a test starts is ended with it."""
+    return fork_server._server() if sys.platform == "linux" else None
+
+
+@pytest.fixture
+def afresh() -> None:
+    """The iterations of a test that asks for this get an interpreter of their own."""
+
+
+@pytest.fixture(autouse=True)
+def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
+    """Makes the iterations forks of the fork server, as those of a loop that is a fork itself."""
+    if "afresh" in request.fixturenames or server is None:
+        return
+    usual: Any = vars(subprocess.Popen)["_execute_child"]
+
+    def execute_child(popen: Any, *how: Any) -> None:
+        start = forked_processes.Start(*how)
+        if server.can_fork and forked_processes._is_iteration(start):
+            with server.lock:
+                forked_processes.start_fork(popen, start, server.orders, start.args)
+        else:
+            usual(popen, *how)
+
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
 
 
 def parent_of(process_id: int) -> int:
@@ -198,7 +229,7 @@ def test_a_place_that_cannot_be_written_to_is_an_os_error(iterating) -> None:
         iterating.run()
 
 
-def test_a_package_called_ralph_in_the_checkout_is_not_run(iterating, serve) -> None:
+def test_a_package_called_ralph_in_the_checkout_is_not_run(iterating, serve, afresh) -> None:
     serve(DONE)
     (iterating.root / "launch" / "ralph").mkdir()
     (iterating.root / "launch" / "ralph" / "__main__.py").write_text("raise SystemExit(9)")
