@@ -231,7 +231,7 @@ def test_a_command_that_kills_the_supervisor_ends_alone_and_its_effects_are_unkn
 
 @linux_only
 def test_a_command_that_kills_its_launcher_leaves_nothing(serving: CommandSupervisor) -> None:
-    for _ in range(5):
+    for _ in range(2):
         status, output = finished(started(serving, "sleep 99 & echo $! $$; kill -9 $PPID; sleep 99"))
         assert status == -signal.SIGKILL
         assert all(is_gone(int(pid), limit_s=0) for pid in output.split())

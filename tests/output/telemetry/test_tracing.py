@@ -682,9 +682,7 @@ def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(m
         assert line.startswith(f"--otel: {total} of {total} spans could not be delivered")
 
 
-@every_row(
-    ("status", "logging"), [(None, "pass"), (500, "pass"), (500, "import logging; logging.basicConfig()")]
-)
+@every_row(("status", "logging"), [(None, "pass"), (500, "import logging; logging.basicConfig()")])
 def test_a_process_ends_at_once_after_it_has_closed_and_no_library_speaks(status, logging) -> None:
     code = (
         f"{logging}\n"
