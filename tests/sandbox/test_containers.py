@@ -152,9 +152,9 @@ def ran(place: Path, programs: Sequence[bytes], before: tuple[str, ...]) -> list
 
 
 REFUSED = refuse(errno.EPERM)
-CONTAINERS = {
-    name: row
-    for name, *row in (
+CONTAINERS: dict[str, tuple[bytes, str, str]] = {
+    name: (program, level, says)
+    for name, program, level, says in (
         ("nothing is forbidden", container(answer=REFUSED), LEVEL, ""),
         ("landlock answers", container(RESTRICT_SELF, answer=REFUSED), "none", "Landlock cannot be applied"),
         ("landlock kills", container(RESTRICT_SELF, answer=KILL_PROCESS), "none", "signal 31 ended the process"),
