@@ -133,8 +133,8 @@ class Asking:
     def fits_with_less(self, error: AgentError) -> bool:
         """Whether a request that was refused as too large can be sent again with a lower limit for the answer.
 
-        That is so if the error names the sizes of window and prompt, a short answer would fit, and ralph did not know
-        that the window is so small. The sizes are then stored, so that the next request limits the answer to them.
+        It can if the error names the sizes of window and prompt, a short answer would fit, and the window is smaller
+        than ralph knew. The sizes are then stored, so that the next request limits the answer to them.
         """
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):

@@ -176,10 +176,8 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """The end of a task that is stopped because of a limit, or because its report failed or is missing.
-
-        `reason` is one of `finishing.FORCES`. It is needed only if no final turn has begun and something other than
-        the turn limit ends the task.
+        """The end of a task that is stopped because of a limit, or because its report failed or is missing. `reason`
+        is one of `finishing.FORCES`. It may be None if a final turn has begun or the turn limit ends the task.
         """
         end = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words

@@ -59,7 +59,7 @@ class Finishing:
         """The reason why turn `turn`, which begins now, must be the final one, or None if it need not be.
 
         `follows_tools` is True if the last message contains the results of tool calls. The last turn that the limit
-        allows is not made final if it neither follows tool calls nor needs a report, because its answer may complete
+        allows is an ordinary turn if it follows no tool calls and needs no report, because its answer may complete
         the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
@@ -80,10 +80,8 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """The end of a run that is stopped because of a limit, or because its report failed or is missing.
-
-        `reason` is one of `FORCES`. It is needed only if no final turn has begun and something other than the turn
-        limit ends the run.
+        """The end of a run that is stopped because of a limit, or because its report failed or is missing. `reason`
+        is one of `FORCES`. It may be None if a final turn has begun or the turn limit ends the run.
         """
         reason = self.reason or reason
         if reason == "context":

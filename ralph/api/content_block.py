@@ -36,10 +36,8 @@ is refused."""
 
 
 class OpenBlock:
-    """A content block that has begun.
-
-    The constructor raises StreamParse if a field has the wrong type. `extend` does so if a delta has a field of the
-    wrong type, or does not fit the block.
+    """A content block that has begun. The constructor raises StreamParse if a field has the wrong type. `extend`
+    raises it if a delta does not fit the block, or if one of its fields has the wrong type.
     """
 
     def __init__(self, block: Block) -> None:

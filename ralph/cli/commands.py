@@ -25,7 +25,7 @@ HELP_LINES = {
 }
 COMMANDS = tuple(HELP_LINES)
 _LINE_COMMANDS = ("run", "loop", "doctor")
-"""The names of the modules, which are those of the commands. `COMMAND` in a module is the command."""
+"""The commands that read their command lines themselves. Each is `COMMAND` in the module with its name."""
 
 
 def line_command(name: str) -> LineCommand | None:

@@ -23,7 +23,7 @@ class Option(Struct, frozen=True):
     """All spellings, separated by spaces, such as `--quiet -q`."""
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None: its choices, or `VALUE`."""
+    """The name of the value in the help. None means its choices, or `VALUE`."""
     is_hidden: bool = False
     """True if the help does not show the option."""
     may_have_value: bool = False

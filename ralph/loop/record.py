@@ -27,7 +27,7 @@ _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """A record cannot be read. The message is one line. `outcome` is that of a command that needs the record."""
+    """A record cannot be read. The message is one line. `outcome` is the outcome of a command that needs the record."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)

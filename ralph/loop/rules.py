@@ -146,7 +146,7 @@ def outage_wait(
 ) -> Wait | GiveUp:
     """The wait after an outage, or the reason to give up. `number` is the number of consecutive outages, including
     this one. `slept_s` are the seconds already waited for them. `requested_s` is the wait that the server asked for.
-    After the first outage it replaces the scheduled wait. After later ones it does so only if it is longer.
+    It replaces the scheduled wait if it is longer or if this is the first outage.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)

@@ -582,7 +582,7 @@ def _start(
 
 
 def _keep(enclosed: Callable[[], int]) -> None:
-    """Calls `enclosed`, and ends this process with the status that it returns: that of a command in namespaces."""
+    """Calls `enclosed`, which runs a command in namespaces, and ends this process with the status that it returns."""
     try:
         os.setsid()
         os._exit(enclosed())

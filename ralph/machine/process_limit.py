@@ -254,9 +254,8 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
     """Enables process limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
     control file that was written, or None if the limits were already enabled.
 
-    Raises OSError. Raises NoLimitError if the kernel does not offer such limits in `group`, if `group` contains other
-    processes, because they could then make no groups of their own, or if systemd manages `group`, because systemd
-    would undo the change.
+    Raises NoLimitError if the kernel offers no such limits in `group`, if systemd manages `group` and would undo the
+    change, or if `group` contains other processes, which could then make no groups of their own. Raises OSError.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():

@@ -227,7 +227,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """The event that announces a retry. Its error is that of the target that may answer first."""
+    """The event that announces a retry. Its error is the one from the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(

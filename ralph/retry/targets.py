@@ -253,8 +253,8 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after a request to the current target and key failed. The key, or all keys of the target, are not
-    asked for some time, in the rest of this `send_with_retry` call, or in the rest of the task.
+    """The state after a request to the current target and key failed. Depending on the failure, the key or all keys
+    of the target are not asked again for some time, in this `send_with_retry` call, or in this task.
     """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain

@@ -126,9 +126,9 @@ class Box:
     def words_before(self, ruleset: int, working_directory: str, *, proxy: int | None = None) -> list[str]:
         """The words to put before a command line so that the command runs in the sandbox.
 
-        The process that executes them must inherit the descriptors `ruleset` and `proxy` (that of a `ProxyDoor`). The
-        model's commands do not need these words, because their supervisor confines them without starting another
-        interpreter.
+        The process that executes them must inherit the descriptors `ruleset` and `proxy`, which is the descriptor of
+        a `ProxyDoor`. The model's commands do not need these words, because their supervisor confines them without
+        starting another interpreter.
         """
         script = [sys.executable, "-I", "-S", restriction.__file__]
         bwrap = self.bwrap_words()

@@ -1,11 +1,10 @@
 # os.path instead of pathlib: these are strings from a command's output.
 # ruff: noqa: PTH118, PTH120
-"""Recognises from the output of a failed command that the sandbox denied something, so that the model does not try
-again.
+"""Finds out from the output of a failed command whether the sandbox denied something. The model is then told not to
+try again.
 
-A line of the output counts only if it contains one of the kernel's messages for a denied access, and a path that the
-sandbox denies but that this process, which is outside of the sandbox, could use. Any other line is an ordinary
-failure.
+A line of the output counts only if it contains a path and one of the kernel's messages for a denied access. The
+sandbox must deny the path, and this process, which is outside of the sandbox, must be able to use it.
 """
 
 from __future__ import annotations

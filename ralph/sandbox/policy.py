@@ -1,9 +1,9 @@
 """Decides which files a command may write and read, and which network it may use. No I/O happens here:
-`box_places.py` collects the facts, and `kernel/` builds what makes the kernel enforce the decisions.
+`box_places.py` collects the facts, and `kernel/` makes the kernel enforce the decisions.
 
-A command may read everything except a deny list, which is that of the file tools (`protected_paths.py`) with the
-paths that the user's settings add. It may write only in the roots and in a few places that ordinary work needs. A
-denied path inside a root can be read and written nevertheless, and `exposed` names such paths.
+A command may read everything except the paths on the deny list of the file tools (`protected_paths.py`) and those
+that the user's settings add. It may write only in the roots and in a few places that ordinary work needs. A denied
+path inside a root can be read and written nevertheless, and `exposed` names such paths.
 """
 
 from __future__ import annotations

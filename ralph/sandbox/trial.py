@@ -1,9 +1,9 @@
 """Tries the kernel's means of confinement by applying them. It works only on Linux.
 
 Questions to the kernel are not enough: a container may answer them and still forbid the means, or kill the process
-that asks. For a means that does not work, the result contains the reason; no error is raised. Normally a thread
-restricts itself and ends, in 0.3 ms. If a seccomp filter is already in force, as in most containers, a child process
-does that, in some milliseconds, because the filter may kill a process that makes a forbidden call.
+that asks. The result contains the reason for each means that does not work; no error is raised. Normally a thread
+restricts itself and ends, in 0.3 ms. In most containers, a seccomp filter is already in force and may kill a process
+that makes a forbidden call, so a child process restricts itself instead. That takes some milliseconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads a journal without opening it for writing, and finds out whether a run of the session is active.
 
-To find out, it locks the journal for a moment. It does so only if the journal does not show that the last run has
-ended and delivered its result, because a run that starts at this moment could find its journal locked.
+To find out, it locks the journal for a moment. This may disturb a run that starts at that moment, so it is not done
+if the journal shows that the last run has ended and delivered its result.
 """
 
 from __future__ import annotations

@@ -86,9 +86,8 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer that does not contain a complete message.
-
-    `error_type` and `error_code` are those of the error that the server reported, or None.
+    """A 2xx answer that does not contain a complete message. `error_type` and `error_code` are copied from the error
+    that the server reported, or None.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. The digest of a link
-        is that of its target's name. Raises Interrupted and TooMuchToReadError.
+        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. For a link, the digest
+        of its target's name. Raises Interrupted and TooMuchToReadError.
         """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:

@@ -139,9 +139,8 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """Says where the credential of the first target comes from, such as an environment variable.
-
-    Drivers expect the source of a bearer token as `tokenSource`, and that of an API key as `apiKeySource`.
+    """The source of the first target's credential, such as an environment variable. Drivers expect the source of a
+    bearer token as `tokenSource`, and the source of an API key as `apiKeySource`.
     """
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization"

@@ -131,9 +131,9 @@ def support() -> Support:
 def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
-    `abi` is the ABI version to use, from 1 to that of the kernel. A path that does not exist, that this process may
-    not look up, or that is a symbolic link gets no rule. `denies_net` denies binding and connecting TCP sockets from
-    ABI 4 on, and UDP sockets from ABI 10 on.
+    `abi` is the ABI version to use, at least 1 and at most the kernel's. A path gets no rule if it does not exist, if
+    this process may not look it up, or if it is a symbolic link. `denies_net` denies binding and connecting TCP
+    sockets from ABI 4 on, and UDP sockets from ABI 10 on.
     """
     calls = prepare()
     files = file_rights(abi)
