@@ -159,8 +159,8 @@ def _why_not_a_repository(path: str, user: int) -> str:
 
 
 def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the git directories that the checkout around a root names, each with the reason to refuse it or with an
-    empty string.
+    """Yields each git directory that the checkout of a root names, with the reason to refuse it. The reason is empty
+    if the directory is accepted.
     """
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/{_GIT}"

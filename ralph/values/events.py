@@ -364,8 +364,8 @@ class MessageTaken(Struct, frozen=True):
 
 
 class SessionStateChanged(Struct, frozen=True):
-    """The run begins to work, to wait for the driver's decision, or to wait for a message. The event is emitted only
-    if the driver asked for it. Such a driver keeps ralph's input open until `idle`.
+    """The run begins to work, to wait for the driver's decision, or to wait for a message. Emitted only if the driver
+    asked for it. Such a driver does not close ralph's input before the state is "idle".
     """
 
     state: str

@@ -162,8 +162,8 @@ class Steering:
             questions.close()
 
     def open(self, models: Models) -> None:
-        """Sets the models, and handles the first line. From now on, control lines are handled. Must be called when
-        the session is open. It may be called before with the models that are known then.
+        """Sets the models, and handles the first line if it is waiting. From now on, all control lines are handled.
+        Must be called when the session is open. An earlier call is allowed, with the models known by then.
         """
         self._models = models
         if self._first is not None:
