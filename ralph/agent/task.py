@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     Prompt = str | Sequence[Block]
 
 
+# Tried for every event, and a union would be made anew each time.
+_CHANGES_TARGET = (ModelFallback, RetryScheduled)
+
+
 class Run:
     """The agent loop of one session, which works on one task after another.
 
@@ -162,7 +166,7 @@ class Run:
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):
             self._closing.forget_text()
-        if isinstance(event, ModelFallback | RetryScheduled):
+        if isinstance(event, _CHANGES_TARGET):
             self._record_target()  # recorded now, because the process may be killed during the wait that follows
         self._sink.emit(event)
 

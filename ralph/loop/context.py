@@ -224,6 +224,9 @@ def opening_state(
             Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
         )
     plan = _with_own_paths(state.plan, environment)
+    if options.base_url_given is not None:
+        # Of an option that is given twice, the last one counts.
+        plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
 

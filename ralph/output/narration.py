@@ -76,6 +76,10 @@ class Narration:
         way."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
+        if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
+            if not self._is_hidden(event):
+                yield from self._stream_text(event.event)
+            return
         if isinstance(event, ev.RunStarted):
             self._names_targets = bool(event.targets)
         if isinstance(event, ev.AttemptEnded):
@@ -85,8 +89,6 @@ class Narration:
             yield from self._ended(event)
         elif self._is_hidden(event):
             return
-        elif isinstance(event, ev.StreamReceived):
-            yield from self._stream_text(event.event)
         elif isinstance(event, ev.AnswerAccepted):
             yield from self._accepted(event.message)
         elif isinstance(event, ev.ResponseDiscarded):

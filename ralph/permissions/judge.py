@@ -107,6 +107,20 @@ class Permissions:
     def grant(self, call: ToolCall) -> None:
         self._granted[call.id] = call.arguments
 
+    def unreadable_places(self) -> tuple[str, ...]:
+        """The absolute paths, without links, of places that rules deny to read as a whole.
+
+        Only patterns that begin with `//` or `~/` name such a place: others can be read in several ways, and `/bin/**` is
+        more likely a folder of the project than the system's.
+        """
+        rules = (
+            rule
+            for rule in self._of(self._rules[Effect.DENY], READERS)
+            if (rule.pattern or "").startswith(("//", "~/"))
+        )
+        found = (self._disk.real(place) for rule in rules for place in self._paths[rule].whole_places())
+        return tuple(dict.fromkeys(found))
+
     def why_not_read(self, path: str) -> str | None:
         return self._hidden_by(path, READERS)
 

@@ -76,6 +76,15 @@ class PathPattern:
         plain = (glob.replace("/**/", "/") for glob in self._globs)
         return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
 
+    def whole_places(self) -> Iterator[str]:
+        """The directories and files that the pattern is about with all that lies in them. A glob with a wildcard before its
+        end has no such place.
+        """
+        for glob in self._globs:
+            place = re.sub(r"/\*\*?$", "", glob)
+            if place and not _WILD.search(re.sub(r"\\.", "", place)):
+                yield re.sub(r"\\(.)", r"\1", place)
+
     def may_be_below(self, directory: str) -> bool:
         """Whether the pattern may match the directory or a path in it."""
         inside = directory.rstrip("/").lower()

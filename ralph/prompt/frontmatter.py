@@ -29,7 +29,11 @@ def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
     """
     lines = text.split("\n")
     ends = [index for index, line in enumerate(lines) if index and line.rstrip() == _FENCE]
-    if lines[0].rstrip() != _FENCE or not ends:
+    if lines[0].rstrip() != _FENCE:
+        return {}, text
+    if not ends:
+        if _KEY.match(lines[1] if len(lines) > 1 else ""):
+            raise ValueError(f"its head has no end: no line is {_FENCE}")
         return {}, text
     return _fields(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :])
 
@@ -48,7 +52,11 @@ def _fields(lines: Sequence[str]) -> dict[str, Field]:
         start = index
         while index < len(lines) and not _begins_field(lines[index]):
             index += 1
-        fields[key[1]] = _value((key[2] or "").strip(), lines[start:index])
+        written = (key[2] or "").strip()
+        below = lines[start:index]
+        if written and not all(line[:1].isspace() for line in below if line):
+            raise ValueError(f"the value of {key[1]} in its head is not understood: items below a text")
+        fields[key[1]] = _value(written, below)
     return fields
 
 

@@ -128,6 +128,8 @@ class _Reader:
         """The file and the files that it imports. The list is empty if there is no such file, or if it is left out."""
         descriptor = open_for_model(path)
         if descriptor is None:
+            if os.path.lexists(path):
+                self.notices.append(f"{path} is left out: it cannot be opened")
             return []
         try:
             return self._read(descriptor, MemoryFile(path, "", is_users=place.is_users), place, 0)
@@ -137,6 +139,9 @@ class _Reader:
     def _read(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
+            # Prose names directories as `@src/`, which is no import.
+            if file.imported_by is None or not stat.S_ISDIR(status.st_mode):
+                self.notices.append(f"{file.path} is left out: it is no regular file")
             return []
         why = why_not_for_model(descriptor, file.path, place, is_named_by_ralph=file.imported_by is None)
         if why is not None:
@@ -151,7 +156,8 @@ class _Reader:
     def _taken(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         try:
             data = os.read(descriptor, self._left + 1)
-        except OSError:
+        except OSError as error:
+            self.notices.append(f"{file.path} is left out: it cannot be read ({error.strerror})")
             return []
         if data and not self._left:
             self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")

@@ -13,7 +13,7 @@ from ralph.agent.ports import Permission
 from ralph.permissions.claude_settings import matches
 from ralph.run.driven import hooks as hk
 from ralph.values.events import HookEnded, HookStarted, Notice
-from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.ports import GuardRefused, HookStopped, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -152,11 +152,20 @@ class CommandHookGate:
         hook_id = f"hook_{self._called}"
         if self._is_told:
             self._events.emit(HookStarted(hook_id, name, hook.event))
-        ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        try:
+            ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        except Interrupted as stop:
+            self._tell_undone(hook, stop.undone)
+            raise
+        self._tell_undone(hook, ending.undone)
         if self._is_told:
             errors = ending.errors or ending.problem
             self._events.emit(HookEnded(hook_id, name, hook.event, ending.output, errors, ending.status))
         return ending
+
+    def _tell_undone(self, hook: HookCommand, undone: str) -> None:
+        if undone:
+            self._events.emit(Notice(f"the {hook.event} hook: {undone}", is_vital=True))
 
     def _stop_if_asked(self, answers: Sequence[hk.HookAnswer]) -> None:
         reason = hk.first_stop(answers)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.frontmatter import as_names
 from ralph.values.controls import NarrowedTools
 from ralph.values.tool_calls import RuleVerdict
@@ -32,7 +33,10 @@ class CommandRules(Struct, frozen=True):
 
 
 def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
-    """The rules in the command file. Raises ValueError for a rule that ralph cannot apply."""
+    """The rules in the command file. Raises ValueError for a key or a rule that ralph cannot apply."""
+    found = misspelt(command.fields, (ALLOWED, FORBIDDEN, "hooks"))
+    if found is not None:
+        raise ValueError(f"{found[0]} is not known, and is perhaps meant as {found[1]}; nothing was run")
     allowed, forbidden = _names(command, ALLOWED), _names(command, FORBIDDEN)
     if ALLOWED not in command.fields and not forbidden:
         return CommandRules()

@@ -26,6 +26,7 @@ from ralph.run.wiring import (
     build_report_form,
     build_roster,
     build_toolbox,
+    close_denied_places,
     find_library,
     plan_sandbox,
     redacted_prompt,
@@ -176,6 +177,8 @@ class PreparedRun:
         self._writable = options.writable or (old.writable if old is not None else ())
         if self._writable != options.writable:
             self._plan = plan_sandbox(self._around, self._writable)
+        if self._guards.judge is not None:
+            self._plan = close_denied_places(self._plan, self._guards.judge, self._around.cwd, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
         toolbox = build_toolbox(
@@ -474,13 +477,13 @@ class PreparedRun:
         except (OSError, MemoryError, ImportError):
             return None
 
-    def close_tools(self) -> None:
-        """Closes the clients and the tools.
+    def close_tools(self) -> str:
+        """Closes the clients and the tools. Returns what `LocalToolbox.close` returns.
 
         The journal remains open, because the delivery is still to be recorded.
         """
         self._clients.close()
-        self._toolbox.close()
+        return self._toolbox.close()
 
     def close(self) -> None:
         self.session.journal.close()

@@ -268,8 +268,9 @@ class RunProcess:
 
     def _stop_work(self) -> None:
         self.context.notes.close()
-        if self._prepared is not None:
-            self._prepared.close_tools()
+        undone = "" if self._prepared is None else self._prepared.close_tools()
+        if undone:
+            self.context.writer.tell(Notice(undone, is_vital=True))
 
     def _close(self, exit_code: int) -> None:
         context = self.context

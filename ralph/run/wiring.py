@@ -24,7 +24,7 @@ from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import roster_notices
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -176,6 +177,14 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
     except CannotConfineError as error:
         raise SettingsError(str(error)) from error
+
+
+def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:
+    """The sandbox in which commands cannot read what rules deny to read, as far as the kernel can keep that."""
+    places = rules.unreadable_places()
+    if not places or plan.means is None:
+        return plan
+    return with_denied_reads(plan, places, (cwd, *map(Path, writable)))
 
 
 def find_library(

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.protected_paths import is_within
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +52,9 @@ class BoxPlan(Struct, frozen=True):
     read: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
+    rules_deny: tuple[str, ...] = ()
+    """Places that permission rules deny to read, and that commands cannot read either. The tools judge the rules
+    themselves."""
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
@@ -117,9 +120,28 @@ def plan_box(
     # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
     usable = None if means.why_no_privileges else means
     hosts = wanted.allow_hosts
-    plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, hosts, most_file_bytes)
+    plan = BoxPlan(
+        level,
+        net,
+        usable,
+        write,
+        read,
+        sockets,
+        read_deny,
+        allow_hosts=hosts,
+        most_file_bytes=most_file_bytes,
+    )
     _refuse_open_places(read_deny, (*map(str, roots), *write))
     return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
+
+
+def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
+    """The plan with places, without links, that permission rules deny to read. A place around one that commands may
+    write stays open, because it may hold the programs that they need; one inside is open anyway.
+    """
+    writable = (*(os.path.realpath(root) for root in roots), *plan.write)
+    closed = (place for place in places if not any(is_within(one, place) for one in writable))
+    return replace(plan, rules_deny=tuple(closed))
 
 
 def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

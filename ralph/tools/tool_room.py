@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import repository_top
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError, os_error_text
 

@@ -182,8 +182,11 @@ def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> N
     serve(bash("true"), DONE)
     outside = tmp_path / "outside"
     outside.mkdir()
-    command = f"env > env; touch {outside}/x; exit 0"
-    assert start(ralph, hooks("PreToolUse", command)).code == 0
+    command = f"env > env; echo x > .mcp.json; touch {outside}/x; exit 0"
+    ran = start(ralph, hooks("PreToolUse", command))
+    assert ran.code == 0
+    assert "[notice] the PreToolUse hook: [undone: changes to .mcp.json." in ran.stderr
+    assert not (ralph.cwd / ".mcp.json").exists()
     assert ralph.environment["ANTHROPIC_API_KEY"] not in (ralph.cwd / "env").read_text()
     assert not (outside / "x").exists()
 
