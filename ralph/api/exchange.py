@@ -95,8 +95,9 @@ class Wire:
 class Exchange:
     """One HTTP request and its response. The constructor starts a thread that sends the request.
 
-    `next_item` returns Connected, ResponseHead, pieces of the body and BodyEnd, in this order. A piece is all
-    that has arrived, at most 64 KiB. At any point, Failed may come instead, and nothing comes after it. The constructor raises ShortageError if no thread can be started.
+    `next_item` returns Connected, ResponseHead, pieces of the body and BodyEnd, in this order. A piece contains
+    everything that has arrived, up to 64 KiB. At any point, Failed may come instead, and nothing comes after it. The
+    constructor raises ShortageError if no thread can be started.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -105,12 +106,12 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """Everything that the thread has received, in order. The mailbox only says that something is here, once for all."""
+        """The items that the thread has received, in order. One item in the mailbox wakes the main thread for all of them."""
         self._is_told = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
-        """Set when the main thread has taken chunks. The reader thread waits for it if it is too far ahead."""
+        """Set when the main thread has taken chunks. The reader thread waits for that if too many have not been taken."""
         self._unwanted = threading.Event()
         self._aborted = threading.Event()
         self._has_ended = threading.Event()
@@ -131,8 +132,8 @@ class Exchange:
                 return item
 
     def _taken(self) -> Item | None:
-        """The next item, with all the chunks that are there as one, up to `PIECE_BYTES`. None if an earlier call has taken
-        everything.
+        """Removes the next item and returns it. Joins chunks of the body, up to `PIECE_BYTES`. Returns None if there
+        is no item.
         """
         item = self._arrived.popleft() if self._arrived else None
         if not isinstance(item, bytes):
@@ -161,7 +162,7 @@ class Exchange:
             self._mailbox.put(True)
 
     def _hand_over(self, chunk: bytes) -> None:
-        """Gives a chunk to the main thread. Waits while too many others have not been taken."""
+        """Gives a chunk to the main thread. Waits first if too many chunks have not been taken."""
         while self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
             self._has_room.clear()
             # Looked at again, because the main thread may have taken chunks, or left, just before the line above.

@@ -69,7 +69,7 @@ class Reception:
         self._catch_up = CatchUp()
         self._text = StreamText()
         self._arrived_s = 0.0
-        """When the newest bytes of the body were taken."""
+        """The time on the run's clock at which the newest bytes of the body were taken."""
         self._bytes_since_event = 0
         self._answer_bytes = 0
 
@@ -162,10 +162,8 @@ class Reception:
             yield self._text.decoded(item)
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
-        """The next chunk, or None at the end of the body.
-
-        Raises StreamTransient if a time limit is reached or the connection breaks, and StreamParse if the body cannot
-        be decompressed.
+        """The next piece of the body, or None at its end. Raises StreamTransient if a time limit is reached or the
+        connection breaks, and StreamParse if the body cannot be decompressed.
         """
         deadline = self._clocks.next_deadline()
         item = self._next(deadline, waiting_for)
@@ -255,8 +253,8 @@ class Reception:
 
 
 class _TextResponse(httpx.Response):
-    """A response for httpx-sse, which parses the responses of httpx. It has text that is decoded already, and that comes
-    while the main thread waits for it.
+    """A response for httpx-sse, which reads responses of httpx. Its text is already decoded, and arrives during the
+    reading.
     """
 
     def __init__(self, texts: Iterator[str]) -> None:

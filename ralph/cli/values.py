@@ -200,8 +200,8 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 
 
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
-    """Raises UsageError if the prompt is the name of an existing text file, because its text was meant. `command` is
-    the command to suggest.
+    """Raises UsageError if the prompt is the name of an existing text file, because the user probably meant the
+    file's text. The error suggests the option -f of `command`.
     """
     if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
         return

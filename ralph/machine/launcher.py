@@ -27,8 +27,8 @@ The rules:
 5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until none is left. If
    the parent is gone, the wait is short, but long enough for git to remove its lock file, which would block
    later git calls. If there are too many processes, there is no wait, because they would only grow in number.
-   A process that started while the others got the SIGTERM gets its own when its parent has ended. Until then it may
-   be what a parent needs to end.
+   A process that starts while the others get SIGTERM gets it only when its parent has ended, because the parent may
+   need this process to end by itself.
    Before the SIGKILL, all of them get a SIGSTOP. A stopped process starts no other, so processes that
    multiply quickly cannot escape.
 6. If the machine has no free process, the start is tried again for a second. If it still fails, the command's
@@ -213,17 +213,19 @@ class _Tree:
         self._known = {root: True} | dict.fromkeys(spared, False)
         self._told: set[int] = set()
         self.has_stopped_any = True
-        """Whether processes were stopped since the last call of `look_afresh`. True before the first one."""
+        """True if processes were stopped since the last call of `look_afresh`, or if it was not called yet."""
 
     def look_afresh(self) -> None:
-        """Makes the next look ask about all processes again, and not only about those that are new or were moving."""
+        """Makes the next call of `stops_what_moves` look at all processes again, including those that it found
+        stopped.
+        """
         self._is_below = dict(self._known)
         self._settled = set(self._known)
         self.has_stopped_any = False
 
     def stops_what_moves(self) -> bool:
         """Stops the processes below the root that are still running. Returns True if there were any, or if a process
-        ended before it could be looked at, because it may have started another.
+        ended meanwhile, because that process may have started another.
         """
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
@@ -483,8 +485,8 @@ class Launcher:
         return True
 
     def _ask_to_end(self, roots: list[int]) -> bool:
-        """Sends SIGTERM to these processes and their descendants, but to none of them twice. Returns False if there
-        are too many of them.
+        """Sends SIGTERM to these processes and their descendants, but only once to each. Returns False if there are
+        too many.
         """
         tree = tree_below(roots, _MOST_ASKED)
         send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)

@@ -56,7 +56,7 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
 
 
 def _directory_of_scripts() -> str:
-    """The directory that Python put first in `sys.path` because the script that it runs lies there."""
+    """The directory of the script `ralph`, which Python put first in `sys.path`. Empty without such a script."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     return os.path.dirname(os.path.realpath(script)) if script and os.path.basename(script) == "ralph" else ""
 

@@ -108,10 +108,11 @@ class Permissions:
         self._granted[call.id] = call.arguments
 
     def unreadable_places(self) -> tuple[str, ...]:
-        """The absolute paths, without links, of places that rules deny to read as a whole.
+        """The absolute paths of directories and files that rules deny to read completely, with symbolic links
+        resolved.
 
-        Only patterns that begin with `//` or `~/` name such a place: others can be read in several ways, and `/bin/**` is
-        more likely a folder of the project than the system's.
+        Only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**` probably means
+        a directory of the project and not the system's.
         """
         rules = (
             rule

@@ -77,8 +77,8 @@ class PathPattern:
         return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
 
     def whole_places(self) -> Iterator[str]:
-        """The directories and files that the pattern is about with all that lies in them. A glob with a wildcard before its
-        end has no such place.
+        """Yields the files and directories that the pattern matches with all their content. Yields nothing for a
+        pattern with a wildcard before its end.
         """
         for glob in self._globs:
             place = re.sub(r"/\*\*?$", "", glob)

@@ -182,7 +182,7 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
 
 
 def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:
-    """The sandbox in which commands cannot read what rules deny to read, as far as the kernel can keep that."""
+    """The plan of the sandbox, in which commands also cannot read the places that `rules` deny to read completely."""
     places = rules.unreadable_places()
     if not places or plan.means is None:
         return plan

@@ -53,8 +53,7 @@ class BoxPlan(Struct, frozen=True):
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
     rules_deny: tuple[str, ...] = ()
-    """Places that permission rules deny to read, and that commands cannot read either. The tools judge the rules
-    themselves."""
+    """Places that commands cannot read because of permission rules. The tools judge the rules themselves."""
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
@@ -136,8 +135,9 @@ def plan_box(
 
 
 def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
-    """The plan with places, without links, that permission rules deny to read. A place around one that commands may
-    write stays open, because it may hold the programs that they need; one inside is open anyway.
+    """The plan in which commands cannot read `places`, which have no symbolic links. A place that contains a writable
+    directory stays readable, because commands may need programs in it. A place inside a writable directory stays
+    readable too.
     """
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = (place for place in places if not any(is_within(one, place) for one in writable))

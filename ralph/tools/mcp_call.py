@@ -53,8 +53,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted, whose note says what was
-    undone of the call.
+    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted, whose `undone` tells
+    which changes of the call were undone.
     """
     box, cwd = room.box, str(room.settings.cwd)
     if box is not None:
@@ -80,7 +80,9 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
 
 
 def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[list[Block | str], bool]:
-    """Runs the call. Returns the parts of its result, and whether it failed. Raises CallFailedError and Interrupted."""
+    """Runs the call. Returns the parts of its result, and True if the call failed. Raises CallFailedError and
+    Interrupted.
+    """
     unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
     arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
     result = toolset.call(call.name, arguments)

@@ -154,8 +154,8 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> str:
-        """Ends the servers and removes temporary files. Returns a note for people about the changes to protected files
-        since the last command that were undone, or an empty string.
+        """Ends the servers and removes temporary files. Returns a note for people if changes to protected files were
+        undone, or an empty string.
         """
         if self._mcp is None:
             self._room.close()
@@ -166,7 +166,9 @@ class LocalToolbox:
         return undone
 
     def _undone_at_end(self) -> str:
-        """A thread looks, which is not waited for longer than a moment, because a file system may never answer."""
+        """Undoes changes to protected files in a thread, and returns a note about them. Waits only a moment for the
+        thread, because a file system may never answer.
+        """
         box, told = vars(self._room).get("box"), list[str]()
         if box is None:
             return ""

@@ -177,14 +177,15 @@ SHAPES = (
     (("-----begin ",), rf"-----BEGIN {_PEM_LABEL}[\s\S]*?(?:-----END {_PEM_LABEL}|\Z)"),
     (("@",), r"""(?<=://)[^\s/:@"'<>]{0,256}:(?P<password>[^\s/?#"'<>]{1,1024})@"""),
 )
-"""The forms of credentials, as regular expressions. A text that contains none of the marks beside a form, in any case,
-does not contain a credential of this form either."""
+"""The forms of credentials, as regular expressions. Beside each are marks, in lower case: a text that contains none
+of them contains no credential of this form."""
 
 
 def credential_shapes(text: str) -> re.Pattern[str]:
-    """A regular expression that matches everything in `text` that looks like a credential. It finds less in other texts.
+    """A regular expression that finds everything in `text` that looks like a credential. It must be used only for
+    this text.
 
-    The group `password`, where there is one, matches the password of a URL. The search takes linear time even for
+    The group `password`, if there is one, matches the password of a URL. The search takes linear time even for
     hostile texts, because no run of characters is searched twice.
     """
     lowered = text.lower()
