@@ -1,5 +1,5 @@
-"""`kill_below` in a machine of the test's own, whose processes act between two looks at them: nothing moves when the
-first of them is killed.
+"""Tests `kill_below` with simulated processes, which act between two looks at them. No process may still be running
+when the first one is killed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 ROOT = 2
 MOST_LOOKS = 50
-"""All processes here can be stopped within a few looks."""
+"""The maximum number of looks. A few are enough to stop all processes here."""
 
 
 class Machine:
-    """A table of processes. All are children of ROOT, and stop at a SIGSTOP unless `at_stop` says otherwise."""
+    """A table of processes. All are children of ROOT. A process stops at a SIGSTOP unless `at_stop` has another
+    effect for it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.states = {ROOT: b"S"}
