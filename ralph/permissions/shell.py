@@ -226,7 +226,9 @@ class _TreeReader:
             self.say("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
-        """Reads `${x:-word}`. The parser does not find everything that the word can contain."""
+        """Reads an expansion such as `${x:-word}`. Searches its text, because the parser does not find everything in
+        `word`.
+        """
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
             self.say("a substitution")

@@ -70,7 +70,7 @@ class RunProcess:
         """Opens the session and its tools. Raises the errors that PreparedRun raises.
 
         `has_prompt` is True if there is a prompt with which a new session can start. `options` are the options of the
-        run if a driver has changed them. `make_gate` and `of_driver` are those of `PreparedRun`.
+        run if a driver has changed them. `make_gate` and `of_driver` are passed to `PreparedRun`.
         """
         context = self.context
         prepared = PreparedRun(

@@ -134,7 +134,9 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines. Returns `problem` or, if that is None, a problem that is found while printing, or None."""
+    """Prints the lines. Returns the problem to report: `problem`, or if that is None, a SessionError that ended the
+    printing.
+    """
     try:
         print_lines(lines)
     except SessionError as error:

@@ -165,7 +165,7 @@ class MetricsFile:
         self._write()
 
     def problem(self, error: OSError) -> str:
-        """An error of `open` or `close` as a sentence for the user."""
+        """A sentence for the user about an error of `open` or `close`."""
         return f"cannot write the metrics file {self._path}: {error.strerror or error}"
 
     def _write(self) -> None:
