@@ -21,7 +21,8 @@ class Toolbox(Protocol):
         """The change that a call will make to a file. Nothing is changed yet.
 
         None if the call is not one of Write or Edit, or will fail. The next `run` of the call makes exactly this
-        change or fails. Raises `Interrupted`, and `WorkingDirectoryGoneError` if the working directory is gone.
+        change or fails. Raises `Interrupted`, and `WorkingDirectoryGoneError` if the working directory is gone; for a
+        call that is not one of Write or Edit, `run` raises it.
         """
         ...
 

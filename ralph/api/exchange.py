@@ -123,7 +123,7 @@ class Exchange:
         while True:
             word = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
             if word is TIMED_OUT:
-                return word
+                return self._taken() or TIMED_OUT  # a head waits for the body, whose time may be up
             self._is_told = False  # before anything is taken, so that what comes meanwhile is told again
             item = self._taken()
             if self._arrived:
@@ -197,7 +197,9 @@ class Exchange:
         try:
             response = self._wire.http.send(self._request, stream=True)
             try:
-                self._put(ResponseHead(response.status_code, response.headers))
+                self._arrived.append(ResponseHead(response.status_code, response.headers))
+                if not response.is_success:
+                    self._tell()  # its status matters more than its body
                 self._read_body(response)
             finally:
                 response.close()

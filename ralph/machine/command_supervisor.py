@@ -482,10 +482,12 @@ def _waited(pid: int, options: int) -> tuple[int, int]:
 
 def _umask() -> int:
     """The current umask of this process."""
-    with suppress(OSError, ValueError), open("/proc/self/status", "rb") as status:  # noqa: PTH123 - for speed
-        for line in status:
-            if line.startswith(b"Umask:"):
-                return int(line.split()[1], 8)
+    with suppress(OSError, ValueError, IndexError):
+        status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int(os.read(status, 1024).partition(b"\nUmask:")[2].split()[0], 8)  # the second line
+        finally:
+            os.close(status)
     umask = os.umask(0o077)
     os.umask(umask)
     return umask

@@ -144,8 +144,15 @@ def children_of(pid: int) -> list[int]:
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
-                children += map(int, listing.read().split())
+            # Not as a file object, which takes twice as many system calls: this is done before each command.
+            listing = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                found = b""
+                while part := os.read(listing, 65_536):
+                    found += part
+            finally:
+                os.close(listing)
+            children += map(int, found.split())
     except FileNotFoundError:
         if os.path.isdir(
             f"/proc/{pid}/task"

@@ -282,8 +282,9 @@ def _receive(control: socket) -> _Request | None:
         if level == SOL_SOCKET
         for start in range(0, len(data), _DESCRIPTOR_BYTES)
     ]
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
+    if not _CLOSE_ON_EXEC:
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
     size += _received(control, HEAD_BYTES - len(size))
     payload = _received(control, int.from_bytes(size, "big"))
     if len(size) < HEAD_BYTES or len(payload) < int.from_bytes(size, "big"):

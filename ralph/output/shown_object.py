@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# A tuple, because `list | tuple` would be made anew for each value.
+_LISTS = (list, tuple)
+
 _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 
 # Keys whose values are ralph's own and are read by programs.
@@ -28,7 +31,7 @@ def shown(value: Any, redact: Callable[[str], str]) -> Any:
     """
     if isinstance(value, str):
         return redact(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         return [shown(item, redact) for item in value]
     if not isinstance(value, dict):
         return value
@@ -47,7 +50,7 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
     """A copy of a JSON value in which `redact` is applied to every string. The keys of objects are not changed."""
     if isinstance(value, str):
         return redact(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         return [redacted(item, redact) for item in value]
     if isinstance(value, dict):
         return {name: redacted(item, redact) for name, item in value.items()}

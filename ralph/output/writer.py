@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import uuid
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -37,6 +36,9 @@ LAST_CHANCE_AFTER_SIGNAL_S = 0.5
 
 # Responses are never dropped. So another one is written only if at most this much is unread.
 MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
+
+# Made once: `json.dumps` makes an encoder for each call with such options.
+_to_line = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _CLEAR_LINE = b"\r\x1b[K"
 
@@ -127,7 +129,7 @@ class Writer:
 
     def respond(self, fields: dict[str, Any]) -> None:
         """Writes a response to the driver, even while the output is closing."""
-        line = json.dumps(shown(fields, self._redact), ensure_ascii=False, separators=(",", ":"))
+        line = _to_line(shown(fields, self._redact))
         self._put_json(line, must_arrive=True)
 
     def count_down(self, waiting_for: str, left_s: float) -> None:
@@ -241,7 +243,10 @@ class Writer:
         return self._redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
 
     def _new_id(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        """A random UUID of version 4. `uuid.UUID` makes the same text, and takes four times as long."""
+        digits = f"{self._random.getrandbits(128):032x}"
+        variant = "89ab"[int(digits[16], 16) % 4]
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
     def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
         fit = json_for_terminal(line) if self._is_on_terminal else line
@@ -249,7 +254,7 @@ class Writer:
 
     def _json_line(self, fields: dict[str, Any]) -> str:
         stamped = {**fields, "uuid": fields.get("uuid") or self._new_id(), "session_id": self._session_id}
-        return json.dumps(shown(stamped, self._redact), ensure_ascii=False, separators=(",", ":"))
+        return _to_line(shown(stamped, self._redact))
 
 
 def _encoded(line: str) -> bytes:

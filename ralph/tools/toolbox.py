@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
@@ -51,6 +52,14 @@ _LOOK_AT_THREADS_S = 1.0
 _ON_THIS_THREAD = frozenset({"Bash"})
 
 
+class _Begun(Struct, frozen=True):
+    """Jobs that have begun, each on its own thread. A thread is None if the job has run on this thread."""
+
+    mailbox: Mailbox
+    threads: Sequence[Thread | None]
+    waiting_for: str
+
+
 class LocalToolbox:
     """Runs the six tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
     with long outputs, and ends the servers.
@@ -75,6 +84,8 @@ class LocalToolbox:
         self._why_refused = why_refused
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
+        self._looks: dict[str, _Begun] = {}
+        """Looks at the working directory that have begun, by the id of the call that waits for it."""
         roots = Roots(settings.cwd, settings.writable)
         plan = settings.box_plan
         spill = SpillDirectory((*map(str, roots.paths), *(() if plan is None else plan.write)))
@@ -122,7 +133,7 @@ class LocalToolbox:
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
-            self._together([self._job(call, _no_plan)])
+            self._looks = {call.id: self._begun_look(call)}
             return None
         [(planned, _)] = self._together([self._job(call, self._planned)])
         self._plans = {call.id: planned}
@@ -186,10 +197,15 @@ class LocalToolbox:
         return self._mcp is not None and self._mcp.has(call.name)
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
-        job = self._job(call, self._output_of)
         if call.name in _ON_THIS_THREAD or self._is_mcp(call):
-            return [self._timed(job)]
-        return self._together([job])
+            # A thread looks at the directory, because a file system may never answer.
+            look = self._looks.pop(call.id, None)
+            self._all_done(look or self._begun_look(call))
+            return [self._timed((call.name, lambda: self._output_of(call)))]
+        return self._together([self._job(call, self._output_of)])
+
+    def _begun_look(self, call: ToolCall) -> _Begun:
+        return self._begun([self._job(call, _nothing_more)])
 
     def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Job[T]:
         def there() -> T:
@@ -202,20 +218,27 @@ class LocalToolbox:
         """Runs all jobs at the same time, each on its own thread, so that a signal can stop the wait for them. If the
         machine has no thread for a job, the job runs on this thread.
         """
+        return self._all_done(self._begun(jobs))
+
+    def _begun(self, jobs: Sequence[Job[Any]]) -> _Begun:
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        done: dict[int, tuple[T, float] | BaseException] = {}
-        waiting_for = ", ".join(name for name, _ in jobs)
+        threads = [self._start(mailbox, index, job) for index, job in enumerate(jobs)]
+        return _Begun(mailbox, threads, ", ".join(name for name, _ in jobs))
+
+    def _all_done(self, begun: _Begun) -> list[Any]:
+        """Waits for jobs that have begun. Raises the error of the first that has failed, and Interrupted."""
+        done: dict[int, tuple[Any, float] | BaseException] = {}
+        mailbox, threads = begun.mailbox, begun.threads
         try:
-            threads = [self._start(mailbox, index, job) for index, job in enumerate(jobs)]
-            while len(done) < len(jobs):
-                done.update([self._next_done(mailbox, threads, waiting_for)])
+            while len(done) < len(threads):
+                done.update([self._next_done(mailbox, threads, begun.waiting_for)])
         except BaseException:
-            self._give_up(mailbox, len(jobs) - len(done))
+            self._give_up(mailbox, len(threads) - len(done))
             raise
         finally:
             mailbox.close()
-        return [_unless_failed(done[index]) for index in range(len(jobs))]
+        return [_unless_failed(done[index]) for index in range(len(threads))]
 
     def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> Thread | None:
         def run() -> None:
@@ -314,8 +337,8 @@ class LocalToolbox:
         return replace(output, content=text.encode("utf-8", "replace").decode())
 
 
-def _no_plan(_call: ToolCall) -> None:
-    """Does nothing, because only file tools plan their effects. The caller has already checked the working directory."""
+def _nothing_more(_call: ToolCall) -> None:
+    """Does nothing. The job that calls it has looked at the working directory, and that is all."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:

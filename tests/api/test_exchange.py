@@ -23,7 +23,12 @@ class EndlessServer:
     def send(self, _request: Any, *, stream: bool) -> Any:
         assert stream
         return SimpleNamespace(
-            status_code=200, headers={}, iter_raw=self._chunks, stream=None, close=self.was_closed.set
+            status_code=200,
+            is_success=True,
+            headers={},
+            iter_raw=self._chunks,
+            stream=None,
+            close=self.was_closed.set,
         )
 
     def _chunks(self) -> Any:

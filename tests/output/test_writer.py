@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -154,6 +155,7 @@ def test_every_object_of_stream_json_has_type_uuid_and_session(output) -> None:
     assert [entry["type"] for entry in objects] == ["system", "assistant", "assistant", "system", "result"]
     assert {entry["session_id"] for entry in objects} == {"session-1"}
     assert len({entry["uuid"] for entry in objects}) == len(objects)
+    assert all(str(UUID(entry["uuid"], version=4)) == entry["uuid"] for entry in objects)
 
 
 def test_partial_messages_come_when_asked_for(output) -> None:
