@@ -35,6 +35,7 @@ from ralph.run.wiring import (
     text_of_prompt,
     with_strict_sandbox,
 )
+from ralph.sessions.naming import shortened
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
@@ -74,6 +75,9 @@ _RESUMABLE = frozenset(
 )
 """The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network or a
 signal."""
+
+_LONGEST_TITLE = 120
+"""The most characters of a session's title that comes from the task."""
 
 
 class PreparedRun:
@@ -364,7 +368,7 @@ class PreparedRun:
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
-        title = self._options.title
+        title = self._options.title or self._title_of(prompt, own)
         shape, name = self.roster.first_shape, self.roster.first.name
         opening = run_record(
             shape,
@@ -394,6 +398,14 @@ class PreparedRun:
             protections=self._plan.protections,
         )
         return self.with_resume_command(ended)
+
+    def _title_of(self, prompt: Prompt | None, own: slice | None) -> str | None:
+        """The title of an iteration's session, which is the beginning of the user's task. All iterations of a loop begin
+        with the same words of the loop. None for other sessions: the prompt itself says what they are about.
+        """
+        if self._options.task_chars is None or prompt is None or own is None:
+            return None
+        return shortened(self._around.redactor.redact(text_of_prompt(prompt)[own]), _LONGEST_TITLE) or None
 
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))

@@ -49,8 +49,8 @@ class SessionLook(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The first prompt, or "" if none can be read."""
-        return self.history.task
+        """The title of the session, or else its first prompt, or "" if none can be read."""
+        return self.history.title or self.history.task
 
 
 def look_at(path: Path) -> SessionLook:

@@ -63,6 +63,9 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
     assert re.search(rf"^\| 1 \| completed \| 2 \| {MONEY} \| 1 \| .*done \| failed", summary, re.MULTILINE)
     assert len(re.findall(r"^\| \d ", summary, re.MULTILINE)) == 3
 
+    titles = [line.split()[6:] for line in ralph("sessions", "ls").stdout.splitlines()]
+    assert titles == [["go"]] * 3, "not the words of the loop, with which all of them begin"
+
     told = ralph("loop", "--status")
     assert (told.code, told.stderr) == (0, "")
     state = told.stdout.splitlines()
