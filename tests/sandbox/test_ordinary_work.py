@@ -37,6 +37,10 @@ server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestH
 threading.Thread(target=server.serve_forever, daemon=True).start()
 assert urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/').status == 200
 """
+TERMINAL = """
+import pty
+assert pty.spawn(['true']) == 0
+"""
 
 
 @pytest.fixture(params=LEVELS)
@@ -89,11 +93,9 @@ def test_ordinary_work_stays_ordinary(work) -> None:
         "echo a > a && git add a && git commit -q -m a && git gc -q && git branch other && git stash list",
         "git init -q --bare in.git && git push -q in.git HEAD:refs/heads/x",
         "mkdir -p one/two && mv a one/two/a && ln one/two/a b && ln -s b c && rm -r one",
-        f'{PYTHON} -c "{POOL}"',
-        f'{PYTHON} -c "{LOOPBACK}"',
+        f'{PYTHON} -c "{POOL}{LOOPBACK}{TERMINAL}"',
         f"{PYTHON} -m venv --without-pip venv && venv/bin/python -c pass",
         "file=$(mktemp) && echo x > $file && cat $file",
-        f"{PYTHON} -c 'import pty; assert pty.spawn([\"true\"]) == 0'",
         "cat /etc/passwd > /dev/null && ls -la / > /dev/null",
     ):
         ran = work(command)
