@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import without_sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,12 +54,11 @@ class _PidsGroup:
         self._is_short = False
 
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
-        if self._is_short or arguments[0] in {
-            "loop",
-            "demo",
-        }:  # their iterations would be forked outside the group
-            self._has_member.set()
-            return self.start_python(ralph, "-m", "ralph", *arguments, **popen)
+        """Starts a fork and lets it enter the group, unless it is short already: then it must be inside before it
+        begins. The iterations of a forked loop are made outside of the group, but all else is inside.
+        """
+        if self._is_short:
+            return self.start_python(ralph, "-m", "ralph", *without_sandbox(arguments), **popen)
         process = ralph.start(*arguments, **popen)
         (self._place / "cgroup.procs").write_text(str(process.pid))
         self._has_member.set()
@@ -69,8 +69,8 @@ class _PidsGroup:
         return _started(["sh", "-c", entering, "sh"], ralph, arguments, popen)
 
     def begin(self) -> None:
-        """Waits for a run that was started as a fork, which enters the group a moment after its start."""
-        if not self._has_member.is_set() and threading.current_thread() is not threading.main_thread():
+        """A server's thread may call this before the fork, which has begun to ask, is in the group."""
+        if threading.current_thread() is not threading.main_thread():
             assert self._has_member.wait(PATIENCE_S)
         self._is_short = True
         self._before = self._refused()
@@ -101,7 +101,7 @@ class _UserLimit:
         self._is_short = False
 
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
-        return self.start_python(ralph, "-m", "ralph", *arguments, **popen)
+        return self.start_python(ralph, "-m", "ralph", *without_sandbox(arguments), **popen)
 
     def start_python(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         limit = "ulimit -S -u 0; " if self._is_short else ""

@@ -97,12 +97,12 @@ def test_a_scenario_is_survived_and_the_work_and_the_story_that_it_keeps_are_rea
     shown = subprocess.run(log, cwd=kept / "invoice", check=True, capture_output=True, text=True).stdout
     assert len(shown.splitlines()) == 2
     assert "+ 50) // 100" in (kept / "invoice" / "invoice.py").read_text()
-    tests = [sys.executable, "-m", "unittest", "-q"]
-    assert subprocess.run(tests, cwd=kept / "invoice", check=False, capture_output=True).returncode == 0
     ralph.cwd = kept / "invoice"
     shown = ralph_here("sessions", "show", "--session-dir", str(kept / "sessions")).stdout
     assert "[tool] Edit: invoice.py" in shown
     if scenario == "fix":
+        tests = [sys.executable, "-m", "unittest", "-q"]
+        assert subprocess.run(tests, cwd=kept / "invoice", check=False, capture_output=True).returncode == 0
         for words in ("429 — waiting", "529 — waiting", "[discarded] an answer does not count"):
             assert words in shown
         assert shown.count("[retry] Recovered after 1 retries") == 3

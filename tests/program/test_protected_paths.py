@@ -67,7 +67,7 @@ def installed_in(project: Path) -> tuple[Path, Path]:
     environment = project / ".venv"
     venv.create(environment, symlinks=True)
     [packages] = environment.glob("lib/python*/site-packages")
-    shutil.copytree(PACKAGE, packages / "ralph", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, packages / "ralph")  # with its bytecode, as the times of files stay
     others = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "others.pth").write_text("\n".join(others))
     return environment / "bin" / "python", packages

@@ -416,17 +416,17 @@ def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ral
 # --- Limits on a command's tree
 
 
-HOG = f"{sys.executable} -c 'import time; print(1, flush=True); x = bytearray(200_000_000); time.sleep(600)'"
+HOG = f"{sys.executable} -c 'import time; print(1, flush=True); x = bytearray(90_000_000); time.sleep(600)'"
 
 
 @linux_only
 @pytest.mark.parametrize("words", [[], ["--sandbox", "off"]])
 def test_a_command_that_takes_too_much_memory_is_stopped_with_its_limit_exits_0(ralph, serve, words) -> None:
-    ralph.user_file.write_text("sandbox.max_memory_mb = 100\n")
+    ralph.user_file.write_text("sandbox.max_memory_mb = 50\n")
     server = serve(bash(f"{HOG} & sleep 600"), bash("sleep 1.2; echo still here"), DONE)
     assert ralph("go", *words).code == 0
     told = (
-        "[stopped: the command's processes used more than 100 MB, files in /dev/shm included "
+        "[stopped: the command's processes used more than 50 MB, files in /dev/shm included "
         "(sandbox.max_memory_mb); all it had started was stopped]"
     )
     [(text, is_error)] = results(server, 1)

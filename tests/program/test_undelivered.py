@@ -140,8 +140,8 @@ def test_p9_a_result_that_was_read_is_known_to_be_exits_0(ralph, ralph_here, ser
 def test_p1_p10_killed_before_its_result_was_read_a_session_does_not_say_that_it_was_exits_0(
     ralph, ralph_here, serve
 ) -> None:
-    long = "long " * 50_000  # more than a pipe takes
-    server = serve(Turn(long))
+    long = "long " * 16_000  # more than a pipe takes
+    server = serve(Turn(long, chunk_chars=0))
     process = ralph.start("go")  # nobody reads
     wait_until(lambda: b'"kind":"ended"' in only_journal(ralph).read_bytes() if journals_of(ralph) else False)
     assert listed(ralph_here)[0]["outcome"] == "running"
