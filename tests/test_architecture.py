@@ -87,6 +87,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.denials",
     "sandbox.detection",
     "sandbox.kernel.landlock",
+    "sandbox.killed_command",
     "sandbox.probe",
     "sandbox.protected_places",
     "sandbox.proxy",

@@ -175,7 +175,8 @@ class UntilCheck:
             finally:
                 if self._box is not None:
                     undone = self._box.undo_changes(str(self._directory))
-                    refusals = self._box.refusals()
+                    between = self._box.undone_between(str(self._directory))
+                    refusals = (*self._box.refusals(), *([between] if between else []))
                     for refusal in refusals:
                         self._tell(f"check: {refusal}")
                     undone = "\n".join((*filter(None, [undone]), *refusals))

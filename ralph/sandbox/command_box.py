@@ -15,8 +15,9 @@ from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_thread
 from ralph.sandbox.box import Box
 from ralph.sandbox.box_places import box_facts
+from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.policy import GivenPlaces, box_policy
-from ralph.sandbox.protected_changes import undone_note
+from ralph.sandbox.protected_changes import changed_since_kill_note, undone_note
 from ralph.sandbox.protected_places import home_directories, state_directories
 from ralph.sandbox.protected_snapshot import ProtectedSnapshot
 from ralph.values.shortage import ShortageError
@@ -45,6 +46,8 @@ _CACHES = {
 }
 # The directory in ralph's state for what commands wrote to protected files.
 _UNDONE = "undone"
+# The directory in ralph's state for the description of protected files while a command runs.
+_RUNNING = "running"
 _PREFIX = "ralph-tmp-"
 
 
@@ -74,6 +77,8 @@ class CommandBox:
         self._working: Thread | None = None
         self._is_watching = False
         self._between: tuple[Undone, ...] = ()
+        self._has_looked = False
+        self._after_kill: tuple[str, ...] = ()
 
     @cached_property
     def _temporary(self) -> OwnDirectory:
@@ -106,16 +111,24 @@ class CommandBox:
 
     @cached_property
     def _snapshot(self) -> ProtectedSnapshot:
+        return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{self._state}/{_UNDONE}")
+
+    @cached_property
+    def _mark(self) -> CommandMark:
+        directories = (*self._places.roots, *self._snapshot.git_directories)
+        return CommandMark(f"{self._state}/{_RUNNING}", directories)
+
+    @cached_property
+    def _state(self) -> str:
         environment = self._places.environment
-        state = next(iter(state_directories(environment, home_directories(environment), None)))
-        return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{state}/{_UNDONE}")
+        return next(iter(state_directories(environment, home_directories(environment), None)))
 
     def watch(self) -> None:
         """From now on, changes to protected files are also undone if they were made between two commands, for example
         by an MCP server. Raises OSError.
         """
         if not self._is_watching:
-            self._snapshot.look()
+            self._remember()
             self._is_watching = True
 
     def look(self) -> None:
@@ -124,23 +137,38 @@ class CommandBox:
         """
         if self._is_watching:
             self._between += self._snapshot.undo_changes()
+        self._remember()
+
+    def _remember(self) -> None:
         self._snapshot.look()
+        if not self._has_looked:
+            self._has_looked = True
+            self._after_kill = self._mark.changed_since_kill(
+                self._snapshot.known, self._snapshot.git_directories
+            )
+        self._mark.begin(self._snapshot.known)
 
     def undo_changes(self, working_directory: str) -> str:
         """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for
         the model, which is empty if there were no changes.
         """
         undone = self._snapshot.undo_changes()
+        self._mark.end()
         if self._is_watching:
-            self._snapshot.look()
+            self._remember()
         return undone_note(undone, working_directory)
 
     def undone_between(self, working_directory: str) -> str:
-        """A note about changes between commands that were undone since the last call of this method. Empty if there
-        were none.
+        """A note about the changes that `look` has undone or found since the last call of this method, and that no
+        command of this run made. Empty if there were none.
         """
         undone, self._between = self._between, ()
-        return undone_note(undone, working_directory, is_between=True)
+        paths, self._after_kill = self._after_kill, ()
+        notes = (
+            undone_note(undone, working_directory, is_between=True),
+            changed_since_kill_note(paths, working_directory),
+        )
+        return "\n".join(filter(None, notes))
 
     def end_watch(self, working_directory: str) -> str:
         """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
@@ -289,6 +317,8 @@ class CommandBox:
     def close(self) -> None:
         """Closes the ruleset and the proxy, and removes the temporary files."""
         self._close_door()
+        if "_mark" in vars(self):
+            self._mark.close()
         if "_box" in vars(self):
             self._box.close()
         if "_temporary" in vars(self):

@@ -108,7 +108,7 @@ def changes_of(
         if _is_beneath(path, made) or (_is_beneath(path, gone) and path not in gone):
             continue
         if old is None and new is not None:
-            if _may_be_made(path, new, git_directories):
+            if may_be_made(path, new, git_directories):
                 continue
             made.append(path)
             yield Change(path, None, new)
@@ -123,7 +123,7 @@ def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[st
     return [one for one in git_directories if one not in found or found[one].kind != _DIRECTORY]
 
 
-def _may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
+def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
     """Whether a command may make a path. It may make what `git init` makes, and directories whose content is checked
     separately.
     """
@@ -169,6 +169,17 @@ def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between:
             f"what {'was written there' if is_between else 'the command wrote'} is kept for the user in {kept}"
         )
     return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
+
+
+def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str:
+    """Tells which protected files were changed since a command during which ralph was killed. Empty if there are none."""
+    if not paths:
+        return ""
+    shown = _listed([path.removeprefix(f"{working_directory}/") for path in paths])
+    return in_one_line(
+        f"[a run here was killed during a command. Since that command began, these were changed, and nothing was undone: "
+        f"{shown}. They can make git and agents run programs: look at them]"
+    )
 
 
 def _shown(one: Undone, working_directory: str) -> str:

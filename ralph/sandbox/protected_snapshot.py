@@ -20,7 +20,7 @@ from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
 from ralph.sandbox.protected_changes import Entry, Undone, changes_of, missing_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.sandbox.protected_changes import Change
 
@@ -53,7 +53,7 @@ class ProtectedSnapshot:
         kept in new directories beneath `kept_in`, which need not exist.
         """
         self._roots = tuple(roots)
-        self._git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
+        self.git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
         self._kept_in = kept_in
         self._known: dict[str, Entry] = {}
         self._statuses: dict[str, os.stat_result] = {}
@@ -64,15 +64,20 @@ class ProtectedSnapshot:
         that an earlier command removed, so that they are compared when the repository exists again.
         """
         found = self._found()
-        gone = tuple(f"{one}/" for one in missing_directories(found, self._git_directories))
+        gone = tuple(f"{one}/" for one in missing_directories(found, self.git_directories))
         kept = {path: entry for path, entry in self._known.items() if path.startswith(gone)} if gone else {}
         self._known = kept | found
+
+    @property
+    def known(self) -> Mapping[str, Entry]:
+        """The protected files as they were at the last `look`."""
+        return self._known
 
     def undo_changes(self) -> tuple[Undone, ...]:
         """Restores the protected files after a command, and returns the changes. Raises no OSError: a change that
         cannot be undone contains the reason.
         """
-        undoing = _Undoing(self._kept_in, self._git_directories, dict(self._statuses))
+        undoing = _Undoing(self._kept_in, self.git_directories, dict(self._statuses))
         changes = self._changes()
         opened = [undoing.undone(change) for change in changes if change.is_of_mode]
         if opened:  # what could not be seen in a closed directory can be seen now
@@ -80,7 +85,7 @@ class ProtectedSnapshot:
         return (*opened, *(undoing.undone(change) for change in changes if not change.is_of_mode))
 
     def _changes(self) -> list[Change]:
-        return [*changes_of(self._known, self._found(), self._git_directories)]
+        return [*changes_of(self._known, self._found(), self.git_directories)]
 
     def _found(self) -> dict[str, Entry]:
         found: dict[str, Entry] = {}
@@ -93,7 +98,7 @@ class ProtectedSnapshot:
                 for name in _names(claude) or ():
                     if name.startswith("settings") and name.endswith(".json"):
                         self._add(found, f"{claude}/{name}")
-        for directory in self._git_directories:
+        for directory in self.git_directories:
             if self._add(found, directory):
                 for name in _IN_GIT:
                     self._add(found, f"{directory}/{name}")

@@ -137,6 +137,25 @@ def test_a_resumed_session_is_told_that_its_sandbox_has_changed_exits_0(ralph, s
 
 
 @needs_landlock
+def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_the_next_exits_0(
+    ralph, serve
+) -> None:
+    server = serve(bash("echo {} > .mcp.json; touch there; sleep 99"), *[bash("true"), DONE] * 2)
+    process = ralph.start("go")
+    wait_until((ralph.cwd / "there").exists)
+    process.kill()
+    process.communicate()
+    for nth, is_told in ((2, True), (4, False)):
+        ran = ralph("again")
+        assert ran.code == 0
+        note = "[a run here was killed during a command. Since that command began, these were changed, and nothing"
+        assert (f"{note} was undone: .mcp.json." in results(server, nth)[0][0]) is is_told
+        assert (f"[notice] {note}" in ran.stderr) is is_told
+    assert (ralph.cwd / ".mcp.json").exists()
+    assert not [*Path(ralph.environment["HOME"], ".local/state/ralph/running").iterdir()]
+
+
+@needs_landlock
 def test_a_changed_sandbox_is_told_without_a_prompt_too_and_once_exits_0(ralph, serve) -> None:
     server = serve(bash("touch there; sleep 99"), Turn("One."), Turn("Two."), Turn("Three."))
     process = ralph.start("go")

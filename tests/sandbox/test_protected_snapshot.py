@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import BoxPlaces, CommandBox
+from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.levels import BoxLevel
 from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
 from ralph.sandbox.protected_places import gather_paths
@@ -320,6 +322,39 @@ def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same
     undone = work.run("for i in 0 7; do echo y >> .git/hooks/large-$i; done")
     assert set(undone) == {".git/hooks/large-0", ".git/hooks/large-7"}
     assert sorted(one.why_not for one in undone.values()) == ["", "its content was not known"]
+
+
+def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_be_undone(work) -> None:
+    place = str(work.kept_in / "running")
+    directories = [str(work.root)]
+
+    def changed_after(script: str, *, is_killed: bool = True, during: bool = True) -> list[str]:
+        work.snapshot.look()
+        mark = CommandMark(place, directories)
+        mark.begin(work.snapshot.known)
+        if not during:
+            mark.end()
+        subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
+        if is_killed:
+            os.close(mark._descriptor or -1)
+        work.snapshot.look()
+        assert CommandMark(place, ["/other"]).changed_since_kill({}, []) == ()
+        found = CommandMark(place, directories).changed_since_kill(
+            work.snapshot.known, work.snapshot.git_directories
+        )
+        if not is_killed:
+            mark.close()
+        assert list(Path(place).iterdir()) == []
+        return [str(Path(path).relative_to(work.root)) for path in found]
+
+    assert changed_after("echo x > .git/hooks/post-commit; rm ralph.toml; chmod 600 .git/config") == [
+        ".git/config",
+        ".git/hooks/post-commit",
+        "ralph.toml",
+    ]
+    assert changed_after("echo x > .git/hooks/new.sample") == [], "git init makes such"
+    assert changed_after("echo x > ralph.toml", is_killed=False) == [], "that run lives, and undoes it"
+    assert changed_after("echo y > ralph.toml", during=False) == [], "no command was running"
 
 
 def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_and_told_once(work) -> None:

@@ -1,0 +1,130 @@
+# os instead of pathlib: this runs before and after each command.
+# ruff: noqa: PTH103, PTH108, PTH208
+"""Notices what a command did to protected files if ralph was killed before it could undo that. While a command runs, a
+file in ralph's state describes the protected files as they were before. The next run with the same directories finds it.
+
+It only tells: by then, somebody else may have changed these files. It needs no disk to work: without a place for the
+file, nothing is noticed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from ralph.machine.opened_file import read_regular_file
+from ralph.sandbox.protected_changes import may_be_made
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.sandbox.protected_changes import Entry
+
+# A description of 512 hooks has 100 KB.
+_MOST_BYTES = 1024 * 1024
+
+
+class CommandMark:
+    """The file of one run. It is locked as long as the run lives, and empty while no command runs."""
+
+    def __init__(self, place: str, directories: Sequence[str]) -> None:
+        """`place` is a directory, which need not exist. `directories` are those whose protected files are looked at."""
+        name = sha256("\0".join(directories).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self._place = place
+        self._prefix = f"{name}-"
+        self._path = f"{place}/{name}-{os.getpid()}-{os.urandom(3).hex()}"
+        self._descriptor: int | None = None
+        self._entries: Mapping[str, Entry] | None = None
+        self._described = b""
+
+    def begin(self, entries: Mapping[str, Entry]) -> None:
+        """Describes the protected files, before a command."""
+        if entries != self._entries:
+            self._entries = dict(entries)
+            self._described = json.dumps({path: _digest(entry) for path, entry in entries.items()}).encode()
+        with suppress(OSError):
+            if self._descriptor is None:
+                self._open()
+            if self._descriptor is not None:
+                os.pwrite(self._descriptor, self._described, 0)
+                os.ftruncate(self._descriptor, len(self._described))
+
+    def _open(self) -> None:
+        os.makedirs(self._place, mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another run took it for one that was left behind, or there are no locks here
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def end(self) -> None:
+        """Must be called when what the command did was undone."""
+        with suppress(OSError):
+            if self._descriptor is not None:
+                os.ftruncate(self._descriptor, 0)
+
+    def close(self) -> None:
+        """Removes the file. Must be called when no command runs."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.unlink(self._path)
+            os.close(descriptor)
+
+    def changed_since_kill(
+        self, entries: Mapping[str, Entry], git_directories: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The protected files that are not as they were before a command during which a run was killed. `entries` are
+        those of now. Removes the files of killed runs.
+        """
+        changed: set[str] = set()
+        for before in self._left_behind():
+            for path in {*before, *entries}:
+                entry = entries.get(path)
+                is_made = path not in before and entry is not None
+                if is_made and entry is not None and may_be_made(path, entry, git_directories):
+                    continue
+                if before.get(path) != (None if entry is None else _digest(entry)):
+                    changed.add(path)
+        return tuple(sorted(changed))
+
+    def _left_behind(self) -> Iterator[dict[str, str]]:
+        with suppress(OSError):
+            for name in os.listdir(self._place):
+                if name.startswith(self._prefix):
+                    yield from _taken(f"{self._place}/{name}")
+
+
+def _taken(path: str) -> Iterator[dict[str, str]]:
+    """Reads and removes the file of a run that has ended. Yields nothing if the run lives or no command was running."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        text = read_regular_file(path, _MOST_BYTES)
+        os.unlink(path)
+        found = json.loads(text) if text else None
+    except (
+        OSError,
+        ValueError,
+    ):  # the run lives, or was killed while it wrote: then the command had not begun
+        return
+    finally:
+        os.close(lock)
+    if isinstance(found, dict):
+        yield {str(name): str(digest) for name, digest in found.items()}
+
+
+def _digest(entry: Entry) -> str:
+    content = "" if entry.content is None else sha256(entry.content).hexdigest()
+    stamp = entry.stamp if entry.kind == "file" and entry.content is None else ()
+    return f"{entry.kind} {entry.mode:o} {content} {stamp}"
