@@ -14,6 +14,7 @@ from ralph.mock_api import (
     as_events,
     encode_events,
     responder,
+    validation,
 )
 from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post, sent
 from tests.rows import every_row
