@@ -13,12 +13,15 @@ from ralph.mock_api import (
     Turn,
     as_events,
     encode_events,
+    responder,
+    validation,
 )
 from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post, sent
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     import httpx
+    import pytest
 
 
 def test_a_connection_is_kept_for_the_next_request(
@@ -230,9 +233,11 @@ def test_a_paused_turn_may_be_sent_back_as_it_is(serve: Serve) -> None:
     assert post(server, messages=echoed).status_code == 400
 
 
-def test_a_body_over_32_mb_is_too_large(serve: Serve) -> None:
+def test_a_body_over_32_mb_is_too_large(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert validation.MAX_REQUEST_BYTES == 32 * 1024 * 1024
+    monkeypatch.setattr(responder, "MAX_REQUEST_BYTES", 100_000)
     server = serve(HELLO)
-    padding = "x" * (32 * 1024 * 1024)
+    padding = "x" * 100_000
 
     answer = post(server, messages=[{"role": "user", "content": padding}])
 
