@@ -55,7 +55,7 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
 _STATUS_TAKES = ("status", "json_", "directory")
-_CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
+_CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
 
 REFUSED = {
     "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
@@ -126,7 +126,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         Option(
             "--continue -c",
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
-            "--max options may be given again.",
+            "--max options and --base-url may be given again.",
         ),
     ] = False
     status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
@@ -161,10 +161,14 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     limits = _limits(line)
     launch_directory, work_directory = working_directory(None), working_directory(line.directory)
     if line.continue_:
-        _refuse_all_but(_CONTINUE_TAKES, typed, "--continue takes all but limits from the loop's record")
+        says = "--continue takes all but limits and the server from the loop's record"
+        _refuse_all_but(_CONTINUE_TAKES, typed, says)
         check_output_is_open()
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
-        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
+        base_url = to_run.flags["model.base_url"]
+        check_settings({"model.base_url": base_url})
+        given = None if base_url is None else str(base_url)
+        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits, base_url_given=given))
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
     check_output_is_open()
     return loop_command(

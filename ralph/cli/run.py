@@ -88,6 +88,7 @@ def _run_options(
         settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
         setting_sources=setting_sources("" if line.bare else line.setting_sources),
+        names_sources=line.setting_sources is not None,
         takes_commands=not line.disable_slash_commands,
         permission_mode=permission_mode(_mode(line)),
         permissions=permissions,

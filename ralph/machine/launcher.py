@@ -203,10 +203,10 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
 
 
 class _Tree:
-    """Stops the processes below a root. To find them, it looks at all processes of the machine, the newest
-    first. It does not walk down from the root, because the kernel takes a lock for each child. While many
-    processes are forking, this lock is busy, and each process could start another and end before the walk
-    reaches it. A process whose pid is known can be stopped within microseconds.
+    """Stops the processes below a root. It looks at all processes of the machine, the newest first, and does not walk
+    down from the root, because the kernel takes a lock for each child. While many processes are forking, this lock is
+    busy, and each process could start another and end before the walk reaches it. A process whose pid is known can be
+    stopped within microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
@@ -313,7 +313,7 @@ class Launcher:
         self._limits = limits
         self._count_at_s = _FOR_EVER_S
         self.exceeded = b""
-        """The letter of the limit that the tree exceeded (`tree_usage.py`), or nothing."""
+        """The letter of the limit that the process tree exceeded (`tree_usage.py`), or an empty value."""
         self.is_all_gone = True
         """Whether all processes of the command are gone. False if one could not be killed."""
 
@@ -411,8 +411,8 @@ class Launcher:
             self._wait(min(due_s, self._count_at_s) - now_s)
 
     def _count(self, now_s: float) -> float:
-        """Counts the command's tree, and stores which limit it exceeds. Returns the time afterwards. A tree that is
-        being ended is not counted any more.
+        """Measures the command's process tree, and stores which limit it exceeds. Returns the time afterwards. Does
+        not measure a tree that is being ended.
         """
         assert self._limits is not None  # noqa: S101 - nothing is due without limits
         tree = tree_below(children_of(os.getpid()), self._limits.most_counted)
@@ -423,9 +423,9 @@ class Launcher:
         return counted_s
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for ending the processes. An empty plan lets the command run. There is a plan as soon as
-        the command has ended or a stop was requested. If the parent is gone, the plan for orphans replaces
-        any other.
+        """The plan for ending the processes, made from `plan` and from what has changed. An empty plan lets the
+        command run. There is a plan as soon as the command has ended or a stop was requested. If the parent is gone,
+        the plan for orphans replaces any other.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -501,7 +501,7 @@ def _has_process_tree() -> bool:
 
 
 def _stop_signals() -> set[int]:
-    """The signals that request a stop, without those that were ignored when ralph was started."""
+    """The signals that request a stop, except those that were ignored when ralph was started."""
     asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
     return {signal.SIGTERM, *asked}
 
@@ -511,7 +511,7 @@ def _is_ignored(number: int) -> bool:
 
 
 def expect_the_defaults() -> None:
-    """Gives signals their default actions, which the command inherits."""
+    """Restores the default actions of signals. The command inherits them."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -521,8 +521,8 @@ def expect_the_defaults() -> None:
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Asks the kernel to send SIGIO when data arrives on the channel or the channel ends. Returns False if
-    the system cannot do that.
+    """Asks the kernel to send SIGIO when data arrives on the channel or the channel is closed. Returns False if the
+    system cannot do that.
     """
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
@@ -559,8 +559,8 @@ def _start(
     restrict: Callable[[], None] | None,
     enclose: Callable[[Callable[[], None], int], int] | None,
 ) -> int:
-    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the
-    machine has no free process, or no such program.
+    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the machine has
+    no free process, or if the program does not exist.
     """
     if core_limit:
         _allow_core_dumps(core_limit)
@@ -580,7 +580,7 @@ def _start(
 
 
 def _keep(enclosed: Callable[[], int]) -> None:
-    """Ends this process with the status of a command that runs in namespaces."""
+    """Calls `enclosed`, and ends this process with the status that it returns: that of a command in namespaces."""
     try:
         os.setsid()
         os._exit(enclosed())
@@ -636,7 +636,9 @@ def _patiently(start: Callable[[], int]) -> int:
 
 
 def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
-    """Reports in the command's output why its program could not be run. Returns the status that a shell gives then."""
+    """Writes to the command's output why its program could not be run. Returns the status that a shell returns in
+    this case.
+    """
     os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
     return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -671,7 +673,9 @@ def _become(
 
 
 def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Restricts this process. If that fails, says why in the command's output and returns False."""
+    """Restricts this process and returns True. If that fails, writes the reason to the command's output and returns
+    False.
+    """
     try:
         restrict()
     except OSError as error:
@@ -682,7 +686,7 @@ def _is_restricted(restrict: Callable[[], None]) -> bool:
 
 
 def _allow_core_dumps(core_limit: int) -> None:
-    """Sets the limit for the command. A limit that cannot be set stays as it is."""
+    """Sets the limit on core dumps for the command. If that fails, the limit does not change."""
     import resource  # noqa: PLC0415 - most commands had no such limit
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

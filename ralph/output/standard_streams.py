@@ -1,7 +1,5 @@
 """Writes whole lines to the standard streams, for commands other than `ralph run`. A run uses a `Writer` instead,
-which never blocks.
-
-This module does not redact what goes to standard output. The caller must have done that.
+which never blocks. This module does not redact what goes to standard output. The caller must have done that.
 """
 
 from __future__ import annotations
