@@ -333,6 +333,9 @@ def processes_of(ralph: Ralph) -> list[int]:
 
 def iteration_of_loop(ralph: Ralph) -> int:
     """The process id of the loop's current iteration. Works on Linux only."""
-    commands = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in processes_of(ralph)}
+    commands: dict[int, bytes] = {}
+    for one in processes_of(ralph):
+        with suppress(OSError):  # it ended while we looked
+            commands[one] = Path(f"/proc/{one}/cmdline").read_bytes()
     [iteration] = [one for one, command in commands.items() if b"--iteration" in command]
     return iteration

@@ -22,6 +22,11 @@ def bash(command: str, **changes: Any) -> Turn:
     return calls(("Bash", {"command": command}), **changes)
 
 
+def write(path: str, content: str = "") -> Turn:
+    """A turn that writes a file, which needs no process. The first command of a run takes as long as a run without."""
+    return calls(("Write", {"file_path": path, "content": content}))
+
+
 def look(offset: int = 1, **changes: Any) -> Turn:
     """A turn with a call that needs no process. Each offset makes a different call."""
     return calls(("Read", {"file_path": ".", "offset": offset}), **changes)

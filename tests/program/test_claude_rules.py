@@ -354,7 +354,7 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
     path = ralph.cwd / ".claude" / "settings.json"
     path.parent.mkdir()
     make(path)
-    ran = ralph("go", "--output-format", "stream-json")
+    ran = ralph_here("go", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (78, 0)
     assert f"{path} {says}: nobody knows which calls its rules forbid" in ran.result["errors"][0]
     assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout

@@ -196,12 +196,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_command_that_cannot_be_kept_runs_nothing_exits_78(ralph, serve, case: str) -> None:
+def test_a_command_that_cannot_be_kept_runs_nothing_exits_78(ralph, ralph_here, serve, case: str) -> None:
     options, text, says = REFUSED[case]
     server = serve(DONE)
     path = command(ralph, "fix", "")
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    ran = ralph("/fix", *options)
+    ran = ralph_here("/fix", *options)
     assert ran.code == 78, ran.stderr
     assert says in ran.last_line
     assert not server.requests

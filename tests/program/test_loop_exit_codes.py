@@ -6,7 +6,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import first_prompt, in_turn, loop_lines, loop_record
-from tests.program.model_answers import bash, report
+from tests.program.model_answers import bash, report, write
 
 AWAY = Step(fault=Fault(status=529))
 
@@ -110,7 +110,7 @@ def test_after_a_limit_of_turns_or_time_a_fresh_iteration_is_told_where_the_last
 ) -> None:
     (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_time_s = 1.5\n")
     server = iterations(
-        [bash("touch one.txt"), bash("touch two.txt"), bash("touch three.txt")],
+        [write("one.txt"), write("two.txt"), write("three.txt")],
         [bash("touch late.txt; sleep 60")],
         [bash("touch .ralph/stop")],
     )
@@ -134,7 +134,7 @@ def test_three_iterations_that_change_nothing_are_nudged_once_and_then_it_exits_
     count.
     """
     server = iterations(
-        [bash("touch seen.txt"), Turn("No.", stop_reason="refusal")],
+        [write("seen.txt"), Turn("No.", stop_reason="refusal")],
         [Turn("COMPLETE. All checks pass, exit 0, .ralph/stop is there.")],
     )
     ran = ralph("loop", "go", "--until", "false")

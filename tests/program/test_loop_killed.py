@@ -26,7 +26,7 @@ from tests.program.conftest import (
     loop_record,
     processes_of,
 )
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, write
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere an iteration outlives its loop"
@@ -241,7 +241,7 @@ def test_git_that_a_kill_of_the_loop_broke_off_may_remove_its_lock_first(
     ralph, checkout, iterations, tmp_path
 ) -> None:
     """Git removes its lock on SIGTERM. If the lock stayed, no later commit could be made, by the agent either."""
-    iterations([bash("echo 1 > log")])
+    iterations([write("log", "1\n")])
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     hangs = f"trap ': > {tmp_path}/asked; exit 1' TERM; : > {tmp_path}/started; sleep 60 & wait"

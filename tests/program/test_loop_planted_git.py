@@ -15,7 +15,7 @@ from tests.certificates import make_certificate
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
 from tests.program.git_servers import GitServer, ThiefProxy, bare_git_http_is_there
-from tests.program.model_answers import bash, calls
+from tests.program.model_answers import bash, calls, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_noth
     checkout.git("config", "remote.origin.url", f"file://{tmp_path}/remote.git")
     checkout.git("config", f"url.file://{tmp_path}/.insteadOf", f"https://{TOKEN}@h/")
     checkout.git("config", "remote.origin.url", f"https://{TOKEN}@h/remote.git")
-    iterations([bash("echo work > work")])
+    iterations([write("work", "work\n")])
     ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
     checkout.git("config", "remote.origin.url", f"{tmp_path}/elsewhere.git")

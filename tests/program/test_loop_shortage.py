@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.patience import wait_until
 from tests.program.conftest import Finished, loop_lines, loop_record
-from tests.program.model_answers import bash
+from tests.program.model_answers import write
 from tests.program.scarcity import scarcity
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_an_iteration_outside_of_git_that_finds_no_process_is_waited_for_exits_0
     ralph, iterations, scarcity
 ) -> None:
     ralph.user_file.write_text(QUICK)
-    iterations([bash("touch done")])
+    iterations([write("done")])
     process = short_after_the_first_check(ralph, scarcity)
     wait_until(lambda: SHORT in told(ralph))
     scarcity.end()
@@ -69,7 +69,7 @@ def test_git_that_finds_no_process_is_tried_again_and_spends_nothing_exits_0(
     ralph, checkout, iterations, scarcity
 ) -> None:
     ralph.user_file.write_text(QUICK)
-    server = iterations([bash("touch done")])
+    server = iterations([write("done")])
     process = short_after_the_first_check(ralph, scarcity, "--commit")
     wait_until(lambda: SHORT in told(ralph))
     assert server.request_count == 0
@@ -85,7 +85,7 @@ def test_a_shortage_that_lasts_ends_the_loop_and_it_can_be_resumed_exits_75(
     ralph, iterations, scarcity
 ) -> None:
     ralph.user_file.write_text(QUICK + "outage_budget_s = 0.7\n")
-    iterations([bash("touch done")])
+    iterations([write("done")])
     ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
     assert ran.code == 75
     assert loop_lines(ran)[-1].startswith("api_unavailable (exit 75): what this machine lacks (a process, ")

@@ -11,7 +11,7 @@ import pytest
 
 from ralph.mock_api import Fault, Turn
 from tests.program.conftest import loop_folder, loop_lines, loop_record
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
 
 
 def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, iterations) -> None:
-    iterations([bash("touch one"), Turn("The key is sk-ant-api03-0123456789abcdef.")])
+    iterations([write("one"), Turn("The key is sk-ant-api03-0123456789abcdef.")])
     assert ralph("loop", "go", "--max-iterations", "1").code == 0
     ran = ralph_here("loop", "--status", "--json")
     assert (ran.code, ran.stdout.count("\n")) == (0, 1)
@@ -97,7 +97,7 @@ def test_a_record_in_the_checkout_is_not_followed_and_one_line_says_how_to_begin
     """A record in the checkout is from an older ralph or came with the repository. Its options would be used with
     the user's key.
     """
-    iterations([bash("touch one")])
+    iterations([write("one")])
     assert ralph("loop", "go", "--max-iterations", "1").code == 0
     record = loop_record(ralph)
     thief = serve(Turn("Thank you."))
@@ -116,7 +116,7 @@ def test_a_record_in_the_checkout_is_not_followed_and_one_line_says_how_to_begin
 def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_record_is_not_followed(
     ralph, checkout, iterations, serve
 ) -> None:
-    iterations([bash("touch one")])
+    iterations([write("one")])
     state = ralph.cwd / ".state"
     ralph.environment["RALPH_STATE_DIR"] = str(state)
     ran = ralph("loop", "go", "--max-iterations", "1")

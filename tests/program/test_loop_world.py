@@ -11,7 +11,7 @@ from pathlib import Path
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, loop_folder, loop_lines, loop_record
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, write
 from tests.program.test_disk import in_small_disk, needs_mounts
 
 
@@ -27,7 +27,7 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     ralph.environment["PATH"] = f"{programs}:{ralph.environment['PATH']}"
     (tmp_path / "key.txt").write_text(KEY)
     server = iterations(
-        [bash("echo 1 > one"), Turn(f"The key is {KEY}.")],
+        [write("one", "1\n"), Turn(f"The key is {KEY}.")],
         [bash("cat ../key.txt > two"), Turn(f"It is {KEY}.")],
     )
     check = f"env > '{tmp_path}/of-check'; cat ../key.txt; echo; test -e two"

@@ -19,7 +19,7 @@ from ralph.mock_api import Turn
 from tests.driver_lines import user
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY, first_prompt, loop_lines
-from tests.program.model_answers import bash
+from tests.program.model_answers import bash, write
 
 CANARY = "canary-8c3e51"
 PASSWORD = "correct/horse battery"
@@ -225,7 +225,7 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
     server = iterations(
         [bash("ln -sf /proc/self/environ PROMPT.md; echo 1 > one")],
         [bash(f"ln -sf {outside} PROMPT.md; echo 2 > two")],
-        [bash("echo 3 > three")],
+        [write("three", "3\n")],
     )
     ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "3")
     assert ran.code == 0, ran.stderr
@@ -306,7 +306,7 @@ def test_system_links_and_pipes_still_take_the_result_exits_0(ralph, serve, tmp_
 
 
 def test_a_planted_step_summary_is_not_followed_out_exits_0(ralph, iterations, outside) -> None:
-    iterations([bash("echo 1 > one")])
+    iterations([write("one", "1\n")])
     mine = outside.parent.parent / ".profile"
     mine.write_text("mine\n")
     (ralph.cwd / "summary.md").symlink_to(mine)
