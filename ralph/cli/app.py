@@ -1,5 +1,6 @@
 """Parses the command line, hands over to a command, and turns errors into one line and an exit code."""
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -11,7 +12,7 @@ from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 _ROOT_OPTIONS = ("-h", "--help", "--version")
-"""Options in the place of a command. Words that follow them are ignored."""
+"""Options that may stand in the place of a command. Words that follow them are ignored."""
 _USUAL_COLUMNS = 80
 
 
@@ -34,7 +35,8 @@ def run_cli(arguments: list[str]) -> int:
             return _complain_of(shortage)
         if not isinstance(error, OSError):
             raise
-        return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
+        why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+        return _complain(f"cannot write: {why}", Outcome.IO_ERROR.exit_code())
 
 
 def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
@@ -55,7 +57,7 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
 
 
 def _answer(option: str) -> int:
-    """Shows what an option in the place of a command asks for: the help or the version. Returns the exit code."""
+    """Prints the help or the version, as the option requests. Returns the exit code."""
     if option == "--version":
         return _show(f"ralph {__version__}")
     from ralph.cli.root_page import root_page  # noqa: PLC0415 - only for the help
@@ -64,7 +66,7 @@ def _answer(option: str) -> int:
 
 
 def _columns() -> int:
-    """The width of the terminal, for which `shutil` would have to be imported. 80 if there is no terminal."""
+    """The width of the terminal in columns, or a default without a terminal. Does not import `shutil`, to save time."""
     with suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
             return columns
@@ -74,7 +76,7 @@ def _columns() -> int:
 
 
 def _show(text: str) -> int:
-    """Writes a text and a line break to standard output. Returns the exit code. Raises OSError if that is impossible."""
+    """Prints a text and a line break, and returns the exit code. Raises OSError if standard output cannot be written."""
     with suppress(BrokenPipeError):  # the reader has seen enough
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -82,9 +84,8 @@ def _show(text: str) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command in the first place. If the user named no command, it is `run`.
-
-    Raises UsageError if the first argument is a mistyped command.
+    """The arguments with a command at their beginning, which is `run` if the user named none. Raises UsageError if
+    the first argument is a mistyped command.
     """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]

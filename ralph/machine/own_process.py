@@ -26,8 +26,8 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether `keep_memory_private` could keep other processes of this user from reading the memory and environment
-    of this process.
+    """Whether `keep_memory_private` succeeded, so that other processes of this user cannot read the memory and
+    environment of this process.
     """
     return _is_memory_private
 
@@ -114,8 +114,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Makes the process non-dumpable. The limit on core dumps is not enough: the kernel ignores it if it pipes core
-    dumps to a program (core_pattern).
+    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps is not enough: the
+    kernel ignores it if it pipes core dumps to a program (core_pattern).
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 

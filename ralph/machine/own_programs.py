@@ -46,8 +46,8 @@ def own_program(name: str, search_path: str, work: Path | None) -> str | None:
 
 
 def trusted_directories(search_path: str, work: Path | None) -> list[str]:
-    """The entries of a PATH in which ralph may look for its own programs: the absolute ones that do not lie in
-    `work`. If `work` is None, all absolute ones.
+    """The entries of a PATH in which ralph may look for its own programs: the absolute ones outside of `work`. If
+    `work` is None, all absolute ones.
     """
     absolute = [entry for entry in search_path.split(os.pathsep) if entry.startswith(os.sep)]
     if work is None:
@@ -57,7 +57,7 @@ def trusted_directories(search_path: str, work: Path | None) -> list[str]:
 
 
 def lies_in(path: str, work: Path) -> bool:
-    """Whether a path is `work` or is inside it, after links have been resolved."""
+    """Whether a path is `work` or is inside it. Symbolic links are resolved first."""
     return _real(path).startswith(_real(str(work)))
 
 

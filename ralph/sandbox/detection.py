@@ -1,5 +1,5 @@
-"""Finds out which means of confinement work on this machine. A means that does not work has a reason as text; no error
-is raised for it.
+"""Finds out which means of confinement work on this machine. For a means that does not work, the result contains the
+reason; no error is raised.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 
 def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
-    """Finds the means of this machine. `search_path` is the PATH on which bubblewrap is looked for; one that lies in the
-    working directory `work` is not used. Starts each bubblewrap at most twice, until one works, and remembers that for
-    this process. Landlock and seccomp are really applied (`trial.py`). If commands share the machine's network, no
-    network namespace is tried.
+    """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached.
+
+    bubblewrap is looked for on the PATH `search_path`, but not in the working directory `work`. Each one found is
+    tried at most twice, until one works. If commands share the machine's network, no network namespace is tried.
+    Landlock and seccomp are tried by applying them (`trial.py`).
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
@@ -55,8 +56,8 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
 
 
 def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
-    """Starts the trial of bubblewrap, which takes some milliseconds, so that it runs while this process does other work.
-    `find_means` with the same arguments waits for it.
+    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` with the same
+    arguments waits for its end.
     """
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
@@ -66,8 +67,8 @@ def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) ->
 
 @cache
 def _namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> tuple[str | None, str, bool]:
-    """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap is
-    known to make a network namespace too.
+    """The path of a bubblewrap that works or None, the reason for a failure, and whether it is known to make a network
+    namespace.
     """
     complaint = ""
     for bwrap in _candidates(search_path, work):
@@ -89,8 +90,8 @@ def _begun(bwrap: str, *, has_network: bool) -> _Trial:
 
 
 def _why_not_entered() -> str:
-    """Why this process cannot enter a namespace, or an empty string. The kernel looks at the descriptor first, which is
-    none here, but a filter of a container refuses the call itself.
+    """The reason why this process cannot enter a namespace, or an empty string. The call is made with an invalid
+    descriptor. The kernel complains about that first, but a container's filter refuses the call itself.
     """
     try:
         restriction.prepare().setns(-1)
@@ -100,8 +101,8 @@ def _why_not_entered() -> str:
 
 
 def _candidates(search_path: str, work: Path | None) -> Iterator[str]:
-    """Yields the system's bubblewrap, then the one of the extra `sandbox`. The system's comes first, because a
-    distribution's security rules may allow only that one.
+    """Yields the paths of the system's bubblewrap and of the one in the optional dependency `sandbox`. The system's
+    comes first, because the security rules of a distribution may allow only that one.
     """
     system = _system_bwrap(search_path, work)
     if system is not None:
@@ -155,7 +156,7 @@ def _listed_program(packages: Path, description: str) -> str | None:
 
 
 class _Trial:
-    """A trial of bubblewrap: a process that runs beside this one until `complaint` waits for it."""
+    """A trial of bubblewrap: a process that runs in the background until `complaint` waits for it."""
 
     def __init__(self, command: list[str]) -> None:
         self._reading, writing = os.pipe()
@@ -172,7 +173,7 @@ class _Trial:
             os.close(writing)
 
     def complaint(self) -> str:
-        """Why the program failed, or an empty string. The first call waits for its end."""
+        """The reason why the program failed, or an empty string. The first call waits for the program to end."""
         if self._complaint is None:
             self._complaint = self._waited_for()
         return self._complaint
@@ -196,7 +197,7 @@ class _Trial:
         return last or f"it ended with {code}"
 
     def _all_said(self) -> tuple[bytes, bool]:
-        """All that the program has written to standard error until its end, and whether that took too long."""
+        """The complete standard error of the program, and whether reading it took too long."""
         said = b""
         poller = select.poll()
         poller.register(self._reading, select.POLLIN | select.POLLHUP)

@@ -147,7 +147,9 @@ def is_endpoint_name(name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in upper case, with KEY for KEYS: NPM, CONFIG, AUTH, TOKEN for `npm_config__authToken`."""
+    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. KEYS becomes
+    KEY.
+    """
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
 
@@ -201,9 +203,8 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The secret values among `headers`: those of a header whose name or value looks like a credential's.
-
-    For a value of several words, such as `Bearer x`, the last word follows on its own.
+    """Yields the secret values among `headers`. A value is secret if the value or the header's name looks like that
+    of a credential. If such a value has several words, as `Bearer x` has, the last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
