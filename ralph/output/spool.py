@@ -103,8 +103,31 @@ class Spool:
 
     def _work(self) -> None:
         self._handle(bytes(self._rest))
+        item = self._queue.get()
         while True:
-            self._handle(self._queue.get())
+            following = None
+            if isinstance(item, bytes):
+                item, following = self._joined(item)
+            self._handle(item)
+            item = self._queue.get() if following is None else following
+
+    def _joined(self, first: bytes) -> tuple[bytes, bytes | Mailbox | None]:
+        """The first item together with those that are there and that one write takes whole, and the item behind them,
+        which is None if it was not looked at.
+
+        More than that is not joined: other programs that write to the same pipe could then split a line.
+        """
+        parts, size = [first], len(first)
+        while size < _SURE_BYTES:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if not isinstance(item, bytes) or size + len(item) > _SURE_BYTES:
+                return b"".join(parts), item
+            parts.append(item)
+            size += len(item)
+        return b"".join(parts), None
 
     def _handle(self, item: bytes | Mailbox) -> None:
         if not isinstance(item, bytes):

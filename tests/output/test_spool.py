@@ -77,6 +77,27 @@ def test_writes_arrive_whole_and_in_order(pipe) -> None:
     assert drain(spool) < within_s()
 
 
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="pipes that keep writes apart are Linux's")
+def test_lines_that_wait_are_written_together_as_far_as_nobody_can_split_one() -> None:
+    read_fd, write_fd = os.pipe2(os.O_DIRECT)  # each write is read by itself, in parts of PIPE_BUF
+    os.set_blocking(write_fd, False)
+    fillers = 0
+    while select.select([], [write_fd], [], 0)[1]:
+        fillers += os.write(write_fd, b"f")
+    os.set_blocking(write_fd, True)
+    spool = Spool(write_fd)
+    for _ in range(10):
+        spool.write(b"l" * 999 + b"\n")  # the first ones wait for the full pipe, and the others behind them
+    for _ in range(fillers):
+        os.read(read_fd, 1)
+    sizes: list[int] = []
+    while sum(sizes) < 10_000:
+        sizes.append(len(os.read(read_fd, 1 << 20)))
+    os.close(read_fd)
+    assert {size % 1000 for size in sizes} == {0}
+    assert len(sizes) < 10
+
+
 def test_p10_a_full_pipe_does_not_hold_up_the_writer(pipe) -> None:
     spool = Spool(pipe().write_fd)
     for _ in range(100):  # nobody reads, so a write that waits once would wait for ever
