@@ -116,7 +116,7 @@ class CallRules:
         """All calls of the task that the gate refused, or to which the sandbox refused something."""
 
     def begin_answer(self, turn: int) -> None:
-        """Must be called before the calls of an answer."""
+        """Begins the counts for an answer of turn `turn`. Must be called before the first call of each answer."""
         self.turn = turn
         self.has_use = self.has_report = False
         self._malformed = []
@@ -239,9 +239,8 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call in the form that is shown and recorded.
-
-    Faulty input is put into an object, in the form that the API documents.
+    """The call in the form that is shown to people and written to the journal. Faulty input, which is a text, is put
+    into an object in the form that the API documents.
     """
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 

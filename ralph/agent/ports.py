@@ -69,7 +69,9 @@ class Gate(Protocol):
         ...
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """Passes on the output of a call that ran for `took_s` seconds. Returns the output that the model gets."""
+        """Takes into account the output of a call that ran for `took_s` seconds. Returns the output that the model
+        gets.
+        """
         ...
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:

@@ -31,7 +31,9 @@ class PromptRefusedError(Exception):
 
 
 class PromptCall(Struct, frozen=True):
-    """A call that may run, the rules that must observe its result, and texts to add to the result."""
+    """A tool call of a command file that may run, with the rules that must observe its result and texts to add to the
+    result.
+    """
 
     call: ToolCall
     notes: tuple[str, ...]

@@ -87,7 +87,7 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
 
 
 def _type_in(schema: Any) -> str | list[str] | None:
-    """The type or the types that the schema requires. None if it names none."""
+    """The type or the types that the schema requires. None if the schema names no type."""
     expected = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(expected, list) and expected and all(isinstance(one, str) for one in expected):
         return expected

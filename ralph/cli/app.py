@@ -12,7 +12,7 @@ from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 _ROOT_OPTIONS = ("-h", "--help", "--version")
-"""Options in the place of a command. Words that follow them are ignored."""
+"""Options that may stand in the place of a command. Words that follow them are ignored."""
 _USUAL_COLUMNS = 80
 
 
@@ -57,7 +57,7 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
 
 
 def _answer(option: str) -> int:
-    """Shows what an option in the place of a command asks for: the help or the version. Returns the exit code."""
+    """Prints the help or the version, as the option requests. Returns the exit code."""
     if option == "--version":
         return _show(f"ralph {__version__}")
     from ralph.cli.root_page import root_page  # noqa: PLC0415 - only for the help
@@ -66,7 +66,7 @@ def _answer(option: str) -> int:
 
 
 def _columns() -> int:
-    """The width of the terminal, for which `shutil` would have to be imported. 80 if there is no terminal."""
+    """The width of the terminal in columns, or a default without a terminal. Does not import `shutil`, to save time."""
     with suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
             return columns
@@ -76,7 +76,7 @@ def _columns() -> int:
 
 
 def _show(text: str) -> int:
-    """Writes a text and a line break to standard output. Returns the exit code. Raises OSError if that is impossible."""
+    """Prints a text and a line break, and returns the exit code. Raises OSError if standard output cannot be written."""
     with suppress(BrokenPipeError):  # the reader has seen enough
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -84,9 +84,8 @@ def _show(text: str) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command in the first place. If the user named no command, it is `run`.
-
-    Raises UsageError if the first argument is a mistyped command.
+    """The arguments with a command at their beginning, which is `run` if the user named none. Raises UsageError if
+    the first argument is a mistyped command.
     """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]

@@ -45,7 +45,7 @@ INSTEAD = {
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line for an option of Claude Code that ralph refuses. None for any other option."""
+    """The line about what to use instead of an option of Claude Code that ralph refuses. None for any other option."""
     says = INSTEAD.get(spelling)
     return (
         None if says is None else f"{spelling} is an option of Claude Code that ralph does not have: {says}"

@@ -1,4 +1,4 @@
-"""The help page of a `LineCommand`, made from the parameters with which the command's line is read. Pure."""
+"""Makes the help page of a `LineCommand` from its parameters. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def command_page(command: LineCommand, columns: int) -> str:
-    """The page for a terminal of `columns` columns. The arguments come first, then the options in their sections."""
+    """The help page for a terminal of `columns` columns. It lists the arguments first, then the options in their
+    sections.
+    """
     arguments: list[Parameter] = []
     options: dict[str, list[tuple[str, str]]] = {}
     for section, parameters in zip(command.sections, command.parameters(), strict=True):

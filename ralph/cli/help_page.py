@@ -1,7 +1,7 @@
-"""Lays out a help page as plain text: usage, description, sections of two columns, epilog. Pure.
+"""Lays out a help page as plain text: usage, description, sections of two columns, epilog. No I/O happens here.
 
-The pages look like those of typer, which the small commands still have. typer itself takes longer to import than
-everything that a page needs.
+The pages look like those that typer makes for the small commands. typer is not used, because its import takes longer
+than all the rest of a page.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 HELP_ROW = ("-h, --help", "Show this message and exit.")
 
 _AS_IT_IS = "\b"
-"""The first line of a paragraph whose line breaks are kept."""
+"""A paragraph with this first line keeps its line breaks."""
 _MOST_COLUMNS = 80
 _FEWEST_COLUMNS = 52
 _INDENT = "  "
 _WIDEST_NAME = 30
-"""The width of the first column. A longer name has a line of its own."""
+"""The maximum width of the first column. A longer name has a line of its own."""
 _GAP = 2
 """The number of spaces between the columns, and to their right."""
 _FEWEST_LETTERS = 10
-"""The least width of the second column, however narrow the terminal is."""
+"""The minimum width of the second column, even if the terminal is narrower."""
 
 
 def help_page(
@@ -34,8 +34,8 @@ def help_page(
     *,
     columns: int,
 ) -> str:
-    """The page for a terminal of `columns` columns. `sections` maps titles to rows of a name and its meaning. Sections
-    without rows are left out.
+    """The page for a terminal of `columns` columns. `sections` maps each title to rows, and a row is a name and its
+    meaning. Sections without rows are left out.
 
     Paragraphs of `description` and `epilog` are separated by empty lines.
     """
@@ -68,8 +68,8 @@ def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text, broken at spaces alone, so that no option is cut. Two spaces in a row stay two. A word that is
-    longer than `width` has a line of its own.
+    """Breaks a text into lines, only at spaces, so that no option is split. Two spaces in a row are kept. A word that
+    is longer than `width` has a line of its own.
     """
     lines: list[str] = []
     line = ""

@@ -64,9 +64,8 @@ class LineCommand(Struct, frozen=True):
     def read(
         self, words: Sequence[str], *, is_command_inserted: bool = False
     ) -> tuple[list[Struct], Typed] | None:
-        """Decodes the words that follow the command into the arguments of `run`. Returns None if they ask for the help.
-
-        Raises LineError if the words do not fit the parameters.
+        """Decodes the words after the command's name into the arguments of `LineCommand.run`. Returns None if the
+        user asks for the help. Raises LineError if the words do not fit the parameters.
         """
         of_sections = self.parameters()
         everything = [one for own in of_sections for one in own]

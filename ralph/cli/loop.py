@@ -28,6 +28,7 @@ from ralph.cli.values import (
     duration,
     json_or_path,
     permission_mode,
+    refuse_file_as_prompt,
     requested_report,
     setting_sources,
     text_or_file,
@@ -185,6 +186,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     if line.plan_file is not None and not line.plan_file.strip():
         raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
+    refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     return replace(
         bare,

@@ -1,4 +1,4 @@
-"""The help page of ralph itself, which `ralph --help` shows. Pure."""
+"""Makes the page that `ralph --help` shows. No I/O happens here."""
 
 from __future__ import annotations
 

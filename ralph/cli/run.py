@@ -18,6 +18,7 @@ from ralph.cli.values import (
     directories,
     json_or_path,
     permission_mode,
+    refuse_file_as_prompt,
     requested_report,
     run_directories,
     session_options,
@@ -43,6 +44,7 @@ def run(line: RunLine, typed: Typed) -> int:
 
         # The parser has only now found out which word is the prompt, because options precede it.
         refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
+    refuse_file_as_prompt(line.prompt)
     try:
         from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help
     except (OSError, MemoryError, ImportError) as error:

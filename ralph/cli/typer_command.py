@@ -1,6 +1,4 @@
-"""The small commands, whose lines and help pages are typer's. A run, a loop, `ralph doctor` and the other help pages do
-without typer.
-"""
+"""The small commands, whose command lines typer parses. The other commands do without typer."""
 
 from __future__ import annotations
 
@@ -38,16 +36,15 @@ def typer_command(name: str, function: Callable[..., int]) -> Command:
 
 
 def named_command(name: str) -> Command:
-    """The small command of that name."""
+    """The small command with this name."""
     module, attribute = _MODULES[name]
     command: Command = getattr(import_module(f"ralph.cli.{module}"), attribute)
     return command
 
 
 def run_typer_command(name: str, words: list[str]) -> int:
-    """Runs the small command of that name, or shows its help. Returns the exit code.
-
-    Raises LineError if the words do not fit the command's parameters.
+    """Runs the small command with this name, or shows its help. Returns the exit code. Raises LineError if the words
+    do not fit the command's parameters.
     """
     command = named_command(name)
     begin_garbage_collection()

@@ -199,6 +199,22 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     return where
 
 
+def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
+    """Raises UsageError if the prompt is the name of an existing text file, because its text was meant. `command` is
+    the command to suggest.
+    """
+    if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
+        return
+    try:
+        is_file = Path(prompt).is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return
+    if is_file:
+        raise UsageError(
+            f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` runs the name as a prompt)"
+        )
+
+
 def check_output_is_open(result_file: str | None = None) -> None:
     """Raises CannotError if the result could be written nowhere, because standard output is closed (`>&-`) and there is
     no result file. Without this check, the run would cost money and its answer would be lost.
@@ -230,9 +246,8 @@ def who_permits(
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires no report.
-
-    `directory` and `takes_pipe` have the meaning that they have in `text_or_file`.
+    """The final report that the user requires, or None if the user requires no report. `directory` and `takes_pipe`
+    are as in `text_or_file`.
     """
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 

@@ -34,7 +34,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line differs from what was written. `line` is its number, counted from 1."""
+    """A line of a journal differs from the line that was written. `line` is its number, counted from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -216,10 +216,8 @@ def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
 
 
 def _json(line: bytes) -> Any:
-    """Decodes the JSON of a line.
-
-    The standard library takes ten times as long as msgspec, so it decodes only what msgspec rejects (NaN, lone
-    surrogates).
+    """Decodes the JSON of a line. The standard library takes ten times as long as msgspec, and decodes only lines
+    that msgspec rejects (NaN, lone surrogates).
     """
     try:
         return msgspec.json.decode(line)

@@ -97,9 +97,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """Returns a copy of the message whose body is at offset `start` of `piece`, so that its own bytes can be
-        freed.
-        """
+        """Returns a copy of the message that takes its body from `piece`, beginning at offset `start`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:
@@ -269,8 +267,7 @@ class Conversation(Struct, frozen=True):
     @property
     def size(self) -> int:
         """The tokens of the next request, estimated from its bytes. The number is more likely too high than too low.
-
-        It takes the same time for a conversation of any length.
+        The time to compute it does not depend on the length of the conversation.
         """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:

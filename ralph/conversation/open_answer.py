@@ -56,10 +56,10 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """The open answer after one more record, or None if there is none then.
+    """Applies a record to the open answer, which is the last answer while no message follows it.
 
-    `before` is the open answer before that record, or None. Raises NonsenseError if the record is the result of a
-    call that is not open.
+    Returns the new open answer, or None if there is none. `before` is the open answer before the record, or None.
+    Raises NonsenseError if the record is the result of a call that is not open.
     """
     if type(record) not in _COUNTS:
         return before

@@ -432,7 +432,9 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """The session without a pending answer. `turn_state` is the state after that answer."""
+    """The session when a message follows the pending answer: no answer is pending, and `turn_state` is the state
+    after it.
+    """
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 

@@ -71,9 +71,8 @@ class LoopContext(Struct, frozen=True):
     supervisor: CommandSupervisor
     """Starts the check and git."""
     box: CommandBox | None
-    """The sandbox in which the supervisor runs the check, and ripgrep lists files. None if there is no
-    sandbox, or if the loop starts neither. Git runs outside of it.
-    """
+    """The sandbox in which the supervisor runs the check and ripgrep. None if there is no sandbox, or if the loop
+    runs neither. Git runs outside of it."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -175,9 +174,8 @@ def open_context(
 
 
 def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:
-    """The sandbox of the check and of ripgrep, or None if the settings ask for none or the loop starts neither. Raises
-    CannotBeginError if a protection that the user requires is impossible, because each iteration would end for the same
-    reason.
+    """The sandbox of the check and of ripgrep. None if the settings ask for no sandbox, or if the loop runs neither
+    of the two. Raises CannotBeginError if a protection that the user requires is impossible.
     """
     directory = Path(plan.directory)
     top = repository_top(directory)

@@ -222,7 +222,7 @@ class OuterLoop:
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
-        """The result of the `--until` check, or None if the loop has no check."""
+        """Runs the `--until` check and returns its result. Returns None if the loop has no check."""
         if self._world.check is None:
             return None
         if self.state.current is not None:

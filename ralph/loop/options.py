@@ -26,6 +26,6 @@ class LoopOptions(Struct, frozen=True):
     limits_given: LoopLimits = field(default_factory=LoopLimits)
     """If `continues` is True, limits that replace those in the record."""
     base_url_given: str | None = None
-    """If `continues` is True, the server that the iterations ask from now on. None means that of the record."""
+    """If `continues` is True, the base URL that replaces the one in the record, or None to keep that."""
     requested_prompt: RequestedPrompt | None = None
     """The source of the prompt, or None if the plan contains the prompt."""

@@ -196,7 +196,7 @@ def state_fields(state: LoopState) -> dict[str, Any]:
 
 def read_state(text: str) -> LoopState:
     """Parses the text of a record. Raises NewerStateError, ValueError, or RecursionError if the text is nested too
-    deep. The message of the first two lacks a subject, as in "is damaged: ...", and the caller adds one.
+    deep. The message of the first two is a text such as "is damaged: ...", to which the caller adds the subject.
     """
     try:
         fields = json.loads(text)

@@ -27,7 +27,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InboxMailbox:
-    """A mailbox for one receiver. An item first enters the inbox, from which the main thread moves it to `items`."""
+    """A mailbox for one receiver. `put` adds an item to the inbox, and the main thread then moves it to `items`."""
 
     def __init__(self, inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None]) -> None:
         self._inbox = inbox

@@ -27,6 +27,8 @@ The rules:
 5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until none is left. If
    the parent is gone, the wait is short, but long enough for git to remove its lock file, which would block
    later git calls. If there are too many processes, there is no wait, because they would only grow in number.
+   A process that started while the others got the SIGTERM gets its own when its parent has ended. Until then it may
+   be what a parent needs to end.
    Before the SIGKILL, all of them get a SIGSTOP. A stopped process starts no other, so processes that
    multiply quickly cannot escape.
 6. If the machine has no free process, the start is tried again for a second. If it still fails, the command's
@@ -110,8 +112,9 @@ _MOST_ASKED = 1000
 # Stopping an ordinary tree takes milliseconds. What still moves after this is killed as it is and searched again.
 _STOP_WITHIN_S = 2.0
 _LOOK_AGAIN_AFTER_S = 0.0005
-# /proc/PID/stat: stopped, traced, ended.
-_STANDS_STILL = (b"T", b"t", b"Z", b"X")
+# /proc/PID/stat: stopped, traced, ended but not yet reaped, ended.
+_STANDS_STILL = (b"T", b"t", b"Z")
+_GONE = b"X"
 # The state of a process in the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits this
 # way for its stopped child.
 _WAITS_IN_KERNEL = b"D"
@@ -185,22 +188,18 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
     left alone, together with their descendants. A process that is just starting may escape, and a second call
     finds it.
     """
-    until_s = time.monotonic() + _STOP_WITHIN_S
-    # Repeat until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
-    while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
-        pass
-    # Even if the time is over, because a stopped process would never end.
-    send_signal(_Tree(root, spared).all_below(), signal.SIGKILL)
-
-
-def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
-    """Stops all processes below the root. Returns True if any of them was still running."""
     tree = _Tree(root, spared)
-    has_moved = False
-    while tree.stops_what_moves() and time.monotonic() < until_s:
-        has_moved = True
-        time.sleep(_LOOK_AGAIN_AFTER_S)
-    return has_moved
+    until_s = time.monotonic() + _STOP_WITHIN_S
+    # Until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
+    while tree.has_stopped_any:
+        tree.look_afresh()
+        while tree.stops_what_moves() and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_AFTER_S)
+        if time.monotonic() >= until_s:
+            break
+    tree.look_afresh()
+    # Even if the time is over, because a stopped process would never end.
+    send_signal(tree.all_below(), signal.SIGKILL)
 
 
 class _Tree:
@@ -211,12 +210,21 @@ class _Tree:
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
-        self._is_below = {root: True} | dict.fromkeys(spared, False)
-        self._settled = set(self._is_below)
+        self._known = {root: True} | dict.fromkeys(spared, False)
         self._told: set[int] = set()
+        self.has_stopped_any = True
+        """Whether processes were stopped since the last call of `look_afresh`. True before the first one."""
+
+    def look_afresh(self) -> None:
+        """Makes the next look ask about all processes again, and not only about those that are new or were moving."""
+        self._is_below = dict(self._known)
+        self._settled = set(self._known)
+        self.has_stopped_any = False
 
     def stops_what_moves(self) -> bool:
-        """Stops all running processes below the root. Returns True if there were any."""
+        """Stops the processes below the root that are still running. Returns True if there were any, or if a process
+        ended before it could be looked at, because it may have started another.
+        """
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -224,11 +232,14 @@ class _Tree:
 
     def _stop(self, pid: int) -> bool:
         _, state = _parent_and_state(pid)
+        if state == _GONE:
+            return True
         may_wait = pid in self._told and state == _WAITS_IN_KERNEL
         if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
             self._settled.add(pid)
             return False
         self._told.add(pid)
+        self.has_stopped_any = True
         send_signal([pid], signal.SIGSTOP)
         return True
 
@@ -255,7 +266,7 @@ def _parent_and_state(pid: int) -> tuple[int, bytes]:
             # The command's name, in parentheses, may hold anything: count from the last one.
             state, parent = stat.read().rpartition(b")")[2].split(maxsplit=2)[:2]
     except (OSError, ValueError):
-        return 0, b"X"
+        return 0, _GONE
     return int(parent), state
 
 
@@ -298,6 +309,7 @@ class Launcher:
         self._status: int | None = None
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
+        self._asked_to_end: set[int] = set()
         self._limits = limits
         self._count_at_s = _FOR_EVER_S
         self.exceeded = b""
@@ -385,6 +397,8 @@ class Launcher:
             previous, plan = plan, self._revised(plan)
             if plan is not previous:
                 steps, due_s, self._count_at_s = iter(plan), now_s, _FOR_EVER_S
+            if self._asked_to_end:
+                self._ask_to_end([pid for pid in children_of(os.getpid()) if pid not in self._asked_to_end])
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
@@ -463,10 +477,17 @@ class Launcher:
         elif number == signal.SIGKILL:
             kill_below(os.getpid())
         elif number:
-            tree = tree_below(children_of(os.getpid()), _MOST_ASKED)
-            send_signal(tree, number)
-            return len(tree) <= _MOST_ASKED
+            return self._ask_to_end(children_of(os.getpid()))
         return True
+
+    def _ask_to_end(self, roots: list[int]) -> bool:
+        """Sends SIGTERM to these processes and their descendants, but to none of them twice. Returns False if there
+        are too many of them.
+        """
+        tree = tree_below(roots, _MOST_ASKED)
+        send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)
+        self._asked_to_end.update(tree)
+        return len(tree) <= _MOST_ASKED
 
     def _signal_group(self, number: int) -> None:
         try:

@@ -148,8 +148,8 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data up to the last line break. If there is none in the second half, the data without an incomplete
-    character at its end.
+    """The data up to the last line break. If there is no line break in the second half, only an incomplete character
+    at the end of the data is removed.
     """
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:

@@ -41,8 +41,8 @@ class ProcessLimit:
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Makes a group for at most `most` processes and threads. `is_below_loop` says that the parent of this
-        process is a `ralph loop` that may be in the same group. Raises NoLimitError.
+        """Makes a group for at most `most` processes and threads. `is_below_loop` is True if the parent of this
+        process is a `ralph loop`, which may be in the same group. Raises NoLimitError.
         """
         try:
             place = place_of(

@@ -55,7 +55,7 @@ class Calls:
     """System calls that Python has no function for. They are made through the C library."""
 
     def __init__(self) -> None:
-        """Raises ImportError in an interpreter without libffi."""
+        """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""
         # Importing `_ctypes` takes half a millisecond, `ctypes` three.
         import _ctypes  # noqa: PLC0415 - only what restricts itself or builds a ruleset needs it
         import resource  # noqa: F401, PLC0415 - loaded before a fork, for `restrict`
@@ -142,8 +142,8 @@ def restrict(ruleset: int, program: bytes) -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Restricts only the calling thread. Otherwise it is like `restrict`, but does not change the limit on core
-    dumps, which all threads of a process share. Raises the errors of `restrict`.
+    """Like `restrict`, but for the calling thread alone, and without the limit on core dumps, which all threads
+    share.
     """
     calls = prepare()
     step = "no_new_privs"

@@ -67,7 +67,7 @@ class OwnDirectory:
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
     """The usual place for temporary files, or another one if commands may write there. If commands may write to all
-    such places, the usual one, because no place is protected from them.
+    such places, it is the usual one, because no place is protected from them.
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):

@@ -109,7 +109,7 @@ class _Request:
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
 
     def take_streams(self) -> None:
-        """Makes the command's streams those of this process, which the command inherits."""
+        """Makes the command's streams the standard streams of this process, so that the command inherits them."""
         for descriptor in (1, 2):
             os.dup2(self.output, descriptor)
         os.close(self.output)

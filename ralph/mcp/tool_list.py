@@ -51,8 +51,8 @@ def tool_name(server: str, tool: str) -> str:
 def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
     """The tools of all servers. `listed` holds the tools that each server has listed, by server name.
 
-    They are sorted by name, so that requests have the same bytes in whatever order the servers answered. If two tools
-    have the same name, the first one is kept.
+    The result is sorted by name, so that requests have the same bytes in whatever order the servers answered. If two
+    tools have the same name, the first one is kept.
     """
     found: dict[str, McpTool] = {}
     for server in sorted(listed):

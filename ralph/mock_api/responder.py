@@ -61,8 +61,8 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """The fault for a new connection, if the next step is a fault with `at_accept`, which is then used up.
-        Otherwise None.
+        """Plays the next step if it is a fault with `at_accept`, and returns the fault. Otherwise returns None. It is
+        called for each new connection.
         """
         with self._lock:
             step = self._current()

@@ -24,9 +24,8 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects for one event: none, one, or one per content block.
-
-    The result is not among them. `result_object.py` makes it.
+    """The objects for one event: none, one, or one per content block. The `result` object is not among them:
+    `result_object.py` makes it.
     """
     match event:
         case ev.RunStarted():

@@ -86,6 +86,8 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
 """Events whose objects contain the events' fields unchanged. Each type of event has the subtype of its object, and
 the name of the event's field for each key of the object.
 """
+# The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
+_NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
@@ -94,9 +96,9 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
 
     The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
     """
+    if isinstance(event, _NOT_IN_THE_JOURNAL):
+        return None
     match event:
-        case ev.Heartbeat() | ev.SessionStateChanged() | ev.HookStarted() | ev.HookEnded():
-            return None
         case ev.AttemptEnded():
             return {
                 "subtype": "attempt",

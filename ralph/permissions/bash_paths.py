@@ -358,7 +358,7 @@ class PathJudge:
         yield from self._by_names(word, rules)
 
     def _by_names(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
-        """Judges a word of unknown directory: compares each name in it with the names in the rules."""
+        """Judges a path whose directory is unknown: compares each name in the path with the names in the rules."""
         for name in _marked(word).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
 """The events whose hooks ralph runs."""
 _BLOCKING_EVENTS = ("PermissionRequest",)
-"""Events whose hooks can refuse something, and which ralph does not have for commands."""
+"""Events for which ralph has no hooks, although such a hook could refuse something. A hook for one is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -67,12 +67,12 @@ class ClaudeSettings(Struct, frozen=True):
     forbids_bypass: bool = False
     """True if the document forbids the mode in which nobody is asked."""
     needs_sandbox: bool = False
-    """Whether nothing may run without a sandbox of commands."""
+    """Whether the run must not start without a sandbox of commands."""
     unused_hooks: tuple[str, ...] = ()
     """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
     unknown_permissions: tuple[str, ...] = ()
-    """Keys of `permissions` that are no names of Claude Code's."""
+    """Keys of `permissions` that Claude Code does not have."""
 
 
 def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
@@ -102,7 +102,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
 
 
 def _refuse_misspelt(keys: Iterable[str], known: Iterable[str], source: SettingsSource, place: str) -> None:
-    """Raises GuardError if a key is nearly a known one, because a guard that has another name is not kept."""
+    """Raises GuardError if a key resembles one of the known keys, because a misspelt key would protect nothing."""
     found = names.misspelt(keys, known)
     if found is not None:
         raise GuardError(
@@ -133,8 +133,8 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
 
 
 def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
-    """Whether the user wants nothing to run without a sandbox. Raises GuardError if the user asks for restrictions of
-    Claude Code's sandbox, because ralph has its own.
+    """Whether the user's document requires a sandbox for every command. Raises GuardError if it restricts the sandbox
+    of Claude Code further, because these settings do not affect ralph's.
     """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):

@@ -35,7 +35,9 @@ class PathPattern:
     """The path pattern of one rule. Its methods expect absolute paths."""
 
     def __init__(self, rule: PermissionRule, bases: PatternBases, resolved: Iterable[str] = ()) -> None:
-        """`resolved` holds the targets of symbolic links that the pattern names. Raises RuleError."""
+        """`resolved` holds the targets of the symbolic links that the rule's path names. They match too. Raises
+        RuleError.
+        """
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
         globs = [
@@ -141,7 +143,7 @@ def _normal(glob: str) -> str:
 
 
 def _last_name(glob: str) -> str:
-    """The last part of a glob that is more than wildcards, or `*` if there is none."""
+    """The last part of a glob's path that does not consist of wildcards alone, or `*` if there is none."""
     parts = [part for part in glob.split("/") if part.strip("*")]
     return parts[-1] if parts else "*"
 

@@ -1,4 +1,6 @@
-"""Recognises misspelt names of guards among the keys of a settings file that was written for Claude Code. Pure."""
+"""Recognises misspelt keys of permissions, hooks and sandbox in a settings file made for Claude Code. No I/O happens
+here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
-"""The keys of a file that ask for guards."""
+"""The top-level keys that ask for a protection."""
 OF_PERMISSIONS = (
     *("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode"),
     # Claude Code has these too. They are no guards.
@@ -23,7 +25,9 @@ _LEAST_LIKENESS = 0.8
 
 
 def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
-    """The first key that is none of the names but nearly one, and that name. None if there is no such key."""
+    """The first key that is similar to one of `names` but not equal to any, and the name that it resembles. None if
+    there is no such key.
+    """
     names = tuple(names)
     for key in keys:
         if key in names:

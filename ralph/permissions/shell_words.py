@@ -165,7 +165,9 @@ def _kept(escape: re.Match[str]) -> str:
 
 
 def _unquoted(raw: str) -> Iterator[Part]:
-    """The parts of a text outside quotes. A file name pattern is an unknown part."""
+    """Yields the literal parts of an unquoted text, without backslashes. Yields ANY for a wildcard, such as `*` or
+    `[ab]`.
+    """
     for piece in re.findall(r"\\.|[*?]|\[[^\]]*\]|.", raw, re.DOTALL):
         if piece[0] == "\\" and len(piece) > 1:
             yield "" if piece[1] == "\n" else piece[1]

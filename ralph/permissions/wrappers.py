@@ -242,7 +242,7 @@ def name_of(words: Sequence[Word]) -> str | None:
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """Finds the commands that a command runs."""
+    """The commands that a command such as `sudo` or `bash -c` runs, as far as they are known."""
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
@@ -258,7 +258,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """Finds the commands that may be run by a command that is not known as a wrapper."""
+    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
@@ -295,7 +295,9 @@ def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
 
 
 def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
-    """The words after the options and operands of a wrapper. None if an option is unknown."""
+    """Skips the options and operands of a command that runs another one. Returns the words of the other command, or
+    None if an option is unknown.
+    """
     if any(word.known.startswith("--split-string") for word in rest):
         return None
     while rest and (text := rest[0].text or rest[0].known).startswith("-"):

@@ -28,7 +28,7 @@ def outside_code(text: str) -> str:
 
 
 def imported_paths(text: str) -> Iterator[str]:
-    """Yields each path that the text imports once. Punctuation after a path is not part of it."""
+    """Yields the paths that the text imports, each once. Punctuation after a path is not part of it."""
     known = set()
     for found in _NAMED.finditer(outside_code(text)):
         name = found[1].replace("\\ ", " ").partition("#")[0].rstrip(_TRAILING)

@@ -68,8 +68,8 @@ def open_for_model(path: str) -> int | None:
 def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_ralph: bool) -> str | None:
     """The reason why an opened file must not be read, or None if it may be read.
 
-    `is_named_by_ralph` is True if ralph itself looks for this name. Then only the rules apply, unless there was a
-    symbolic link in the path or the file is not a regular one.
+    `is_named_by_ralph` is True if ralph itself looks for this name. Then only the permission rules are checked,
+    unless there was a symbolic link in the path or the file is not a regular one.
     """
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 

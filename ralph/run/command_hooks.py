@@ -13,7 +13,7 @@ from ralph.agent.ports import Permission
 from ralph.permissions.matcher import matches
 from ralph.run.driven import hooks as hk
 from ralph.values.events import HookEnded, HookStarted, Notice
-from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.ports import GuardRefused, HookStopped, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,11 +145,20 @@ class CommandHookGate:
         hook_id = f"hook_{self._called}"
         if self._is_told:
             self._events.emit(HookStarted(hook_id, name, hook.event))
-        ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        try:
+            ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        except Interrupted as stop:
+            self._tell_undone(hook, stop.undone)
+            raise
+        self._tell_undone(hook, ending.undone)
         if self._is_told:
             errors = ending.errors or ending.problem
             self._events.emit(HookEnded(hook_id, name, hook.event, ending.output, errors, ending.status))
         return ending
+
+    def _tell_undone(self, hook: HookCommand, undone: str) -> None:
+        if undone:
+            self._events.emit(Notice(f"the {hook.event} hook: {undone}", is_vital=True))
 
     def _stop_if_asked(self, answers: Sequence[hk.HookAnswer]) -> None:
         reason = hk.first_stop(answers)
@@ -158,8 +167,8 @@ class CommandHookGate:
 
 
 def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAnswer:
-    """The answer that the end of a hook's command means. `is_text_context` says whether output that is no JSON object is
-    meant for the model. Raises CommandHookError if the hook failed.
+    """The answer that a hook gave by its exit code and its output. If `is_text_context` is True, output that is not a
+    JSON object is a text for the model. Raises CommandHookError if the hook failed.
     """
     if ending.status is None:
         raise CommandHookError(ending.problem)

@@ -33,7 +33,7 @@ class CommandRules(Struct, frozen=True):
 
 
 def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
-    """The rules in the command file. Raises ValueError for a rule that ralph cannot apply."""
+    """The rules in the command file. Raises ValueError for a key or a rule that ralph cannot apply."""
     found = misspelt(command.fields, (ALLOWED, FORBIDDEN, "hooks"))
     if found is not None:
         raise ValueError(f"{found[0]} is not known, and is perhaps meant as {found[1]}; nothing was run")

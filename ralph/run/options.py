@@ -47,7 +47,7 @@ class RunOptions(Struct, frozen=True):
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES
     names_sources: bool = False
-    """True if the command line named these sources."""
+    """True if the command line names the sources of settings made for Claude Code (`--setting-sources`)."""
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     takes_commands: bool = True
     """False if a prompt that begins with `/name` is ordinary text. Skills are then not listed either."""

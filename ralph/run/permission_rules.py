@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ralph.values.controls import RunControls
 
 _MOST_SHOWN = 5
-"""Rules of one file that a notice names."""
+"""The maximum number of rules of one file that a notice lists."""
 _MOST_PATHS = 50_000
 """The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
 contains a denied file."""
@@ -40,7 +40,7 @@ class RunGuards(Struct, frozen=True):
     mode: PermissionMode | None = None
     """The permission mode that a settings file sets, or None."""
     strict_sandbox: str = ""
-    """The name of the settings file that forbids a run without a sandbox. Empty if none does."""
+    """The name of the settings file that requires a sandbox, or an empty string."""
     notices: tuple[str, ...] = ()
 
 
@@ -70,7 +70,7 @@ def build_guards(
 
 
 def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a file that names no guard may have one under a misspelt name."""
+    """Whether a file has a key that may be a misspelt name of one of the keys in `TOP`."""
     if not any(documents):
         return False
     from ralph.permissions.settings_keys import TOP, misspelt  # noqa: PLC0415 - few runs have settings files
@@ -188,11 +188,10 @@ def _allowing_sources(
     pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
     mode: PermissionMode | None,
 ) -> list[ClaudeSettings]:
-    """The files whose allow rules count in the mode dontAsk. `mode` is the one that a file asks for, or None.
+    """The files whose allow rules are used in the mode dontAsk. `mode` is the mode that a file requests, or None.
 
-    If the user asks for the mode, a rule of a repository adds rights, so it counts only if the user names its source. If
-    only the repository asks for it, no more may run than without the repository's files. But a driver may ask for the
-    mode later.
+    If the user or a driver chooses the mode, allow rules of a repository would permit more calls, so they are used
+    only if the command line names the sources. If only the repository requests the mode, they are used.
     """
     is_users_mode = mode is None or any(
         source.is_trusted and found.mode == "dontAsk" for source, found in pairs
@@ -225,8 +224,8 @@ def _about_rules(
     *,
     left_out_are_told: bool,
 ) -> Iterator[str]:
-    """Notices about the rules in force, and about a repository's allow rules that do not count. `allowing` are the files
-    whose allow rules are in force.
+    """Notices about the rules in force, and about a repository's allow rules that are not used. `allowing` are the
+    files whose allow rules are used.
     """
     from ralph.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
 

@@ -425,8 +425,8 @@ class PreparedRun:
         """Adds a note to the prompt if the model was last told something else about the sandbox than is true in this
         run.
 
-        The system prompt, which a resumed session keeps, or an earlier note told it. If `prompt` is None, the note
-        alone is the prompt. There is no note if the run only delivers the result of the last task.
+        The model is told by the system prompt, which a resumed session keeps, or by such a note. If `prompt` is None,
+        the note alone is the prompt. There is no note if the run only delivers the result of the last task.
         """
         old = self.session.old
         if old is None or self._is_change_told:
@@ -477,13 +477,13 @@ class PreparedRun:
         except (OSError, MemoryError, ImportError):
             return None
 
-    def close_tools(self) -> None:
-        """Closes the clients and the tools.
+    def close_tools(self) -> str:
+        """Closes the clients and the tools. Returns what `LocalToolbox.close` returns.
 
         The journal remains open, because the delivery is still to be recorded.
         """
         self._clients.close()
-        self._toolbox.close()
+        return self._toolbox.close()
 
     def close(self) -> None:
         self.session.journal.close()

@@ -1,4 +1,4 @@
-"""Tells the model of a resumed session that the sandbox of its commands has changed. Pure."""
+"""Tells the model of a resumed session that the sandbox of its commands has changed. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CHANGED = "(Changed since then: "
 def changed_sandbox_note(
     old: Session, about_sandbox: str, system_prompt: str, *, has_prompt: bool
 ) -> str | None:
-    """A note for the model if it was told something else about the sandbox than is true in this run: by the system prompt,
-    which a resumed session keeps, or by the last such note. None if nothing needs to be said, also if only the end of the
-    last task is to be told again.
+    """The note about the sandbox that a resumed session needs, or None. It needs one if the model was last told
+    something else, either by the system prompt or by such a note. It needs none if the run only delivers an old
+    result.
 
-    `about_sandbox` is the sentence that is true now. It is empty if commands have no sandbox.
+    `about_sandbox` is the sentence about the sandbox of this run. It is empty if commands have no sandbox.
     """
     if not has_prompt and _is_only_retold(old):
         return None
@@ -32,7 +32,7 @@ def changed_sandbox_note(
 
 
 def with_note(prompt: Prompt | None, note: str) -> Prompt:
-    """The prompt with the note at its end. Unfinished work that is resumed without a prompt gets the note alone."""
+    """The prompt with the note at its end. If there is no prompt, the note alone."""
     if prompt is None:
         return note
     return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]

@@ -150,8 +150,8 @@ def _tool_settings(
 
 
 def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
-    """The surroundings with `--sandbox strict`, which the file `wanted_by` asks for by `sandbox.failIfUnavailable`. Raises
-    SettingsError if the user wants no sandbox.
+    """The surroundings with `--sandbox strict`. The settings file named `wanted_by` requires that. Raises
+    SettingsError if the user has switched the sandbox off.
     """
     settings = around.settings
     if settings.sandbox.mode == "off":

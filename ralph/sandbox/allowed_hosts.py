@@ -47,7 +47,9 @@ class AllowedHosts(Struct, frozen=True):
     """Private addresses to which listed names may resolve."""
 
     def why_not(self, host: str, port: int) -> str:
-        """The reason why a command may not reach a host, or empty. `host` is the text that the command wrote."""
+        """The reason why a command may not reach a host, or an empty string. `host` is the text that the command
+        wrote.
+        """
         name = plain_name(host)
         if is_address(name):
             return "it is an address, and only names of hosts are allowed"
@@ -75,8 +77,8 @@ class AllowedHosts(Struct, frozen=True):
 
 
 def _meant_by(address: Address) -> list[Address]:
-    """The addresses to judge: the address itself, and an IPv4 address that is contained in it. For an IPv4-mapped
-    address, only the IPv4 address.
+    """The addresses to check for one address: itself, and an IPv4 address that it contains. For an IPv4-mapped
+    address, only the IPv4 address is checked.
     """
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
@@ -99,7 +101,7 @@ def is_address(name: str) -> bool:
 
 
 def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
-    """Parses the entries of the user's list. Raises ValueError for an entry of any other form."""
+    """Parses the entries of the user's list. Raises ValueError for an entry that is no host name, address or network."""
     hosts: list[AllowedHost] = []
     networks: list[Network] = []
     for entry in entries:

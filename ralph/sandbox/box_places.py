@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ class GitPlaces(Struct, frozen=True):
 
     granted: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    """Directories in git directories that are not granted as a whole, because they could hold other files too. They need
-    not exist.
-    """
+    """Directories in git directories that are granted alone, because the git directory could hold other files too.
+    They need not exist."""
     refused: tuple[tuple[str, str], ...] = ()
     """Directories that a checkout names as its git directory but that commands may not write, each with the reason."""
 
@@ -116,8 +115,9 @@ def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) 
 
 
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
-    """Whether a git directory may be granted as a whole. A repository that contains a root, or that does not lie in a
-    `.git`, may contain other people's work too: there, only the own directory of a linked worktree may be.
+    """Whether a git directory may be granted as a whole, because it holds only git's own files. It must lie in a
+    root, in a `.git`, or in the `worktrees` of the user's repository. Outside of the roots, it must not contain a
+    root.
     """
     if _is_in_any(path, roots):
         return True
@@ -134,7 +134,7 @@ def _is_in_any(path: str, roots: Sequence[str]) -> bool:
 
 
 def _may_be_part(path: str, user: int) -> bool:
-    """Whether a path is a directory of the user, or one that git still has to make in a repository."""
+    """Whether a path is a directory of the user, or a missing directory that git will make in a repository."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

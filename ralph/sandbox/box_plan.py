@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.protected_paths import is_within
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
     """Decides which sandbox commands get on this machine. `environment` is the user's own. `roots` are the
-    directories that commands may write. Programs in the checkout `work` are not used as ralph's own. Raises
+    directories that commands may write. ralph looks for its own programs only outside the checkout `work`. Raises
     CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names

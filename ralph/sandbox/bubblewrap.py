@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

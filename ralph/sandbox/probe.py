@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 class UntriedError(Exception):
-    """The row cannot be tried on this machine. The message gives the reason."""
+    """The action cannot be tried on this machine. The message gives the reason."""
 
 
 def _number(name: str) -> int:
@@ -555,8 +555,8 @@ ROWS = (
 
 
 def tried(row: Row, targets: Targets) -> tuple[str, str]:
-    """Tries a row. Returns the verdict and a detail: the name of an error, the reason why the row is untried, or
-    empty.
+    """Tries one action of the table. Returns the verdict and a detail: the name of an error, the reason why the
+    action is untried, or empty.
     """
     reading, writing = os.pipe()
     pid = os.fork()

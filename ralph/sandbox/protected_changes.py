@@ -21,6 +21,11 @@ Kind = Literal["file", "link", "directory", "other"]
 How = Literal["made", "changed", "removed"]
 _DIRECTORY: Kind = "directory"
 _MOST_LISTED = 10
+_BY_COMMAND = (
+    ". Commands may not change these, so git config, git remote add, git push -u and installers of hooks have no lasting "
+    "effect"
+)
+_BETWEEN = ", made between two calls: by an MCP server, or from outside"
 
 # git-init(1) writes these settings. They make git run nothing and send nothing.
 _FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
@@ -146,21 +151,23 @@ def _is_beneath(path: str, directories: Sequence[str]) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in directories)
 
 
-def undone_note(undone: Sequence[Undone], working_directory: str) -> str:
-    """One line for the model that says which changes were undone. Empty if there are none."""
+def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
+    """One line for the model that says which changes were undone. Empty if there are none. `is_between` says that they
+    were made while no command and no call of a server ran.
+    """
     done = [_shown(one, working_directory) for one in undone if not one.why_not]
     failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]
     sentences = []
     if done:
-        sentences.append(
-            f"undone: changes to {_listed(done)}. Commands may not change these, so git config, git remote add, "
-            "git push -u and installers of hooks have no lasting effect"
-        )
+        why = _BETWEEN if is_between else _BY_COMMAND
+        sentences.append(f"undone: changes to {_listed(done)}{why}")
     if failed:
         sentences.append(f"changed, and could not be undone: {_listed(failed)}")
     kept = next((one.kept.rpartition("/")[0] for one in undone if one.kept), "")
     if kept:
-        sentences.append(f"what the command wrote is kept for the user in {kept}")
+        sentences.append(
+            f"what {'was written there' if is_between else 'the command wrote'} is kept for the user in {kept}"
+        )
     return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """The reason why a path is protected. `str()` of it is two sentences for the model."""
+    """The reason why a path is protected. Converted to text, it is two sentences for the model."""
 
     place: str
     predicate: str
@@ -201,11 +202,6 @@ class ProtectedPaths(Struct, frozen=True):
                 where = "is a dotfile of the home directory: programs run what stands there"
                 return Protection(path, where, "Whoever starts ralph can name a project by --cd or --add-dir")
         return None
-
-
-def is_within(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or is inside it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:

@@ -299,7 +299,7 @@ def _connected(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 class _Way:
-    """One direction of a connection. Its sockets do not block."""
+    """Passes bytes on in one direction of a connection. Its sockets do not block."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source = source

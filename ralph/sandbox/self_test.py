@@ -65,7 +65,7 @@ class ProbeError(Exception):
 
 
 def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
-    """Whether a sandbox with these means promises to deny a row."""
+    """Whether a sandbox with these means promises to deny an action of the probe."""
     if row.protection == "network":
         has_own_network = means.bwrap is not None and means.has_network_namespace
         if net == "full" or (row.own_loopback and has_own_network):
@@ -104,7 +104,7 @@ class SelfTest:
         self._stack.close()
 
     def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
-        """Runs the probe in the sandbox, for all rows or only for those with these names. Raises ProbeError."""
+        """Runs the probe in the sandbox, for all actions or only for those named in `rows`. Raises ProbeError."""
         box = Box(
             self._means,
             self._policy(),

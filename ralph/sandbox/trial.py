@@ -80,7 +80,7 @@ def try_means() -> Tried:
 
 
 def _has_filter() -> bool:
-    """Whether a seccomp filter is in force, or may be."""
+    """Whether a seccomp filter is or may be in force."""
     try:
         with open("/proc/self/status", "rb", buffering=0) as status:  # noqa: PTH123 - for speed
             return b"\nSeccomp:\t0" not in status.read()

@@ -135,9 +135,7 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines. Returns the problem of the journal or, if there is none, a problem that is found while
-    printing. Returns None without any problem.
-    """
+    """Prints the lines. Returns `problem` or, if that is None, a problem that is found while printing, or None."""
     try:
         print_lines(lines)
     except SessionError as error:

@@ -268,9 +268,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def prompt_text(record: UserRecord) -> str:
-    """The text of a user record. If the record replaces the previous message, it repeats that message and adds to it,
-    and only the added text is returned.
-    """
+    """The text of a user record. If the record extends the previous message, only the added text is returned."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")

@@ -75,7 +75,7 @@ class SessionStore:
         return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Creates the journal of a new session. Raises JournalError. Its cause is FileExistsError if the session
+        """Creates the journal of a new session. Raises JournalError, whose cause is FileExistsError if the session
         exists.
         """
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"

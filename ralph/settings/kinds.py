@@ -1,8 +1,8 @@
 """The kinds of values that only settings have: addresses, paths, and lists of names. `values/setting.py` has the
 kinds for numbers and plain texts.
 
-A wrong value raises ValueError whose text is meant to follow the setting's name ("must be ..."). The text does not
-repeat values that may contain a secret: URLs, assignments of variables, and headers.
+A wrong value raises ValueError with a text such as "must be ...". The caller puts the setting's name before it. The
+text does not repeat values that may contain a secret: URLs, assignments of variables, and headers.
 """
 
 from __future__ import annotations

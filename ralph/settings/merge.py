@@ -396,7 +396,9 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
-    """The access with a header that asks for the betas, in addition to those of ANTHROPIC_CUSTOM_HEADERS."""
+    """Returns `access` with a header that asks for the beta features, in addition to those in
+    ANTHROPIC_CUSTOM_HEADERS.
+    """
     if not betas:
         return access
     lines = access.headers.plain

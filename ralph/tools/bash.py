@@ -49,12 +49,13 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = () if room.box is None else room.box.refusals()
+    between = "" if room.box is None else room.box.undone_between(str(settings.cwd))
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     return ToolOutput(
-        "\n".join([text, *notes, *denials]),
+        "\n".join([text, *notes, *denials, *([between] if between else [])]),
         is_error=has_failed,
         is_denied=bool(denials),
-        notices=refusals,
+        notices=(*refusals, *([between] if between else [])),
     )
 
 

@@ -200,8 +200,8 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """The lines without white space, joined by line breaks, with one at each end. So a search in the result finds
-    only complete lines.
+    """Removes white space from the lines and joins them by line breaks, with a line break at each end. So a search in
+    the result finds only complete lines.
     """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import Ended, NotFollowedError, RunningCommand
 from ralph.values.error_text import os_error_text
+from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -37,11 +38,15 @@ class HookEnding(Struct, frozen=True):
     """The beginning of the command's standard error."""
     problem: str = ""
     """The reason why there is no exit code."""
+    undone: str = ""
+    """A note about changes of protected files that were undone, by the command or before it ran. Empty if there are
+    none.
+    """
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
     """Runs a hook. `given` is its standard input. Must be called on the main thread. Raises Interrupted."""
-    box, cwd = room.box, str(room.settings.cwd)
+    box, cwd, undone = room.box, str(room.settings.cwd), ""
     try:
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
             stdin.write(given)
@@ -58,15 +63,18 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 ending = running.run(limit_s, waiting_for)
             finally:
                 if box is not None:
-                    box.undo_changes(cwd)
+                    undone = "\n".join(filter(None, (box.undo_changes(cwd), box.undone_between(cwd))))
             errors.seek(0)
             said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
+    except Interrupted as stop:
+        stop.undone = undone
+        raise
     except (ShortageError, NotFollowedError, ValueError) as error:
-        return HookEnding(None, problem=f"it could not be run: {error}")
+        return HookEnding(None, problem=f"it could not be run: {error}", undone=undone)
     except OSError as error:
-        return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}")
+        return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = _problem(ending, limit_s)
-    return HookEnding(None if problem else ending.status, capture.text(), said, problem)
+    return HookEnding(None if problem else ending.status, capture.text(), said, problem, undone)
 
 
 def _started(command: str, room: ToolRoom, stdin: int, errors: int) -> SupervisedCommand:

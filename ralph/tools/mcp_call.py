@@ -14,6 +14,7 @@ from ralph.mcp.server_process import ServerProcess
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.error_text import ToolError
+from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolOutput, unknown_arguments
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
     box = None if not server.is_confined else room.new_box() if needs_own else room.box
     environment = settings.environment if box is None else box.variables(settings.environment)
+    if server.is_confined and room.box is not None:
+        room.box.watch()
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(box),
@@ -50,25 +53,42 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted."""
-    if room.box is not None:
-        room.box.look()
-    undone = ""
+    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted, whose note says what was
+    undone of the call.
+    """
+    box, cwd = room.box, str(room.settings.cwd)
+    if box is not None:
+        box.look()
     try:
-        unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
-        arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
-        result = toolset.call(call.name, arguments)
+        shown, failed = _shown_result(call, toolset, room)
     except CallFailedError as error:
-        raise ToolError(str(error)) from None
-    finally:
-        if room.box is not None:
-            undone = room.box.undo_changes(str(room.settings.cwd))
+        shown, failed = [str(error)], True
+    except BaseException as error:
+        undone = "" if box is None else room.redact(box.undo_changes(cwd))
+        if isinstance(error, Interrupted):
+            error.undone = undone
+        raise
+    undone = "" if box is None else box.undo_changes(cwd)
+    between = "" if box is None else box.undone_between(cwd)
+    notes = [note for note in (undone, between) if note]
+    return ToolOutput(
+        _content([*shown, *notes], room),
+        is_error=failed,
+        is_denied=bool(undone),
+        notices=(between,) if between else (),
+    )
+
+
+def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[list[Block | str], bool]:
+    """Runs the call. Returns the parts of its result, and whether it failed. Raises CallFailedError and Interrupted."""
+    unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
+    arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
+    result = toolset.call(call.name, arguments)
     failed = is_error(result)
-    shown: list[Block | str] = [
-        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed)
-        for part in parts_of(result)
-    ]
-    return ToolOutput(_content([*shown, *([undone] if undone else [])], room), is_error=failed)
+    parts = parts_of(result)
+    return [
+        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed) for part in parts
+    ], failed
 
 
 def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import repository_top
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError, os_error_text
 
@@ -104,7 +104,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Counts the images that are already in the conversation. There may be more of them than the limit allows."""
+        """Counts the images that are already in the conversation, even if they exceed the limit."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes

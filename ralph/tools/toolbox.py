@@ -46,6 +46,7 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
+_END_WITHIN_S = 2.0
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
@@ -154,10 +155,32 @@ class LocalToolbox:
 
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
-    def close(self) -> None:
-        if self._mcp is not None:
-            self._mcp.close()
+    def close(self) -> str:
+        """Ends the servers and removes temporary files. Returns a note for people about the changes to protected files
+        since the last command that were undone, or an empty string.
+        """
+        if self._mcp is None:
+            self._room.close()
+            return ""
+        self._mcp.close()
+        undone = self._undone_at_end()
         self._room.close()
+        return undone
+
+    def _undone_at_end(self) -> str:
+        """A thread looks, which is not waited for longer than a moment, because a file system may never answer."""
+        box, told = vars(self._room).get("box"), list[str]()
+        if box is None:
+            return ""
+
+        def undo() -> None:
+            told.append(box.end_watch(str(self._room.settings.cwd)))
+
+        try:
+            start_thread(undo, name="protected files").join(_END_WITHIN_S)
+        except ShortageError:
+            undo()
+        return "".join(told)
 
     def _is_mcp(self, call: ToolCall) -> bool:
         return self._mcp is not None and self._mcp.has(call.name)

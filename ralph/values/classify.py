@@ -215,7 +215,9 @@ def is_for_later(error: AgentError) -> bool:
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether an answer with status 400 means that the account's credit is too low. Only the message text says so."""
+    """Whether the server refused the request (status 400) because the account's credit is too low. Only the error's
+    text shows this.
+    """
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 

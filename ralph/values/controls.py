@@ -56,12 +56,12 @@ class RunControls:
 
     @property
     def mode_notice(self) -> str | None:
-        """A notice that the mode does not do what its name suggests, or None if it does."""
+        """A notice for people if the permission mode does not do what its name suggests, otherwise None."""
         return None if self._permissions is not None else mode_notice(self.permission_mode)
 
     def choose_mode(self, name: str) -> PermissionMode:
         """Sets the permission mode with this name. Raises ValueError if there is no such mode, or if the command line
-        fixed the mode. The text of the error is meant to follow the name of the field.
+        fixed the mode. The caller puts the name of the field before the error's text.
         """
         mode = permission_mode(name)
         if self.stays_in_plan and mode is not PermissionMode.PLAN:

@@ -233,7 +233,9 @@ class Heartbeat(Struct, frozen=True):
 
 
 class TurnStarted(Struct, frozen=True):
-    """A turn has started. It lasts until the model has completed an answer and the calls in it have results."""
+    """A turn has started. The turn lasts until the model has completed an answer and the calls in the answer have
+    results.
+    """
 
     turn: int
     """The number of the turn within the run, counted from 1."""
@@ -382,7 +384,7 @@ class Notice(Struct, frozen=True):
 
 
 class LoopEvent(Struct, frozen=True):
-    """An event of a loop itself, and not of one of its runs. `loop/events.py` has the kinds."""
+    """An event of a loop itself, and not of one of its runs. `loop/events.py` defines the kinds."""
 
 
 class PromptCalled(Struct, frozen=True):

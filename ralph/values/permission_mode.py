@@ -32,10 +32,8 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The permission mode with that name.
-
-    Raises ValueError if ralph does not support the mode. The text of the error is meant to follow the name of the
-    option.
+    """The permission mode with that name. Raises ValueError if ralph does not support the mode. The caller puts the
+    option's name before the error's text.
     """
     try:
         return PermissionMode(text)
@@ -70,7 +68,7 @@ def why_refused(mode: PermissionMode, tool: str) -> str | None:
 
 
 def mode_notice(mode: PermissionMode) -> str | None:
-    """A notice that a mode does not do what its name suggests. None if the mode does what its name suggests."""
+    """A notice for people if the mode does not do what its name suggests, otherwise None."""
     if mode in _ASKING:
         return f"permission mode {mode}: nobody is asked here, and every tool of the run may be used"
     return None

@@ -45,7 +45,7 @@ class Kind(Struct, frozen=True):
 
     @property
     def plain_type(self) -> type:
-        """The type without the range of its values."""
+        """The type of the values, without their range."""
         plain: type = getattr(self.type, "__origin__", self.type)
         return plain
 
@@ -53,7 +53,7 @@ class Kind(Struct, frozen=True):
         """Decodes and checks a raw value, and returns the value to use.
 
         If `is_text` is True, a number or a boolean may be written as text, as in an environment variable. Raises
-        ValueError, whose text is meant to follow the setting's name ("must be ...").
+        ValueError with a text such as "must be ...". The caller puts the setting's name before it.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -278,7 +278,7 @@ class Key(Struct, frozen=True):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The spelling of the flag and the name of the variable. One that does not exist is left out."""
+        """The flag and the environment variable of the setting, as far as they exist."""
         return tuple(place for place in (self.spelling, self.variable) if place)
 
     def from_variable(self, text: str) -> Any:

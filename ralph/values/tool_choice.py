@@ -94,10 +94,8 @@ def is_pattern(name: str) -> bool:
 
 
 def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
-    """Raises ValueError if the name belongs to no known tool.
-
-    If `takes_patterns` is True, a pattern in parentheses may follow the name. The text of the error is meant to follow
-    the name of the option.
+    """Raises ValueError if the name belongs to no known tool. The caller puts the option's name before the error's
+    text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
     """
     tools = ", ".join(TOOL_NAMES)
     form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
@@ -123,7 +121,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that belong to no tool of ralph."""
+    """The names in `names` that belong to no tool of ralph."""
     return tuple(name for name in names if tool_of(name) not in TOOL_NAMES)
 
 
@@ -174,9 +172,9 @@ def covers(pattern: str, name: str) -> bool:
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
     """Whether a run may use the MCP tool with this name.
 
-    `is_asked_for` is True if the command line configures the tool's server. If `--tools` names no MCP tool, it
-    selects only among ralph's own tools, as in Claude Code, and of the MCP servers only those on the command line
-    remain.
+    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) names MCP tools, only
+    those may be used. If it names none, it limits only ralph's own tools, as in Claude Code, and an MCP tool may be
+    used only if `is_asked_for` is True, which means that the command line configures its server.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

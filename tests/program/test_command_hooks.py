@@ -135,6 +135,13 @@ def test_a_stop_hook_sends_the_model_back_to_work_and_is_told_so(ralph, serve) -
     assert [one["stop_hook_active"] for one in told(ralph)] == [False, True]
 
 
+def test_a_hook_after_a_call_may_replace_its_output(ralph, serve) -> None:
+    server = serve(bash("echo long"), DONE)
+    answer = {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": "short"}}
+    assert start(ralph, hooks("PostToolUse", f"echo '{json.dumps(answer)}'")).code == 0
+    assert results(server, 1) == [("short", False)]
+
+
 def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralph, serve) -> None:
     server = serve(DONE)
     ran = start(ralph, hooks("UserPromptSubmit", f"{KEEP}; echo 'It is Monday.'"))
@@ -182,8 +189,11 @@ def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> N
     serve(bash("true"), DONE)
     outside = tmp_path / "outside"
     outside.mkdir()
-    command = f"env > env; touch {outside}/x; exit 0"
-    assert start(ralph, hooks("PreToolUse", command)).code == 0
+    command = f"env > env; echo x > .mcp.json; touch {outside}/x; exit 0"
+    ran = start(ralph, hooks("PreToolUse", command))
+    assert ran.code == 0
+    assert "[notice] the PreToolUse hook: [undone: changes to .mcp.json." in ran.stderr
+    assert not (ralph.cwd / ".mcp.json").exists()
     assert ralph.environment["ANTHROPIC_API_KEY"] not in (ralph.cwd / "env").read_text()
     assert not (outside / "x").exists()
 

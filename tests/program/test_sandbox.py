@@ -412,7 +412,7 @@ def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ral
 # --- Limits on a command's tree
 
 
-HOG = f"{sys.executable} -c 'import time; x = bytearray(200_000_000); print(1, flush=True); time.sleep(600)'"
+HOG = f"{sys.executable} -c 'import time; print(1, flush=True); x = bytearray(200_000_000); time.sleep(600)'"
 
 
 @linux_only

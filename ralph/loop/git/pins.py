@@ -53,8 +53,8 @@ _SHORT = 8
 
 
 class BrokenPinsError(ValueError):
-    """The record of pinned settings cannot be used. The message has no subject, as in "is damaged: ...". The caller
-    adds one.
+    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...", to which the
+    caller adds the subject.
     """
 
 
@@ -132,7 +132,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """Pins the settings of the repository's current configuration. `places` stays empty."""
+    """The settings to pin, with their values in the repository's current configuration. `places` stays empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)

@@ -78,8 +78,8 @@ class Push:
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
     ) -> None:
-        """Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git fails. Raises
-        Interrupted.
+        """Chooses the remote. Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git
+        fails. Raises Interrupted.
         """
         self.target = target_of(settings, status.branch)
         self._git = git

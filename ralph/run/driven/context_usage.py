@@ -26,7 +26,7 @@ class ContextSizes(Struct, frozen=True):
     total_tokens: int
     """The estimated number of tokens of the next request."""
     part_bytes: Mapping[str, int]
-    """The size of each part of the request in bytes, by the part's name for people."""
+    """The size in bytes of each part of the request. The key is the part's name for people."""
 
 
 def sizes_of_next(roster: Roster, conversation: Conversation, meter: ContextMeter) -> ContextSizes:

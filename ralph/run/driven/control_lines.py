@@ -66,9 +66,8 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` in a line with a user message. Keys that are not fields here are dropped.
-
-    One of them could be a cache marker, which would be added to the markers that ralph sets.
+    """The `message` object in a line that carries a user message. Keys that are not fields here are dropped, because
+    one of them could be a cache marker, which would be added to the markers that ralph sets.
     """
 
     role: Literal["user"]

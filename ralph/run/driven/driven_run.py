@@ -51,7 +51,7 @@ _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
-    """The connection to a driver: the channel that reads its lines, and the steering that answers them."""
+    """The connection to a driver: the channel that reads its lines, and the `Steering` that answers them."""
 
     channel: ControlChannel
     steering: Steering

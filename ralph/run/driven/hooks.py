@@ -176,7 +176,7 @@ def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
 
 
 def context_answer(text: str) -> HookAnswer:
-    """The answer of a hook that only adds a text for the model."""
+    """The answer of a hook whose only effect is to add `text` for the model."""
     return HookAnswer(specific=_Specific(additional_context=text))
 
 

@@ -55,8 +55,8 @@ _CHANGED = _SeenFile(None, None)
 
 
 class SeenFiles:
-    """The last 10,000 files of one session that the model saw, by real path. May be used on any thread. `was_shown`
-    and `was_written` return the text about a file that is stored in the journal, by path.
+    """Remembers the last 10,000 files that the model saw in one session, by real path. May be used on any thread.
+    `was_shown` and `was_written` return what the journal must store: a text about the file, by its path.
     """
 
     def __init__(self) -> None:

@@ -42,9 +42,7 @@ class GlobPattern:
 
 
 def plain_glob(pattern: str) -> str:
-    """The pattern without `./` at the beginning, which has no effect. Raises ToolError if a bracket, a brace or an
-    escape is incomplete.
-    """
+    """The pattern without a leading `./`. Raises ToolError if a bracket, a brace or an escape is incomplete."""
     _refuse_long(pattern)
     plain = pattern.removeprefix("./")
     rest = _CLASS.sub("", _ESCAPED.sub("", plain))
