@@ -19,8 +19,7 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
 from ralph.sandbox.self_test import SelfTest
-from tests.patience import wait_until
-from tests.patience import TEST_S
+from tests.patience import TEST_S, wait_until
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
