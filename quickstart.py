@@ -31,7 +31,7 @@ OLDEST_PYTHON = (3, 11)
 # it three seconds of CPU time.
 SIDE_BY_SIDE = ["-n", "3", "--dist", "worksteal"]
 
-# These need what developers need; every other word is a ralph command.
+# These need what developers need.
 DEVELOPER_COMMANDS = {
     "test": [["-m", "pytest", *SIDE_BY_SIDE]],
     "test-busy": [["-m", "tests.busy", *SIDE_BY_SIDE]],
@@ -39,6 +39,9 @@ DEVELOPER_COMMANDS = {
     "nemesis": [["-m", "tests.nemesis"]],
     "check": [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "."], ["-m", "mypy"]],
 }
+
+
+RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions")
 
 
 class SetupError(Exception):
@@ -57,6 +60,10 @@ def main() -> int:
         print(__doc__.strip())  # noqa: T201
         return 2
     word, rest = sys.argv[1], sys.argv[2:]
+    if not (word in DEVELOPER_COMMANDS or word in RALPH_COMMANDS or word.startswith("-")):
+        words = ", ".join((*DEVELOPER_COMMANDS, *RALPH_COMMANDS))
+        complain(f'{word!r} is none of {words}; a task is: quickstart.py run "..."')
+        return 2
     commands = DEVELOPER_COMMANDS.get(word)
     try:
         python = set_up(

@@ -54,8 +54,11 @@ def _tell_version() -> None:
 
     try:
         os.write(1, f"ralph {__version__}\n".encode())
-    except OSError:  # nobody reads the output
+    except BrokenPipeError:  # nobody reads the output
         os._exit(0)
+    except OSError as error:
+        os.write(2, f"ralph: cannot write to standard output: {error.strerror}\n".encode())
+        os._exit(74)  # Outcome.IO_ERROR, which takes too long to import
     os._exit(0)
 
 
@@ -96,15 +99,17 @@ def _end_if_too_short(error: BaseException) -> None:
 def _open_standard_streams() -> None:
     """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed.
 
-    Otherwise, files that are opened later would get these numbers.
+    Otherwise, files that are opened later would get these numbers. As standard output, it can only be read, so that
+    every write fails (EBADF), as it would without it: nobody gets what is written there.
     """
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            # Takes the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDONLY if fd == 1 else os.O_RDWR)
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - lives as long as the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
 

@@ -46,7 +46,14 @@ FREE_DESCRIPTORS = 200
 """Descriptors with numbers from here on belong to the server. No fork uses them."""
 _NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport"}
 """Modules that run in interpreters of their own."""
-_LOADED_LATE = ("httpcore", "jsonschema", "pwd", "typer._click.decorators", "typer.rich_utils")
+_LOADED_LATE = (
+    "httpcore",
+    "jsonschema",
+    "pwd",
+    "ralph.cli.typer_command",
+    "typer._click.decorators",
+    "typer.rich_utils",
+)
 """Modules that a run imports at their first use. Loading them takes half of the CPU time of such a run."""
 _HAVE_ITERATIONS = {"loop", "demo"}
 _ASKED_ABOUT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

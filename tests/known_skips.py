@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-NPM = r"a program of (npm|npm or PyPI) cannot be installed: .*"
+NPM = r"a program of npm or PyPI cannot be installed: .*"
 """Tells that much is not tested. The end of each run of the tests names these skips, not only in CI."""
 
 KNOWN = {

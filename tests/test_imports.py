@@ -40,13 +40,9 @@ from ralph.__main__ import main
 main()
 """
 
-# typer imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`), `subprocess`, `platform`, `uuid`, `difflib`,
-# `gettext`, `shutil` and `traceback`, and `pathlib` with `urllib.parse`.
 HELP = """
-    ast bz2 collections contextlib copy copyreg datetime difflib dis enum errno fcntl fnmatch functools gc gettext heapq
-    importlib inspect ipaddress itertools keyword linecache locale lzma math ntpath opcode operator pathlib platform re
-    reprlib resource select selectors shutil signal subprocess textwrap threading token tokenize traceback types typing
-    urllib uuid warnings weakref zlib
+    collections contextlib copyreg enum errno functools gc importlib itertools keyword operator re reprlib resource
+    signal types typing warnings
 """
 # What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`, and
 # typing_extensions, which imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`).
@@ -70,7 +66,7 @@ ROOMS_OF_LOOP = "api cli conversation loop machine output prompt retry run sandb
 # The command line, ralph's rooms, packages, modules of the standard library.
 COMMANDS = [
     ("--version", "", "", ""),
-    ("--help", "cli machine values", "annotated_doc shellingham typer", HELP),
+    ("--help", "cli machine values", "", HELP),
     (
         "hi",
         ROOMS_OF_RUN,

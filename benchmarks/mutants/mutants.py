@@ -39,7 +39,13 @@ PATHS = (
     "test_beneath.py",
     "test_roots.py",
 )
-COMMANDS = ("test_launcher.py", "test_processes.py", "test_bash.py", "test_process_storm.py")
+COMMANDS = (
+    "test_kill_below.py",
+    "test_launcher.py",
+    "test_processes.py",
+    "test_bash.py",
+    "test_process_storm.py",
+)
 GIT = ("test_git_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
 SETTINGS = ("test_tightening.py", "test_settings.py", "test_repository_settings.py", "test_trusted_files.py")
 TURNS = (
@@ -456,6 +462,27 @@ MUTANTS = (
         "no tool outlives its call, a daemon included",
         "is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)",
         "is_adopter = True",
+        COMMANDS,
+    ),
+    Mutant(
+        "woken-processes-act",
+        "nothing moves when the first process of a tree is killed",
+        "    while tree.has_stopped_any:\n",
+        "    for _ in range(1):\n",
+        COMMANDS,
+    ),
+    Mutant(
+        "gone-is-still",
+        "nothing moves when the first process of a tree is killed, also after pids have wrapped around",
+        "        if state == _GONE:\n            return True\n",
+        "        if state == _GONE:\n            return False\n",
+        COMMANDS,
+    ),
+    Mutant(
+        "latecomers-are-not-asked",
+        "a command that is stopped ends when all its processes have been asked to",
+        "            if self._asked_to_end:\n",
+        "            if False:\n",
         COMMANDS,
     ),
     # --- loop, git, trust

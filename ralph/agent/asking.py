@@ -245,7 +245,9 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Asks the server for the context window of its model, if the context is so large that the window matters."""
+        """Asks the server for the context window of the current model, if the context is so large that the window
+        matters.
+        """
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -253,7 +255,7 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Asks the server for a description of its model, if it was not asked before."""
+        """Asks the server for a description of the current model, if it was not asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
@@ -271,7 +273,7 @@ class Refused(Struct, frozen=True):
     """The number of tokens in the refused request."""
 
     def leaves(self, answer_tokens: int) -> bool:
-        """Whether the prompt and an answer of `answer_tokens` would fit together."""
+        """Whether the window has room for the prompt and an answer of `answer_tokens`."""
         return self.prompt + answer_tokens <= self.window
 
 

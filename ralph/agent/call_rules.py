@@ -113,10 +113,10 @@ class CallRules:
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """All calls of the task that the gate refused, or to which the sandbox denied something."""
+        """All calls of the task that the gate refused, or to which the sandbox refused something."""
 
     def begin_answer(self, turn: int) -> None:
-        """Must be called before the calls of an answer."""
+        """Begins the counts for an answer of turn `turn`. Must be called before the first call of each answer."""
         self.turn = turn
         self.has_use = self.has_report = False
         self._malformed = []
@@ -214,7 +214,9 @@ class CallRules:
         self._guards.after(call, output, change=change)
 
     def heard(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """The output of a call that ran, as the gate leaves it. Raises `Interrupted`."""
+        """Passes the output of a call that ran to the gate, and returns the output that the model gets. Raises
+        `Interrupted`.
+        """
         return output if self._gate is None else self._gate.observe(call, output, took_s)
 
     def _guarded(self, refusal: Refusal) -> ToolOutput:
@@ -237,9 +239,8 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call in the form that is shown and recorded.
-
-    Faulty input is put into an object, in the form that the API documents.
+    """The call in the form that is shown to people and written to the journal. Faulty input, which is a text, is put
+    into an object in the form that the API documents.
     """
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 

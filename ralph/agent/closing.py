@@ -113,9 +113,8 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Discards a report found in the model's last text, if that text was dropped.
-
-        Must be called after each request, because the request has told the model that its text was dropped.
+        """Discards a report found in the model's last text, if that text was dropped. Must be called after each
+        request, because only a request tells the model that its text was dropped.
         """
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
@@ -205,9 +204,8 @@ class Closing:
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Returns the end of a task with a report, if a report is required or an answer is missing.
-
-        If the model gave no report, a synthetic one is made.
+        """Returns `ending` with a report added, if a report is required or an answer is missing. If the model gave no
+        report, a synthetic one is made.
         """
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending

@@ -114,8 +114,8 @@ def digest_request(
 ) -> Message:
     """The only message of a request for a summary that does not contain the whole context.
 
-    It contains the user's prompts, the earlier summary, the last steps and the instructions. It exceeds `most_tokens`
-    only if it would do so without the last steps.
+    It contains the user's prompts, the earlier summary, the last steps and the instructions. The steps are shortened
+    so that it has at most `most_tokens`, unless the other parts alone exceed that.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])

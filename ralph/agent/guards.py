@@ -123,7 +123,7 @@ class Guards:
         step.result = _Result.of(output)
 
     def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
-        """The name of the guard that refuses the step, and its message. None if no guard refuses it."""
+        """The name of the guard that refuses the call `step`, and its message. None if no guard refuses it."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
@@ -135,7 +135,7 @@ class Guards:
         return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
 
     def _cycle_of(self, step: _Step) -> list[_Step]:
-        """The calls of the loop that this step would continue. Empty if it would continue none."""
+        """The calls of the loop that the call `step` would continue. Empty if it would continue none."""
         steps = list(self._steps)
         for length in range(1, LONGEST_CYCLE + 1):
             window = steps[-length * MOST_EQUAL :]

@@ -20,8 +20,14 @@ class ModeGate:
     def before_task(self, _prompt: Sequence[Block]) -> Sequence[str]:
         return ()
 
-    def judge(self, call: ToolCall) -> Permission:
-        return Permission(self._why_refused(call.name))
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
+        refused = self._why_refused(call.name)
+        if refused is None and asks is not None:
+            refused = (
+                f"This call was not run: a hook wants somebody to be asked, and nobody is asked here (no driver answers "
+                f"can_use_tool): {asks}"
+            )
+        return Permission(refused)
 
     def observe(self, _call: ToolCall, output: ToolOutput, _took_s: float) -> ToolOutput:
         return output

@@ -54,26 +54,29 @@ class Permission(Struct, frozen=True):
 
 
 class Gate(Protocol):
-    """Asks everybody who may refuse a call, a task or its end: the permission mode, rules, hooks and people.
-
+    """Decides whether a call, a task or the end of a task is refused, by permission mode, rules, hooks and people.
     Every method raises `Interrupted` when a signal arrives or a hook ends the run.
     """
 
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
-        """Is called with each new task. Returns texts that are added to it. Raises `HookStopped` to refuse it."""
+        """Judges a new task. Returns texts to add to the task. Raises `HookStopped` if the task is refused."""
         ...
 
-    def judge(self, call: ToolCall) -> Permission:
-        """Decides whether a call with valid arguments may run."""
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
+        """Decides whether a call with valid arguments may run. `asks` is the reason why a gate around this one wants
+        somebody to be asked about the call, or None.
+        """
         ...
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """Is called after each call that ran, which took `took_s` seconds. Returns the output for the model."""
+        """Takes into account the output of a call that ran for `took_s` seconds. Returns the output that the model
+        gets.
+        """
         ...
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:
-        """Is called when the model has completed the task with this text. Returns the reason why it must go on, or
-        None. `was_held` is True if an earlier end of this task was refused.
+        """Judges the end of a task that the model has completed with this text. Returns the reason why the model must
+        continue, or None. `was_held` is True if an earlier end of this task was refused.
         """
         ...
 

@@ -1,7 +1,5 @@
-"""Runs the tool calls that a prompt asks for before its first request: the shell lines and files of a command.
-
-The calls are those of the user's command and not the model's. All rules for calls hold for them, and a call that a
-rule refuses ends the task: a prompt without the part that it needs is another task.
+"""Runs the tool calls that a command file requests before the first request to the model: its shell lines and files.
+All rules for calls apply to them. If a rule refuses a call, the task ends, because the prompt would lack a part.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
     PromptMaker: TypeAlias = Callable[["PromptCalls"], str | Sequence[Block]]
-    """Makes the prompt of a task. It is called when the task has begun, and may run tools."""
+    """A function that makes the prompt of a task. It is called when the task has begun, and may run tools."""
 
 
 class PromptRefusedError(Exception):
@@ -33,7 +31,9 @@ class PromptRefusedError(Exception):
 
 
 class PromptCall(Struct, frozen=True):
-    """A call that may run, with the rules that let it run and the texts that belong to its result."""
+    """A tool call of a command file that may run, with the rules that must observe its result and texts to add to the
+    result.
+    """
 
     call: ToolCall
     notes: tuple[str, ...]
@@ -42,22 +42,23 @@ class PromptCall(Struct, frozen=True):
 
 class PromptCalls:
     def __init__(self, toolbox: Toolbox, make_rules: Callable[[], CallRules], events: Events) -> None:
-        """`make_rules` makes the rules of a task. They count calls, so that each call gets rules of its own."""
+        """`make_rules` returns the rules for one call. Each call needs new ones, because they count calls."""
         self._toolbox = toolbox
         self._make_rules = make_rules
         self._events = events
 
     def judge(self, tool: str, arguments: Mapping[str, str]) -> PromptCall | ToolOutput:
-        """The call if the rules of a task let it run, otherwise the refusal. Runs nothing. A hook may change the call.
-
-        Raises `Interrupted` when a signal arrives or a hook ends the run.
+        """Decides whether a call may run. Returns the call, which a hook may have changed, or the refusal. Raises
+        `Interrupted` when a signal arrives or a hook ends the run.
         """
         rules = self._make_rules()
         ruling = rules.ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
         return ruling if isinstance(ruling, ToolOutput) else PromptCall(ruling.call, ruling.notes, rules)
 
     def run(self, command: str, prompt_call: PromptCall) -> ToolOutput:
-        """Runs a call that `judge` returned, and returns its output, which may be an error. `command` asks for it."""
+        """Runs a call that `judge` returned, and returns its output, which may be an error. `command` requested the
+        call.
+        """
         call = prompt_call.call
         argument = str(next(iter(call.arguments.values())))
         self._events.emit(PromptCalled(command, call.name, argument))

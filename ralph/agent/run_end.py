@@ -50,7 +50,7 @@ class Ending(Struct, frozen=True):
     dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
-        """Whether the run has no report, but needs one because it is required or in place of an answer."""
+        """Whether the run lacks a report that it needs, because a report is required or because there is no answer."""
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)

@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     Prompt = str | Sequence[Block]
 
 
+# Tried for every event, and a union would be made anew each time.
+_CHANGES_TARGET = (ModelFallback, RetryScheduled)
+
+
 class Run:
     """The agent loop of one session, which works on one task after another.
 
@@ -162,7 +166,7 @@ class Run:
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):
             self._closing.forget_text()
-        if isinstance(event, ModelFallback | RetryScheduled):
+        if isinstance(event, _CHANGES_TARGET):
             self._record_target()  # recorded now, because the process may be killed during the wait that follows
         self._sink.emit(event)
 
@@ -429,9 +433,8 @@ class Run:
         return state
 
     def _unless_held(self, ending: Ending) -> Ending | None:
-        """The end of the task, or None if the gate refuses it. The model is then told why, and a new turn begins.
-
-        Only an end that the model chose can be refused.
+        """Returns `ending`, or None if the gate refuses this end of the task. If the gate refuses it, the model is
+        told why, and a new turn begins. Only an end that the model chose can be refused.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending

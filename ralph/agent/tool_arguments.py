@@ -2,8 +2,8 @@
 to correct.
 
 It supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Other keywords are ignored, and no value is converted. The schema of an MCP server's tool may be anything: what
-is wrong in it is ignored too, because the server checks its arguments itself.
+and `items`. Other keywords are ignored, and no value is converted. Invalid parts of an MCP tool's schema are ignored
+too, because the server checks the arguments itself.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
 
 
 def _type_in(schema: Any) -> str | list[str] | None:
-    """The type or the types that the schema requires. None if it names none."""
+    """The type or the types that the schema requires. None if the schema names no type."""
     expected = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(expected, list) and expected and all(isinstance(one, str) for one in expected):
         return expected

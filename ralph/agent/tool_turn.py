@@ -129,8 +129,8 @@ class ToolTurn:
     def _observed(
         self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
     ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """The outputs as the gate leaves them. If it raises `Interrupted`, all outputs are recorded before that,
-        because the calls have run.
+        """Passes the outputs to the gate, and returns those that the model gets. If the gate raises `Interrupted`,
+        all outputs are recorded first, because the calls have run.
         """
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:

@@ -103,7 +103,9 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """Emits the event for the message with the results of the last answer's calls, which must be recorded."""
+        """Emits the event about the message with the results of the last answer's calls. They must be recorded
+        before.
+        """
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
@@ -147,9 +149,8 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The blocks of the last message that are sent again with a new prompt, if it is a user message.
-
-        If the API refused the last request, the images are left out, because they may be the cause of the refusal.
+        """The blocks of the last message, if it is a user message, that are sent again with a new prompt. If the API
+        refused the last request, the images are left out, because they may be the cause of the refusal.
         """
         unanswered = self._unanswered()
         if not self.was_refused:

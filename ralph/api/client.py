@@ -193,9 +193,7 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer. None if the status is another one, or if reading fails, takes too long or gives too
-    much.
-    """
+    """The body of a 2xx answer. None for any other status, and if reading fails or exceeds the limit on time or size."""
     is_success = False
     body = bytearray()
     # A wait returns an available item even after its deadline. Without this check, a server that never stops sending

@@ -103,18 +103,22 @@ class ResponseClocks:
     def next_deadline(self) -> Deadline | None:
         """The earliest deadline of the limits that apply now, or None if all of these are turned off."""
         limits = self._limits
-        running = [("response", self._started_s, limits.response_s)]
+        later: tuple[tuple[str, float, float], ...]
         if self._byte_s is not None and self._progress_s is not None:
-            running.append(("bytes idle", self._byte_s, limits.bytes_idle_s))
-            running.append(("progress idle", self._progress_s, limits.progress_idle_s))
+            later = (
+                ("bytes idle", self._byte_s, limits.bytes_idle_s),
+                ("progress idle", self._progress_s, limits.progress_idle_s),
+            )
         elif self._connected_s is not None:
-            running.append(("first byte", self._connected_s, limits.first_byte_s))
+            later = (("first byte", self._connected_s, limits.first_byte_s),)
         else:
-            running.append(("connect", self._started_s, limits.connect_s))
-        deadlines = [
-            Deadline(name, since_s + limit_s, limit_s) for name, since_s, limit_s in running if limit_s > 0
-        ]
-        return min(deadlines, key=lambda deadline: deadline.at_s, default=None)
+            later = (("connect", self._started_s, limits.connect_s),)
+        # This is done for each piece of an answer, so only the earliest becomes a Deadline.
+        name, since_s, limit_s = "response", self._started_s, limits.response_s
+        for each in later:
+            if each[2] > 0 and (limit_s <= 0 or each[1] + each[2] < since_s + limit_s):
+                name, since_s, limit_s = each
+        return Deadline(name, since_s + limit_s, limit_s) if limit_s > 0 else None
 
 
 CATCH_UP_S = 1.0

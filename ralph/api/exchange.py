@@ -12,21 +12,24 @@ import socket
 import struct
 import threading
 import zlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from msgspec import Struct
 
 from ralph.machine.starting import start_thread
+from ralph.values.ports import TIMED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.values.ports import Mailbox, Waiter
 
-# The maximum number of chunks, of at most 64 KiB each, that are read before the main thread takes them. It limits the
-# memory that is used if a server is faster than ralph.
-READ_AHEAD_CHUNKS = 64
+# The most memory for chunks that are read before the main thread takes them, if a server is faster than ralph.
+READ_AHEAD_BYTES = 4 * 1024 * 1024
+# Each chunk takes about this much beside its bytes. Without it, a server could send a million of single bytes.
+CHUNK_COST_BYTES = 64
 # After 60 s of silence the kernel asks whether the other side is still there, three times, 10 s apart.
 _SOCKET_OPTIONS = (
     ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
@@ -92,8 +95,8 @@ class Wire:
 class Exchange:
     """One HTTP request and its response. The constructor starts a thread that sends the request.
 
-    `next_item` returns Connected, ResponseHead, chunks of the body and BodyEnd, in this order. At any point, Failed
-    may come instead, and nothing comes after it. The constructor raises ShortageError if no thread can be started.
+    `next_item` returns Connected, ResponseHead, pieces of the body and BodyEnd, in this order. A piece is all
+    that has arrived, at most 64 KiB. At any point, Failed may come instead, and nothing comes after it. The constructor raises ShortageError if no thread can be started.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -101,7 +104,13 @@ class Exchange:
         self._request = request
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
-        self._read_ahead = threading.Semaphore(READ_AHEAD_CHUNKS)
+        self._arrived: deque[Item] = deque()
+        """Everything that the thread has received, in order. The mailbox only says that something is here, once for all."""
+        self._is_told = False
+        self._read_bytes = 0
+        self._taken_bytes = 0
+        self._has_room = threading.Event()
+        """Set when the main thread has taken chunks. The reader thread waits for it if it is too far ahead."""
         self._unwanted = threading.Event()
         self._aborted = threading.Event()
         self._has_ended = threading.Event()
@@ -110,10 +119,56 @@ class Exchange:
 
     def next_item(self, until_s: float | None, waiting_for: str) -> Any:
         """Waits for the next `Item`. Returns `TIMED_OUT` if none arrives before `until_s`."""
-        item = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
-        if isinstance(item, bytes):
-            self._read_ahead.release()
-        return item
+        while True:
+            word = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
+            if word is TIMED_OUT:
+                return word
+            self._is_told = False  # before anything is taken, so that what comes meanwhile is told again
+            item = self._taken()
+            if self._arrived:
+                self._tell()
+            if item is not None:
+                return item
+
+    def _taken(self) -> Item | None:
+        """The next item, with all the chunks that are there as one, up to `PIECE_BYTES`. None if an earlier call has taken
+        everything.
+        """
+        item = self._arrived.popleft() if self._arrived else None
+        if not isinstance(item, bytes):
+            return item
+        parts, size = [item], len(item)
+        while (
+            self._arrived
+            and isinstance(chunk := self._arrived[0], bytes)
+            and size + len(chunk) <= PIECE_BYTES
+        ):
+            parts.append(chunk)
+            size += len(chunk)
+            self._arrived.popleft()
+        self._taken_bytes += size + CHUNK_COST_BYTES * len(parts)
+        if not self._has_room.is_set():
+            self._has_room.set()
+        return item if len(parts) == 1 else b"".join(parts)
+
+    def _put(self, item: Item) -> None:
+        self._arrived.append(item)
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._mailbox.put(True)
+
+    def _hand_over(self, chunk: bytes) -> None:
+        """Gives a chunk to the main thread. Waits while too many others have not been taken."""
+        while self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
+            self._has_room.clear()
+            # Looked at again, because the main thread may have taken chunks, or left, just before the line above.
+            if self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
+                self._has_room.wait()
+        self._read_bytes += len(chunk) + CHUNK_COST_BYTES
+        self._put(chunk)
 
     def leave(self) -> None:
         """Ends the exchange after a complete answer.
@@ -123,13 +178,13 @@ class Exchange:
         """
         self._unwanted.set()
         self._mailbox.close()
-        self._read_ahead.release()
+        self._has_room.set()
 
     def abort(self) -> None:
         """Stops the exchange at any point.
 
         While the thread is looking up a name or connecting, it cannot be stopped. It is then left running, which does
-        no harm. When it has connected, it shuts the connection down; the connect timeout limits the time until then.
+        no harm. When it has connected, it closes the connection; the connect timeout limits the time until then.
         """
         self._aborted.set()
         self.leave()
@@ -141,12 +196,12 @@ class Exchange:
         try:
             response = self._wire.http.send(self._request, stream=True)
             try:
-                self._mailbox.put(ResponseHead(response.status_code, response.headers))
+                self._put(ResponseHead(response.status_code, response.headers))
                 self._read_body(response)
             finally:
                 response.close()
         except Exception as error:  # noqa: BLE001 - the main thread decides what any error means
-            self._mailbox.put(Failed(error))
+            self._put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
         """Reads the body to its end, or stops early if the exchange is aborted or too many bytes follow a complete
@@ -160,12 +215,11 @@ class Exchange:
                 if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
                     return
             else:
-                self._read_ahead.acquire()
-                self._mailbox.put(chunk)
+                self._hand_over(chunk)
         if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
         self._has_ended.set()
-        self._mailbox.put(BodyEnd())
+        self._put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
         """Receives the trace events of httpcore, in the reader thread. Until the response arrives, this is the only
@@ -181,7 +235,7 @@ class Exchange:
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
-            self._mailbox.put(Connected())
+            self._put(Connected())
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:

@@ -67,7 +67,9 @@ class Reception:
         self._host = host
         self._answered = answered
         self._catch_up = CatchUp()
-        self._bytes = StreamBytes()
+        self._text = StreamText()
+        self._arrived_s = 0.0
+        """When the newest bytes of the body were taken."""
         self._bytes_since_event = 0
         self._answer_bytes = 0
 
@@ -120,10 +122,7 @@ class Reception:
 
     def _stream_answer(self, request_id: str | None) -> Answer:
         assembler = StreamAssembler()
-        # httpx-sse parses a response of httpx. This one yields the chunks, so that the main thread parses them.
-        response = httpx.Response(
-            200, headers={"content-type": "text/event-stream; charset=utf-8"}, stream=_Chunks(self._chunks())
-        )
+        response = _TextResponse(self._texts())
         try:
             for sse in httpx_sse.EventSource(response).iter_sse():
                 self._bytes_since_event = 0
@@ -131,8 +130,8 @@ class Reception:
                     continue  # OpenAI ends every stream with [DONE]; here only message_stop makes an answer whole
                 event = self._event(sse.data)
                 if event.get("type") != "ping":
-                    self._clocks.got_progress(self._clock.now_s())
-                assembler.feed(event, has_invalid_utf8=self._bytes.has_invalid_utf8 and "\ufffd" in sse.data)
+                    self._clocks.got_progress(self._arrived_s)
+                assembler.feed(event, has_invalid_utf8=self._text.has_invalid_utf8 and "\ufffd" in sse.data)
                 self._events.emit(StreamReceived(event))
                 if assembler.is_complete:
                     break
@@ -146,9 +145,9 @@ class Reception:
             raise _redacted(error, self._redact) from error.__cause__
         return answer
 
-    def _chunks(self) -> Iterator[bytes]:
-        """Yields the bytes of the body as they arrive, prepared for the parser. Raises the errors of `_next_of_body`,
-        and StreamParse if an event or the answer is too large.
+    def _texts(self) -> Iterator[str]:
+        """Yields the text of the body as it arrives, prepared for the parser. Raises the errors of `_next_of_body`, and
+        StreamParse if an event or the answer is too large.
         """
         while True:
             item = self._next_of_body("the answer to go on")
@@ -160,7 +159,7 @@ class Reception:
             self._bytes_since_event += len(item)
             if self._bytes_since_event > EVENT_BYTES:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
-            yield self._bytes.clean(item)
+            yield self._text.decoded(item)
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
         """The next chunk, or None at the end of the body.
@@ -177,7 +176,8 @@ class Reception:
             raise error_inside_answer(item.error, self._redact) from item.error
         if isinstance(item, BodyEnd):
             return None
-        self._clocks.got_bytes(self._clock.now_s())
+        self._arrived_s = self._clock.now_s()
+        self._clocks.got_bytes(self._arrived_s)
         chunk: bytes = item
         return chunk
 
@@ -254,12 +254,17 @@ class Reception:
         raise not_a_stream(self._host, content_type, bytes(body[:ERROR_BODY_BYTES]), self._redact)
 
 
-class _Chunks(httpx.SyncByteStream):
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._iterator = chunks
+class _TextResponse(httpx.Response):
+    """A response for httpx-sse, which parses the responses of httpx. It has text that is decoded already, and that comes
+    while the main thread waits for it.
+    """
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self._iterator
+    def __init__(self, texts: Iterator[str]) -> None:
+        super().__init__(200, headers={"content-type": "text/event-stream"})
+        self._texts = texts
+
+    def iter_text(self, chunk_size: int | None = None) -> Iterator[str]:  # noqa: ARG002 - as in httpx.Response
+        return self._texts
 
 
 def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
@@ -268,41 +273,37 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
     return error
 
 
-class StreamBytes:
-    """Prepares the bytes of a stream for the parser: removes the byte order mark, changes every line break to LF, and
-    notices invalid UTF-8.
+class StreamText:
+    """Decodes the bytes of a stream for the parser: removes the byte order mark, changes every line break to LF, and
+    notices invalid UTF-8, which becomes U+FFFD.
 
-    The parser (httpx-sse) does not handle the mark. After a CR it waits for more bytes, so that a last line that ends
+    The parser (httpx-sse) does not handle the mark. After a CR it waits for more text, so that a last line that ends
     in CR would be lost.
     """
 
     def __init__(self) -> None:
         self.has_invalid_utf8 = False
-        self._strict = codecs.getincrementaldecoder("utf-8")()
-        self._start: bytes | None = b""  # the first bytes while they may be part of the byte order mark
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_at_start = True
         self._after_cr = False
 
-    def clean(self, chunk: bytes) -> bytes:
-        """The prepared bytes of a chunk. They may be empty."""
+    def decoded(self, chunk: bytes) -> str:
+        """The text of a chunk. It may be empty."""
         try:
-            self._strict.decode(chunk)
+            text = self._decoder.decode(chunk)
         except UnicodeDecodeError:
             self.has_invalid_utf8 = True
-            self._strict.reset()
-        return self._with_lf(chunk if self._start is None else self._without_mark(chunk))
+            self._decoder.errors = "replace"
+            text = self._decoder.decode(chunk)
+        if self._is_at_start and text:
+            self._is_at_start = False
+            text = text.removeprefix("\ufeff")
+        return self._with_lf(text) if self._after_cr or "\r" in text else text
 
-    def _without_mark(self, chunk: bytes) -> bytes:
-        assert self._start is not None  # noqa: S101 - clean() has checked it
-        self._start += chunk
-        if len(self._start) < len(codecs.BOM_UTF8) and codecs.BOM_UTF8.startswith(self._start):
-            return b""
-        start, self._start = self._start, None
-        return start.removeprefix(codecs.BOM_UTF8)
-
-    def _with_lf(self, chunk: bytes) -> bytes:
-        if not chunk:
-            return chunk
+    def _with_lf(self, text: str) -> str:
+        if not text:
+            return text
         if self._after_cr:
-            chunk = chunk.removeprefix(b"\n")
-        self._after_cr = chunk.endswith(b"\r")
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk
+            text = text.removeprefix("\n")
+        self._after_cr = text.endswith("\r")
+        return text.replace("\r\n", "\n").replace("\r", "\n")

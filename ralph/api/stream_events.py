@@ -120,7 +120,8 @@ _KNOWN_STARTS = {"text": TextStart, "thinking": ThinkingStart, "tool_use": CallS
 
 
 def stream_event(event: dict[str, Any]) -> StreamEvent | None:
-    """The typed event, or None if its type is not known, or is one that adds nothing to the answer, such as a ping.
+    """Converts an event to its type. None for unknown types, and for types that add nothing to the answer, such as
+    pings.
 
     Raises StreamParse with the path of a wrong field. If the event reports an error of the server, raises that error.
     """

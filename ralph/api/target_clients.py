@@ -47,7 +47,7 @@ class TargetClients:
         failure counts as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
-        """Adds hosts that answered an earlier process of this session."""
+        """Stores that the hosts of these URLs have answered before, in an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
@@ -65,8 +65,8 @@ class TargetClients:
         return self._clients[endpoint]
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Sends one request, as `Client` says. If the endpoint cannot be used, raises `Api`, so that another target
-        can be asked.
+        """Sends one request, as `Client.send_message` describes. If the endpoint cannot be used, raises `Api`, so
+        that another target can be asked.
         """
         try:
             client = self.prepare(target, key)

@@ -1,1 +1,1 @@
-"""The command line. No other package of ralph imports typer, and a run, a loop and `ralph doctor` do without it."""
+"""The command line. No other package of ralph imports typer. A run, a loop and `ralph doctor` do not need it."""

@@ -1,13 +1,19 @@
 """Parses the command line, hands over to a command, and turns errors into one line and an exit code."""
 
+import errno
 import os
 import sys
 from contextlib import suppress
 
+from ralph import __version__
 from ralph.cli.commands import COMMANDS, INIT, line_command
 from ralph.cli.errors import CannotError, LineError
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
+
+_ROOT_OPTIONS = ("-h", "--help", "--version")
+"""Options that may stand in the place of a command. Words that follow them are ignored."""
+_USUAL_COLUMNS = 80
 
 
 def run_cli(arguments: list[str]) -> int:
@@ -29,30 +35,61 @@ def run_cli(arguments: list[str]) -> int:
             return _complain_of(shortage)
         if not isinstance(error, OSError):
             raise
-        return _complain(f"cannot write: {error.strerror}", Outcome.IO_ERROR.exit_code())
+        why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+        return _complain(f"cannot write: {why}", Outcome.IO_ERROR.exit_code())
 
 
 def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
     name, *words = arguments
+    if name in _ROOT_OPTIONS:
+        return _answer(name)
     command = line_command(name)
     if command is not None:
         read = command.read(words, is_command_inserted=is_command_inserted)
         if read is not None:
             return command.run(*read)
-        arguments = [name, "--help"]
-    from ralph.cli.command_tree import run_tree  # noqa: PLC0415 - loads typer, which a run does not need
+        from ralph.cli.command_page import command_page  # noqa: PLC0415 - only for the help
 
-    return run_tree(arguments)
+        return _show(command_page(command, _columns()))
+    from ralph.cli.typer_command import run_typer_command  # noqa: PLC0415 - loads typer, which a run does not need
+
+    return run_typer_command(name, words)
+
+
+def _answer(option: str) -> int:
+    """Prints the help or the version, as the option requests. Returns the exit code."""
+    if option == "--version":
+        return _show(f"ralph {__version__}")
+    from ralph.cli.root_page import root_page  # noqa: PLC0415 - only for the help
+
+    return _show(root_page(_columns()))
+
+
+def _columns() -> int:
+    """The width of the terminal in columns, or a default without a terminal. Does not import `shutil`, to save time."""
+    with suppress(ValueError):
+        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
+            return columns
+    with suppress(OSError):  # standard output is no terminal
+        return os.get_terminal_size(1).columns or _USUAL_COLUMNS
+    return _USUAL_COLUMNS
+
+
+def _show(text: str) -> int:
+    """Prints a text and a line break, and returns the exit code. Raises OSError if standard output cannot be written."""
+    with suppress(BrokenPipeError):  # the reader has seen enough
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    return Outcome.COMPLETED.exit_code()
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command in the first place. If the user named no command, it is `run`.
-
-    Raises UsageError if the first argument is a mistyped command.
+    """The arguments with a command at their beginning, which is `run` if the user named none. Raises UsageError if
+    the first argument is a mistyped command.
     """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
-    if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
+    if arguments and arguments[0] in (*COMMANDS, *_ROOT_OPTIONS):
         return arguments
     if arguments and not arguments[0].startswith("-"):
         from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`

@@ -1,6 +1,5 @@
-"""Options of Claude Code that ralph refuses, each with what to use instead. Pure.
-
-A mistyped option gets a suggestion; these are not mistyped, so a similar spelling would only mislead.
+"""Options of Claude Code that ralph refuses, each with what to use instead. No I/O happens here. For a mistyped
+option, ralph suggests a similar spelling. That would be misleading for these options.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ INSTEAD = {
     "--session-mirror": "`ralph sessions export ID` prints a session's journal, also while it runs",
     "--await-initialize": "with --input-format stream-json ralph waits for the first message, initialized or not",
 }
-"""For each refused option, one line: what to use instead, or why there is nothing."""
+"""For each refused option, one line that says what to use instead, or why there is no replacement."""
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line for an option of Claude Code that ralph refuses. None if the option is none of these."""
+    """The line about what to use instead of an option of Claude Code that ralph refuses. None for any other option."""
     says = INSTEAD.get(spelling)
     return (
         None if says is None else f"{spelling} is an option of Claude Code that ralph does not have: {says}"

@@ -1,6 +1,5 @@
-"""Finds out whether the first word of a command line was meant as a command. Pure.
-
-The word may be a mistyped command of ralph, or a command of a similar program. Everything else is a prompt.
+"""Finds out whether the first word of a command line was meant as a command. No I/O happens here. The word may be a
+mistyped command of ralph, or a command of a similar program. Everything else is a prompt.
 """
 
 from __future__ import annotations

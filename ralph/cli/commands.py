@@ -29,7 +29,7 @@ _LINE_COMMANDS = ("run", "loop", "doctor")
 
 
 def line_command(name: str) -> LineCommand | None:
-    """The command of that name. None if typer reads its command line."""
+    """The command of that name, or None if typer reads the command line of that command."""
     if name not in _LINE_COMMANDS:
         return None
     command: LineCommand = import_module(f"ralph.cli.{name}").COMMAND

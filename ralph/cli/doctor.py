@@ -1,7 +1,7 @@
 """`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
 
-It gives advice for each problem, and goes on to the next check after a failed one. It shows no secret. It changes no
-file, but it creates the directory for sessions if that is missing.
+It gives advice for each problem, and continues with the next check after a failed one. It shows no secret. It changes
+no file, but it creates the directory for sessions if that is missing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
 
 
 def _tried_sandbox(environment: Mapping[str, str], cwd: Path | None) -> int:
-    """Shows the result of each row of the probe, then the verdict. Returns the exit code: 78 if a promise is broken."""
+    """Shows the result of each row of the probe, then the verdict. Returns the exit code, which is 78 if the sandbox
+    allowed something that it must deny.
+    """
     from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
 
     page = _Page(Redactor(known_secrets(environment, ())))
@@ -122,9 +124,8 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes stop signals end the process at once, because `ralph doctor` has nothing to clean up.
-
-    A signal that the parent process ignores, as `nohup` does with SIGHUP, stays ignored.
+    """Makes stop signals end the process at once, because `ralph doctor` has nothing to clean up. A signal that the
+    parent process ignores, as `nohup` does with SIGHUP, is still ignored.
     """
 
     def end(signal_number: int, _frame: FrameType | None) -> None:
@@ -219,9 +220,8 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """A finding about the settings as a whole. It is a failure if the CA file cannot be read.
-
-    The function is called if the settings could be merged. Merging does not read the CA file.
+    """A finding about the settings as a whole. It is a failure if the CA file, which merging does not read, cannot be
+    read. The function is called only if the settings could be merged.
     """
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 

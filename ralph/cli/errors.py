@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LineError(UsageError):
-    """The words of a command line do not fit the command's parameters. The command's help says what does."""
+    """The words of a command line do not fit the command's parameters. The command's help lists the parameters."""
 
 
 def wrong_value(option: str, problem: str) -> LineError:

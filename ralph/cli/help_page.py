@@ -1,72 +1,83 @@
-"""The help page of a `LineCommand`, as a command of typer. The page is made from the parameters with which the command's
-line is read, and typer lays it out.
+"""Lays out a help page as plain text: usage, description, sections of two columns, epilog. No I/O happens here.
+
+The pages look like those that typer makes for the small commands. typer is not used, because its import takes longer
+than all the rest of a page.
 """
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, Literal
-
-import typer
-from msgspec import NODEFAULT
-from msgspec.structs import fields
-from typer.core import TyperCommand
-from typer.main import get_click_param
-from typer.models import ParamMeta
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
-    from typer._click import Parameter as TyperParameter
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.cli.line_command import LineCommand
-    from ralph.cli.parameters import Parameter
+HELP_ROW = ("-h, --help", "Show this message and exit.")
 
-
-class HelpPage(TyperCommand):
-    """A command that typer can only show the help of. ralph reads the command's line itself."""
-
-    def __init__(self, command: LineCommand) -> None:
-        super().__init__(
-            command.name, help=inspect.getdoc(command.call), epilog=command.epilog, rich_markup_mode=None
-        )
-        self._options: dict[str, list[TyperParameter]] = {}
-        """The options that the page lists, by the titles of their sections."""
-        for section, parameters in zip(command.sections, command.parameters(), strict=True):
-            defaults = {one.name: one.default for one in fields(section.line) if one.default is not NODEFAULT}
-            made = [_typer_parameter(one, defaults.get(one.field)) for one in parameters]
-            self.params += [one for one in made if one.name not in section.unlisted]
-            self._options[section.title] = [one for one in made if one.name not in section.unlisted]
-
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Writes the arguments, and the options in sections. typer itself would write one section."""
-        first, *_ = self._options
-        help_option = self.get_help_option(ctx)
-        for title, own in {"Arguments": self.params, **self._options}.items():
-            kind = "argument" if title == "Arguments" else "option"
-            listed = [one for one in own if one.param_type_name == kind]
-            if title == first and help_option is not None:
-                listed.append(help_option)
-            rows = [row for one in listed if (row := one.get_help_record(ctx))]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+_AS_IT_IS = "\b"
+"""A paragraph with this first line keeps its line breaks."""
+_MOST_COLUMNS = 80
+_FEWEST_COLUMNS = 52
+_INDENT = "  "
+_WIDEST_NAME = 30
+"""The maximum width of the first column. A longer name has a line of its own."""
+_GAP = 2
+"""The number of spaces between the columns, and to their right."""
+_FEWEST_LETTERS = 10
+"""The minimum width of the second column, even if the terminal is narrower."""
 
 
-def _typer_parameter(parameter: Parameter, default: object) -> TyperParameter:
-    kind: Any = parameter.kind
-    if parameter.choices:
-        kind = Literal[parameter.choices]
-    elif parameter.is_list:
-        kind = list[str]
-    if parameter.spellings:
-        spellings = [*parameter.spellings]
-        if parameter.negation is not None:
-            spellings[0] += f"/{parameter.negation}"
-        row = typer.Option(
-            None, *spellings, metavar=parameter.metavar, help=parameter.help, hidden=parameter.is_hidden
-        )
-    else:
-        row = typer.Argument(None, help=parameter.help, show_default=False)
-    row.default = default
-    made, _ = get_click_param(ParamMeta(name=parameter.name, default=row, annotation=kind))
-    return made
+def help_page(
+    usage: str,
+    description: str,
+    sections: Mapping[str, Sequence[tuple[str, str]]],
+    epilog: str = "",
+    *,
+    columns: int,
+) -> str:
+    """The page for a terminal of `columns` columns. `sections` maps each title to rows, and a row is a name and its
+    meaning. Sections without rows are left out.
+
+    Paragraphs of `description` and `epilog` are separated by empty lines.
+    """
+    width = max(min(columns, _MOST_COLUMNS), _FEWEST_COLUMNS) - _GAP
+    parts = [f"Usage: {usage}", *_paragraphs(description, width)]
+    parts += ["\n".join([f"{title}:", *_rows(rows, width)]) for title, rows in sections.items() if rows]
+    parts += _paragraphs(epilog, width)
+    return "\n\n".join(parts)
+
+
+def _paragraphs(text: str, width: int) -> Iterator[str]:
+    for paragraph in text.strip(" \n").split("\n\n"):
+        first, *others = paragraph.split("\n")
+        lines = others if first == _AS_IT_IS else _wrapped(" ".join(paragraph.split()), width - len(_INDENT))
+        if lines:
+            yield "\n".join(_INDENT + line for line in lines)
+
+
+def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    names_width = min(max(len(name) for name, _ in rows), _WIDEST_NAME) + _GAP
+    margin = _INDENT + " " * names_width
+    for name, meaning in rows:
+        lines = _wrapped(meaning, max(width - names_width - _GAP, _FEWEST_LETTERS))
+        if len(name) + _GAP > names_width:
+            yield _INDENT + name
+        else:
+            lines[:1] = [f"{name:{names_width}}{line}" for line in lines[:1]]
+            yield _INDENT + lines.pop(0)
+        yield from (margin + line for line in lines)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Breaks a text into lines, only at spaces, so that no option is split. Two spaces in a row are kept. A word that
+    is longer than `width` has a line of its own.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and len(longer) > width:
+            lines.append(line.rstrip())
+            line = word
+        else:
+            line = longer
+    return [*lines, line] if line else lines

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Typed(Struct, frozen=True):
-    """The command line as it was typed. A command needs this where the decoded values do not say enough."""
+    """The command line as it was typed, for commands that need more than the decoded values."""
 
     options: tuple[TypedOption, ...] = ()
     """All typed options, in the order of the command line."""
@@ -64,9 +64,8 @@ class LineCommand(Struct, frozen=True):
     def read(
         self, words: Sequence[str], *, is_command_inserted: bool = False
     ) -> tuple[list[Struct], Typed] | None:
-        """Decodes the words that follow the command into the arguments of `run`. Returns None if they ask for the help.
-
-        Raises LineError if the words do not fit the parameters.
+        """Decodes the words after the command's name into the arguments of `LineCommand.run`. Returns None if the
+        user asks for the help. Raises LineError if the words do not fit the parameters.
         """
         of_sections = self.parameters()
         everything = [one for own in of_sections for one in own]

@@ -1,4 +1,4 @@
-"""Reads the command lines of `ralph run`, `ralph loop` and `ralph doctor`. Pure.
+"""Reads the command lines of `ralph run`, `ralph loop` and `ralph doctor`. No I/O happens here.
 
 The rules are those of typer, which reads the other commands, with one addition for scripts written for Claude Code:
 
@@ -41,7 +41,7 @@ class TypedOption(Struct, frozen=True):
 
 
 class ReadLine(Struct, frozen=True):
-    """The contents of a command line."""
+    """The decoded contents of a command line."""
 
     values: dict[str, Any]
     """The values of the parameters that were given, by the parameters' names. Empty if the help is asked for."""
@@ -72,7 +72,9 @@ def read_line(words: Sequence[str], parameters: Sequence[Parameter]) -> ReadLine
 
 
 class _DividedWords:
-    """The words of a line, divided between its options and the rest. Values are not looked at yet."""
+    """The words of a command line, divided into options with their values and other words. Values are not checked
+    yet.
+    """
 
     def __init__(self, words: Sequence[str], parameters: dict[str, Parameter]) -> None:
         self.parameters = parameters
@@ -168,7 +170,9 @@ class _DividedWords:
 
 
 def _value(parameter: Parameter, given: list[Any]) -> object:
-    """The value for what a parameter got. Raises LineError if it has the wrong type or is no choice."""
+    """Converts the words or truth values in `given` to the parameter's value. Raises LineError if one has the wrong
+    type or is not among the choices.
+    """
     if parameter.is_list:
         return parameter.joined(given)
     value = given[-1]
@@ -184,5 +188,5 @@ def _value(parameter: Parameter, given: list[Any]) -> object:
 
 
 def _shown(word: str) -> str:
-    """The word as it is, or with escapes if it has characters that cannot be printed."""
+    """The word, or the word with escapes if it contains characters that cannot be printed."""
     return word if word.isprintable() else repr(word)[1:-1]

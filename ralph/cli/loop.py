@@ -22,11 +22,13 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     duration,
     json_or_path,
     permission_mode,
+    refuse_file_as_prompt,
     requested_report,
     setting_sources,
     text_or_file,
@@ -53,7 +55,7 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
 _STATUS_TAKES = ("status", "json_", "directory")
-_CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time")
+_CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
 
 REFUSED = {
     "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
@@ -124,7 +126,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         Option(
             "--continue -c",
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
-            "--max options may be given again.",
+            "--max options and --base-url may be given again.",
         ),
     ] = False
     status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
@@ -159,10 +161,16 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     limits = _limits(line)
     launch_directory, work_directory = working_directory(None), working_directory(line.directory)
     if line.continue_:
-        _refuse_all_but(_CONTINUE_TAKES, typed, "--continue takes all but limits from the loop's record")
+        says = "--continue takes all but limits and the server from the loop's record"
+        _refuse_all_but(_CONTINUE_TAKES, typed, says)
+        check_output_is_open()
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
-        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits))
+        base_url = to_run.flags["model.base_url"]
+        check_settings({"model.base_url": base_url})
+        given = None if base_url is None else str(base_url)
+        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits, base_url_given=given))
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
+    check_output_is_open()
     return loop_command(
         LoopOptions(plan, requested_prompt=RequestedPrompt(line.prompt, absolute(line.prompt_file)))
     )
@@ -178,6 +186,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
     if line.plan_file is not None and not line.plan_file.strip():
         raise wrong_value("--plan-file", "is empty")
     _refuse_command_word(line.prompt)
+    refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     return replace(
         bare,

@@ -260,9 +260,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
 
 def _without_skills(flags: dict[str, object]) -> dict[str, object]:
-    """The flags without an `--allowed-tools` that names skills alone.
-
-    The Agent SDKs add such names for their option `skills`. They are no limit: skills are files that Read reads.
+    """The flags without an `--allowed-tools` that names only skills. The Agent SDKs add such names for their option
+    `skills`. They must not limit the tools, because a skill is only a file.
     """
     allowed = flags.get("tools.allowed")
     names = allowed if isinstance(allowed, tuple) else ()
@@ -271,7 +270,7 @@ def _without_skills(flags: dict[str, object]) -> dict[str, object]:
 
 
 def _restricted(flags: dict[str, object]) -> dict[str, object]:
-    """The flags with what `--restricted` stands for."""
+    """Adds the flags that `--restricted` stands for."""
     forbidden = flags.get("tools.disallowed")
     names = forbidden if isinstance(forbidden, tuple) else ()
     return {**flags, "sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}

@@ -1,8 +1,8 @@
-"""The parameters of a command line as values: their spellings, types and help texts. Pure.
+"""The parameters of a command line as values: their spellings, types and help texts. No I/O happens here.
 
-A command declares its parameters in the annotations of a Struct's fields: an `Option`, an `Argument`, or `FlagsOf` for
-the flags of settings. `line_reader.py` reads the command line from them, and `help_page.py` makes the help page of
-them. So a parameter is declared once.
+A command declares its parameters in the annotations of a Struct's fields: an `Option`, an `Argument`, or `FlagsOf`
+for the flags of settings. `line_reader.py` reads command lines and `command_page.py` makes help pages from these
+declarations.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Option(Struct, frozen=True):
     """All spellings, separated by spaces, such as `--quiet -q`."""
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None means typer's own choice."""
+    """The name of the value in the help. None: its choices, or `VALUE`."""
     is_hidden: bool = False
     """True if the help does not show the option."""
     may_have_value: bool = False
-    """True if the option of type bool accepts a value behind `=`, which has no effect."""
+    """True if an option of type bool accepts a value after `=`, which has no effect."""
 
 
 class Argument(Struct, frozen=True):
@@ -46,7 +46,7 @@ class FlagsOf(Struct, frozen=True):
     only: str | None = None
     """The only table whose flags the field receives. None means all tables."""
     but: str | None = None
-    """The one table whose flags the field does not receive. None means that no table is left out."""
+    """A table whose flags the field does not receive. None means that no table is left out."""
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
@@ -68,14 +68,14 @@ class Parameter(Struct, frozen=True, kw_only=True):
     takes_words: bool = False
     """True if a list takes all words up to the next option."""
     joined: Callable[[Sequence[str]], object] = tuple
-    """Makes the value of a list from the words that were given."""
+    """A function that makes the value of a list from the words that were given."""
     setting: str | None = None
     """The name of the setting that the option belongs to, or None if it belongs to no setting."""
     help: str
     metavar: str | None = None
     is_hidden: bool = False
     may_have_value: bool = False
-    """True if an option of type bool accepts a value behind `=`, which has no effect."""
+    """True if an option of type bool accepts a value after `=`, which has no effect."""
 
     @property
     def longest_spelling(self) -> str:

@@ -13,10 +13,12 @@ from ralph.cli.setting_options import check_settings
 from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
+    check_output_is_open,
     check_partial_messages,
     directories,
     json_or_path,
     permission_mode,
+    refuse_file_as_prompt,
     requested_report,
     run_directories,
     session_options,
@@ -42,6 +44,7 @@ def run(line: RunLine, typed: Typed) -> int:
 
         # The parser has only now found out which word is the prompt, because options precede it.
         refuse_command_word([line.prompt, *(["--continue"] if line.continue_ or line.resume else [])])
+    refuse_file_as_prompt(line.prompt)
     try:
         from ralph.run.command import run_command  # noqa: PLC0415 - not needed for --help
     except (OSError, MemoryError, ImportError) as error:
@@ -65,7 +68,9 @@ def run(line: RunLine, typed: Typed) -> int:
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings(line.tools)
-    return run_command(_run_options(line, writable, permissions=permissions))
+    options = _run_options(line, writable, permissions=permissions)
+    check_output_is_open(options.output.result_file)
+    return run_command(options)
 
 
 def _run_options(
@@ -83,6 +88,7 @@ def _run_options(
         settings_descriptor=line.settings_fd,
         claude_settings=json_or_path(line.claude_settings),
         setting_sources=setting_sources("" if line.bare else line.setting_sources),
+        names_sources=line.setting_sources is not None,
         takes_commands=not line.disable_slash_commands,
         permission_mode=permission_mode(_mode(line)),
         permissions=permissions,

@@ -57,7 +57,7 @@ def _names(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(words: Sequence[str]) -> tuple[str, ...]:
-    """The words, with an absolute path for each word that is no JSON object."""
+    """The words, in which each path is made absolute. A word that is a JSON object is not changed."""
     return tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
 
 

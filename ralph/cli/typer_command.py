@@ -1,16 +1,31 @@
-"""Makes a command of typer from a function."""
+"""The small commands, whose command lines typer parses. The other commands do without typer."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import typer
+from typer.exceptions import TyperException
 from typer.main import get_command
+
+from ralph.cli.commands import INIT
+from ralph.cli.errors import LineError
+from ralph.machine.garbage import begin_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typer._click import Command
+
+_MODULES = {
+    INIT: ("loop_init", "COMMAND"),
+    "demo": ("scripted", "DEMO"),
+    "mock-api": ("scripted", "MOCK_API"),
+    "sessions": ("sessions", "COMMAND"),
+}
+"""For each command: the name of its module in `ralph.cli`, and the name of the command object in that module."""
+HELP_OPTIONS = ["-h", "--help"]
 
 
 def typer_command(name: str, function: Callable[..., int]) -> Command:
@@ -18,3 +33,27 @@ def typer_command(name: str, function: Callable[..., int]) -> Command:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name)(function)
     return get_command(app)
+
+
+def named_command(name: str) -> Command:
+    """The small command with this name."""
+    module, attribute = _MODULES[name]
+    command: Command = getattr(import_module(f"ralph.cli.{module}"), attribute)
+    return command
+
+
+def run_typer_command(name: str, words: list[str]) -> int:
+    """Runs the small command with this name, or shows its help. Returns the exit code. Raises LineError if the words
+    do not fit the command's parameters.
+    """
+    command = named_command(name)
+    begin_garbage_collection()
+    try:
+        code = command.main(
+            args=words, prog_name=f"ralph {name}", standalone_mode=False, help_option_names=HELP_OPTIONS
+        )
+    except TyperException as error:
+        raise LineError(error.format_message()) from None
+    except SystemExit:
+        return 0  # typer raises it if the reader of its help has closed the pipe
+    return code if isinstance(code, int) else 0

@@ -61,10 +61,8 @@ def text_or_file(
 
 
 def absolute(path: str | None) -> str | None:
-    """The path as an absolute path. A relative path starts from the directory where ralph was called, not from
-    `--cd`.
-
-    `-` (standard input) is returned unchanged.
+    """The path as an absolute path. A relative path is relative to the directory where ralph was called, not to
+    `--cd`. `-` (standard input) is returned unchanged.
     """
     if path is None or path == "-":
         return path
@@ -75,7 +73,7 @@ def absolute(path: str | None) -> str | None:
 
 
 def json_or_path(text: str | None) -> str | None:
-    """A JSON text as it is, and anything else as an absolute path."""
+    """Returns a JSON text unchanged, and makes any other text an absolute path."""
     return text if text is None or text.lstrip().startswith("{") else absolute(text)
 
 
@@ -131,7 +129,7 @@ def permission_mode(text: str | None) -> PermissionMode | None:
 
 
 def setting_sources(text: str | None) -> frozenset[str]:
-    """The places that `--setting-sources` names, separated by commas. All of them if `text` is None."""
+    """The sources that `--setting-sources` names, separated by commas. All sources if `text` is None."""
     from ralph.prompt.judged_file import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
 
     names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
@@ -180,9 +178,8 @@ def _directories_in(word: str) -> list[str]:
 
 
 def run_directories(directory: str | None) -> tuple[str, ...]:
-    """The directory where ralph was called and the working directory (`--cd`), as absolute paths.
-
-    A repository may have put links into either of them, so links there are not trusted.
+    """The directory where ralph was called and the working directory (`--cd`), as absolute paths. A repository may
+    have put links into either of them, so links there are not trusted.
     """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")))
@@ -202,12 +199,39 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
     return where
 
 
+def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
+    """Raises UsageError if the prompt is the name of an existing text file, because its text was meant. `command` is
+    the command to suggest.
+    """
+    if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
+        return
+    try:
+        is_file = Path(prompt).is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return
+    if is_file:
+        raise UsageError(
+            f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` runs the name as a prompt)"
+        )
+
+
+def check_output_is_open(result_file: str | None = None) -> None:
+    """Raises CannotError if the result could be written nowhere, because standard output is closed (`>&-`) and there is
+    no result file. Without this check, the run would cost money and its answer would be lost.
+    """
+    from ralph.output.standard_streams import has_closed_output  # noqa: PLC0415 - not needed for --help
+
+    if result_file is None and has_closed_output():
+        raise CannotError(
+            Outcome.IO_ERROR, "standard output is closed: use >/dev/null if nobody needs the answer"
+        )
+
+
 def who_permits(
     tool: str | None, prompts: str, *, takes_messages: bool
 ) -> Literal["driver", "nobody"] | None:
-    """The one who is asked about tool calls, as in `RunOptions.permissions`.
-
-    `tool` is the value of --permission-prompt-tool. Raises BadParameter for a way to ask that ralph does not have.
+    """Who is asked about tool calls: a value of `RunOptions.permissions`. `tool` is the value of
+    --permission-prompt-tool. Raises BadParameter if ralph does not support the value.
     """
     option = "--permission-prompt-tool"
     if tool is not None and tool != "stdio":
@@ -222,9 +246,8 @@ def who_permits(
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires no report.
-
-    `directory` and `takes_pipe` have the meaning that they have in `text_or_file`.
+    """The final report that the user requires, or None if the user requires no report. `directory` and `takes_pipe`
+    are as in `text_or_file`.
     """
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 

@@ -67,16 +67,15 @@ class SizeCount(Struct, frozen=True):
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The tokens of another request if its estimate `size` is wrong by the same factor as the estimate of this
-        request. The result is rounded up.
+        """The tokens of another request, if ralph's estimate `size` of it is wrong by the same factor as the estimate
+        of this request. The result is rounded up.
         """
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The last token count by each model. It is immutable: its methods return a new meter.
-
-    Sizes are estimates from the bytes of the messages that the model receives.
+    """The servers' last token count for each model. It is immutable: its methods return a new meter. Sizes are
+    estimates from the bytes of the messages that the model receives.
     """
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
@@ -85,9 +84,8 @@ class ContextMeter(Struct, frozen=True):
     """The last count in the previous context, or None. It shows how wrong estimates from bytes are."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """The meter with a server's count of a request, which ralph had estimated as `size_then`.
-
-        If `prompt_tokens` is 0, the server does not count tokens, and the meter is unchanged.
+        """Returns the meter with a server's token count of a request. `size_then` is ralph's estimate of that
+        request. If `prompt_tokens` is 0, the server does not count tokens, and the meter is unchanged.
         """
         if prompt_tokens <= 0:
             return self

@@ -196,8 +196,8 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
     """Checks a value against the type `shape` and returns it decoded.
 
-    `path` is the path of the value. If `number` is given, it is the path of a list, and `number` is the value's index
-    in it. Raises ValidationError with the complete path of the wrong field.
+    `path` is the path of the value. If `number` is given, `path` is that of a list, and `number` is the value's index
+    in the list. Raises ValidationError with the complete path of the wrong field.
     """
     fields = getattr(shape, "__struct_fields__", None)
     if fields is not None and isinstance(value, dict):

@@ -34,7 +34,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line differs from what was written. `line` is its number, counted from 1."""
+    """A line of a journal differs from the line that was written. `line` is its number, counted from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -51,7 +51,7 @@ class JournalReading(Struct, frozen=True):
 
 
 def line_of(seq: int, record: Record | Recorded) -> bytes:
-    """The line of a record, with its line break."""
+    """The journal line of a record, including the line break."""
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields})
     return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text)})
@@ -65,7 +65,7 @@ def _head_text(head: RequestHead) -> str:
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """A line with these fields and their checksum, and with its line break."""
+    """The journal line for these fields, with their checksum and a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
@@ -216,10 +216,8 @@ def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
 
 
 def _json(line: bytes) -> Any:
-    """Decodes the JSON of a line.
-
-    The standard library takes ten times as long as msgspec, so it decodes only what msgspec rejects (NaN, lone
-    surrogates).
+    """Decodes the JSON of a line. The standard library takes ten times as long as msgspec, and decodes only lines
+    that msgspec rejects (NaN, lone surrogates).
     """
     try:
         return msgspec.json.decode(line)

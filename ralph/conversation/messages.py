@@ -53,7 +53,7 @@ class Author(Struct, frozen=True):
 
 @cache
 def _author(model: str, endpoint: str | None) -> Author:
-    """One object for all messages of an author, because a message holds its author."""
+    """The author with these values. All messages of an author share one object."""
     return Author(model, endpoint)
 
 
@@ -97,7 +97,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """Returns the message with its body at `start` of `piece`, which contains it."""
+        """Returns a copy of the message that takes its body from `piece`, beginning at offset `start`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:
@@ -147,7 +147,7 @@ class RequestHead:
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """The head with the limit `max_tokens`. If `max_tokens` is None, or if the head has no limit, the head itself."""
+        """The head with the limit `max_tokens`. The head itself if `max_tokens` is None or the head has no limit."""
         if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
             return self
         return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
@@ -267,8 +267,7 @@ class Conversation(Struct, frozen=True):
     @property
     def size(self) -> int:
         """The tokens of the next request, estimated from its bytes. The number is more likely too high than too low.
-
-        It takes the same time for a conversation of any length.
+        The time to compute it does not depend on the length of the conversation.
         """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:

@@ -78,7 +78,9 @@ class TurnState(Struct, frozen=True):
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn. Only the useless answers are forgotten."""
+        """The state for the next turn. The useless answers of this turn do not count any more; everything else is
+        kept.
+        """
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 

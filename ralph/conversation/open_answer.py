@@ -1,7 +1,5 @@
-"""The last answer of a conversation while no message follows it, with the results of its calls so far. No I/O happens
-here.
-
-`conversation/session.py` and the history in `sessions/` both use it.
+"""The last answer of a conversation, with the results of its calls so far, until another message follows it. No I/O
+happens here. `conversation/session.py` and the history in `sessions/` both use it.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record is impossible after the records before it. The error's message is one line."""
+    """A record cannot follow the records before it. The error's message is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
@@ -58,10 +56,10 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """The open answer after one more record, or None if there is none then.
+    """Applies a record to the open answer, which is the last answer while no message follows it.
 
-    `before` is the open answer before that record, or None. Raises NonsenseError if the record is the result of a
-    call that is not open.
+    Returns the new open answer, or None if there is none. `before` is the open answer before the record, or None.
+    Raises NonsenseError if the record is the result of a call that is not open.
     """
     if type(record) not in _COUNTS:
         return before

@@ -193,9 +193,8 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
 
 
 class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
-    """An event in the format of `stream-json`.
-
-    The event has a field of its own, because an event may contain the key `kind`, as every record does.
+    """An event in the format of `stream-json`. The event is stored in its own field, because an event may contain the
+    key `kind`, as every record does.
     """
 
     event: dict[str, Any]

@@ -181,7 +181,7 @@ def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Recor
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session with `shape` for the next requests. It also becomes the last known shape of `target`."""
+    """The session with `shape` for the next requests, also stored as the last known shape of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
@@ -432,7 +432,9 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """The session without a pending answer. `turn_state` is the state after that answer."""
+    """The session when a message follows the pending answer: no answer is pending, and `turn_state` is the state
+    after it.
+    """
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
-"""The start of the outage. The first number is the iteration. The second is the number of answers in that iteration
-after which the API is overloaded."""
+"""The start of the outage: the number of an iteration, and the number of answers in it after which the API is
+overloaded."""
 _GONE_AFTER = 1
 """The number of runs with exit code 75 in an iteration after which the server goes down."""
 _BACK_AFTER = 2

@@ -34,9 +34,8 @@ CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
 class DemoScript(Struct, frozen=True):
-    """The script, which is called for each request, with the number of that request.
-
-    The messages in the request decide which turn is the answer. The number decides whether there is a fault.
+    """The script, which is called for each request with the number of that request. The messages in the request
+    decide which turn is the answer. The number decides whether there is a fault.
     """
 
     has_git: bool

@@ -1,3 +1,3 @@
-"""The `ralph loop` command runs the agent again and again, one iteration after the other. `git/` watches and commits
-the checkout. `process/` runs each iteration as a process of its own.
+"""The `ralph loop` command runs the agent again and again, in iterations. `git/` finds and commits changes of the
+checkout. `process/` runs each iteration as a separate process.
 """

@@ -21,7 +21,7 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time of the last save by an earlier process, or the start of a new loop. ISO 8601, in UTC."""
+        """The time of the last save by an earlier process or, for a new loop, of its start. ISO 8601, in UTC."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()
@@ -58,13 +58,13 @@ class LoopBook:
 
     def count_unrecorded(self, worked_until: datetime) -> None:
         """Adds to `elapsed_s` the time for which an earlier process worked after its last save, because it was killed
-        before the next one. `worked_until` is when its iteration last wrote to the session's journal.
+        before the next one. `worked_until` is the time at which its iteration last wrote to the session's journal.
         """
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
-        """Seconds for which this process and earlier processes of this loop have run, added up."""
+        """The seconds for which all processes of this loop have run in total, including this one."""
         return self._before_s + self._world.clock.now_s() - self._started_s
 
     def now(self) -> str:

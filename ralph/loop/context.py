@@ -71,7 +71,8 @@ class LoopContext(Struct, frozen=True):
     supervisor: CommandSupervisor
     """Starts the check and git."""
     box: CommandBox | None
-    """The sandbox in which the supervisor runs the check, or None if there is none. Git runs without it."""
+    """The sandbox in which the supervisor runs the check and ripgrep. None if there is no sandbox, or if the loop
+    runs neither. Git runs outside of it."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -173,20 +174,19 @@ def open_context(
 
 
 def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:
-    """The sandbox of the check, or None if the settings ask for none. Raises CannotBeginError if a protection that the
-    user asked for cannot be given, because each iteration would end for the same reason.
+    """The sandbox of the check and of ripgrep. None if the settings ask for no sandbox, or if the loop runs neither
+    of the two. Raises CannotBeginError if a protection that the user requires is impossible.
     """
     directory = Path(plan.directory)
+    top = repository_top(directory)
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
-        box_plan = plan_box(
-            settings.sandbox, environment, tuple(map(Path, roots)), repository_top(directory) or directory
-        )
+        box_plan = plan_box(settings.sandbox, environment, tuple(map(Path, roots)), top or directory)
     except CannotConfineError as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
-    if box_plan.means is None or plan.until is None:
+    if box_plan.means is None or (plan.until is None and top is not None):
         return None
-    from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops have no check
+    from ralph.sandbox.command_box import BoxPlaces, CommandBox  # noqa: PLC0415 - many loops start neither
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - as above
 
     configuration = () if plan.config_file is None else (Path(plan.config_file),)
@@ -224,6 +224,9 @@ def opening_state(
             Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
         )
     plan = _with_own_paths(state.plan, environment)
+    if options.base_url_given is not None:
+        # Of an option that is given twice, the last one counts.
+        plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
 
@@ -269,8 +272,8 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
-    """Reads the settings files made for Claude Code. Those that an iteration could have changed count as they were when the
-    loop began; the user's own file is read again. Raises CannotBeginError.
+    """Adds the settings files made for Claude Code to the plan. Files that an iteration could have changed keep their
+    content from the beginning of the loop; the user's own file is read again. Raises CannotBeginError.
     """
     try:
         now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
@@ -289,8 +292,8 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """Loads the loop's settings. A missing API key is no error here, because the options in `plan.run_arguments` may
-    name one: each iteration checks that by itself. Raises CannotBeginError.
+    """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
+    may name one, and each iteration checks that itself. Raises CannotBeginError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}

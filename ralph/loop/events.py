@@ -45,7 +45,7 @@ class IterationResumed(LoopEvent, frozen=True):
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """Whether the iteration starts from its beginning, because its session is missing or was rejected by the API."""
+    """True if the iteration starts from its beginning, because its session is missing or was rejected by the API."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
@@ -53,13 +53,13 @@ class LoopWaits(LoopEvent, frozen=True):
 
     setback: Setback
     setbacks: int
-    """How many failures of this kind have happened in a row."""
+    """The number of consecutive failures of this kind."""
     wait_s: float
     until: datetime
     is_from_server: bool
-    """Whether the server asked for a wait of this length."""
+    """True if the server asked for a wait of this length."""
     has_own_schedule: bool
-    """Whether the retry schedule in the loop's settings differs from that of `--retry patient`."""
+    """True if the retry schedule in the loop's settings differs from that of `--retry patient`."""
     iteration: int | None
     """The number of the current iteration, or None between iterations."""
     session_id: str | None

@@ -90,8 +90,8 @@ class OuterLoop:
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """The end of a loop whose standard input received data after ralph had stopped waiting for it. None if no
-        data came. Call this after the first check, because data may also come during the check.
+        """The end of the loop if standard input received data after ralph had stopped waiting for it, otherwise None.
+        Call this after the first check, because data may also come during the check.
         """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
@@ -203,8 +203,8 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Runs the check before any money is spent, in a new and in a resumed loop. Without a check, a resumed loop
-        looks for the stop file instead. Does neither if an iteration that has ended is still to be counted, because
+        """Runs the check before any money is spent, in a new and in a resumed loop. A resumed loop without a check
+        looks for the stop file instead. Nothing is done if an iteration that has ended is not counted yet, because
         the check follows then. Returns the loop's end if no work is left or the check cannot be run, otherwise None.
         """
         plan, state = self.state.plan, self.state
@@ -222,7 +222,7 @@ class OuterLoop:
         return end_at_first_look(self.state, result)
 
     def _run_check(self) -> CheckResult | None:
-        """The result of the `--until` check, or None if the loop has no check."""
+        """Runs the `--until` check and returns its result. Returns None if the loop has no check."""
         if self._world.check is None:
             return None
         if self.state.current is not None:
@@ -262,7 +262,7 @@ class OuterLoop:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """The error's text. If an OSError names a file, the text has no error number, which Python puts in front."""
+    """The error's text. If an OSError names a file, the text lacks the error number that Python writes first."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

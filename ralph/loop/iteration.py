@@ -1,6 +1,5 @@
 """Runs one iteration of `ralph loop`: begins or resumes it, waits after each setback and returns its result. A
-setback is an outage of the API, a shortage on this machine or a kill. Does not judge the result: `iterate.py` decides
-what follows.
+setback is an outage of the API, a shortage on this machine or a kill. `iterate.py` decides what follows the result.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """The remaining seconds of a wait that the end of an earlier process interrupted; not positive if nothing
+        """The remaining seconds of a wait that the end of an earlier process interrupted, or 0 or less if nothing
         remains. Never more than remained at that process's last save, even if the wall clock was set back since then.
         """
         state = self._book.state

@@ -23,6 +23,7 @@ from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
 from ralph.loop.until_check import UntilCheck
+from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.values.outcome import Outcome
@@ -88,6 +89,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         own_paths=own_paths,
         writable=writable,
         warn=context.warn,
+        start=start_process if context.box is None else context.box.start,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=context.store.place)
     try:
@@ -128,9 +130,11 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Refuses a record that git tracks, because it came with the repository and not from ralph. If the loop pushes,
-    restores the git settings for pushes that were recorded when the loop began. Raises CannotBeginError, also if the
-    record of these settings is damaged.
+    """Raises CannotBeginError if git tracks the record, because the record then came with the repository and not from
+    ralph.
+
+    If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
+    CannotBeginError if the record of these settings is damaged.
     """
     if checkout.tracks(record.path):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"

@@ -8,7 +8,9 @@ from ralph.loop.values import LoopLimits, LoopPlan
 
 
 class RequestedPrompt(Struct, frozen=True):
-    """Where the command line says that the prompt is. If both fields are None, the prompt comes from standard input."""
+    """The source of the prompt that the command line names. If both fields are None, the prompt comes from standard
+    input.
+    """
 
     argument: str | None = None
     file: str | None = None
@@ -17,11 +19,13 @@ class RequestedPrompt(Struct, frozen=True):
 
 class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
-    """The plan of the loop. With `continues`, it contains only the two directories, and the record contains the rest.
-    """
+    """The plan of the loop. If `continues` is True, it contains only the two directories; the record contains the
+    rest."""
     continues: bool = False
-    """Whether to resume the loop that was recorded for the plan's directory."""
+    """True if the loop that was recorded for the plan's directory is resumed."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
-    """With `continues`, limits that replace those in the record."""
+    """If `continues` is True, limits that replace those in the record."""
+    base_url_given: str | None = None
+    """If `continues` is True, the base URL that replaces the one in the record, or None to keep that."""
     requested_prompt: RequestedPrompt | None = None
-    """Where to find the prompt, or None if the plan contains it."""
+    """The source of the prompt, or None if the plan contains the prompt."""

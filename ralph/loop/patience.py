@@ -1,5 +1,5 @@
-"""Waits while a resource is missing, such as the API, memory or a free process slot. A call that failed for lack of
-memory, a process, a thread or a file descriptor is then repeated. Does not judge the results of the calls.
+"""Waits while a resource is missing, such as the API, memory or a free process slot. A call that failed because of
+missing memory, processes, threads or file descriptors is then repeated. The results of the calls are not judged.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """Makes `keep_trying` stop waiting. From now on it raises a shortage like any other error."""
+        """Makes `keep_trying` stop waiting. From now on it raises the error of a shortage at once."""
         self._is_over = True
 
     def left_s(self) -> float:
-        """The rest of the loop's time in seconds, infinite without a time limit."""
+        """The remaining seconds of the loop's time, infinite without a time limit."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
-        """Emits an event about the wait, then waits. `number` is how many setbacks of this kind have happened in a
-        row. With `is_recorded`, the loop's record shows the wait while it lasts. Raises OSError, Interrupted and
+        """Emits an event about the wait, then waits. `number` is the number of consecutive setbacks of this kind. If
+        `is_recorded` is True, the loop's record shows the wait while it lasts. Raises OSError, Interrupted and
         OutageLastsError.
         """
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)

@@ -60,10 +60,10 @@ class Checkout(Protocol):
 
 class Iterations(Protocol):
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one `ralph run` process to its end. Then kills every process that it has left, or says in the result's
-        `reason` that one cannot be killed. A signal that arrives meanwhile is passed on to the process and returned
-        in `stopped_by`; Interrupted is never raised. A shortage is returned as a setback. Raises OSError if the
-        process cannot be started for another reason.
+        """Runs one `ralph run` process to its end, and then kills all its remaining child processes. If one cannot be
+        killed, the result's `reason` says so. A signal that arrives during the run is passed on to the process and
+        returned in `stopped_by`; Interrupted is never raised. A shortage is returned as a setback. Raises OSError if
+        the process cannot be started for another reason.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Writes the text in front of the user's prompt, which tells an iteration facts that its fresh context lacks. Pure.
-docs/loop-reference.md quotes these texts.
+"""Writes the text in front of the user's prompt, which tells an iteration facts that its fresh context lacks. No I/O
+happens here. docs/loop-reference.md quotes these texts.
 """
 
 from __future__ import annotations

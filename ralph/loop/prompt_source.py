@@ -72,9 +72,11 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The current prompt, without known credentials. If the file was removed or emptied, is no text or has become
-        a link out of the repository, warns and returns the last good prompt. Without a last good prompt, raises
-        OSError, or returns an empty file's text as it is.
+        """The current prompt, without known credentials.
+
+        If the file was removed or emptied, is not text, or has become a link out of the repository, warns and returns
+        the last good prompt. If there is no last good prompt, raises OSError, or returns the text of an empty file
+        unchanged.
         """
         return self._redact(self._read())
 

@@ -1,5 +1,5 @@
 """Reads and writes `loop.json` in a loop's folder, the record of its state. `--continue` and `--status` read it. A
-record that cannot be read completely is an error that names the fault; nothing is guessed.
+record that cannot be read completely is an error that names the fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "loop.json"
 PINS_FILE = "git.json"
-"""Contains the result of `GitCheckout.pins_text` from the beginning of the loop."""
+"""The name of the file with the result of `GitCheckout.pins_text` from the beginning of the loop."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600

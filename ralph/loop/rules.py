@@ -1,5 +1,5 @@
-"""The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long to wait in an outage. Pure.
-The rules look at exit codes and snapshots, never at what the model writes.
+"""The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long to wait in an outage. They
+depend on exit codes and snapshots, never on what the model writes. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHORTEST_WAIT_S = 1.0
 """The shortest wait in seconds, even if a server asks for a shorter one."""
 
 MOST_KILLS = 2
-"""The most kills in a row after which an iteration is resumed. After one more kill, the loop gives up."""
+"""The maximum number of consecutive kills after which an iteration is resumed. After one more, the loop gives up."""
 
 CHECK_GRACE_S = 10.0
 """Seconds beyond `reserve_s` that a check may take after the loop's time is over. Without this time, finished work
@@ -61,8 +61,7 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """Whether `budget_usd` is everything that is left of the loop's budget. If so, the loop ends when it is spent.
-    """
+    """True if `budget_usd` is everything that is left of the loop's budget. The loop then ends when it is spent."""
     is_rest_of_time: bool
 
 
@@ -145,9 +144,9 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after an outage, or the reason to give up. `number` counts the outages in a row, this one included.
-    `slept_s` are the seconds already waited for them. `requested_s` is the wait that the server asked for. After the
-    first outage it replaces the scheduled wait. After later ones it does so only if it is longer.
+    """The wait after an outage, or the reason to give up. `number` is the number of consecutive outages, including
+    this one. `slept_s` are the seconds already waited for them. `requested_s` is the wait that the server asked for.
+    After the first outage it replaces the scheduled wait. After later ones it does so only if it is longer.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -170,8 +169,8 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after a kill, or the reason to give up. `number` counts the kills in a row, this one included. Waiting
-    can help: if memory ran out, the program that used it may end soon.
+    """The wait after a kill, or the reason to give up. `number` is the number of consecutive kills, including this
+    one. Waiting can help: if memory ran out, the program that used it may end soon.
     """
     if number > MOST_KILLS:
         return GiveUp(f"{reason}, {number} times in a row")
@@ -220,15 +219,15 @@ def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """The number of iterations in a row without progress, this one included. An iteration with the outcome NO_PROGRESS
-    counts as one without progress, whatever it changed.
+    """The number of consecutive iterations without progress, including this one. An iteration with the outcome
+    NO_PROGRESS counts as one without progress, whatever it changed.
     """
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
-    """The loop's end after the last recorded iteration, or None if the loop goes on. `granted` are the limits that
-    this iteration had. `limit` names the one that it reached, as in `IterationResult.limit`.
+    """The loop's end after the last recorded iteration, or None if the loop continues. `granted` are the limits of
+    this iteration. `limit` names the one that it reached, as in `IterationResult.limit`.
     """
     last = state.last
     assert last is not None  # noqa: S101 - the caller has just recorded an iteration

@@ -1,5 +1,5 @@
-"""The sinks of a loop's events: lines on standard error, and a summary for a CI system. Each iteration is a process
-that writes its own lines.
+"""The sinks of a loop's events: lines on standard error, and a summary for a CI system. The events of a run inside an
+iteration are not among them, because each iteration is a process that writes its own lines.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def _color_of(event: Event) -> Color | None:
 
 
 class StepSummary:
-    """An `Events` sink that appends a table about the ended loop to a file that a CI system displays. Refuses
-    anything but a regular file, because opening it could block. Refuses a link inside the repository to a file
+    """An `Events` sink that appends a table about the ended loop to a file that a CI system displays. It refuses
+    anything but a regular file, because opening it could block. It refuses a link inside the repository to a file
     outside, because a model's text must not get into the user's other files.
     """
 

@@ -1,4 +1,4 @@
-"""Writes the files of a typical loop, such as prompts, if they do not exist. Never changes or replaces an existing
+"""Writes the files of a typical loop, such as prompts, if they do not exist. It never changes or replaces an existing
 file, and never follows an existing link, even a dangling one.
 """
 
@@ -23,7 +23,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class Starter(Struct, frozen=True):
     name: str
     kept_because: str | None = None
-    """Why the file was not written, or None if it was written."""
+    """The reason why the file was not written, or None if it was written."""
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:

@@ -1,5 +1,5 @@
-"""The state of a loop, as it is recorded. It is enough to resume the loop after a kill and to show its progress.
-Pure: a change makes a new state, and `loop/record.py` reads and writes it.
+"""The state of a loop in its recorded form. It is enough to resume the loop after a kill and to show its progress. No
+I/O happens here: a change makes a new state, and `loop/record.py` reads and writes it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class IterationRecord(Struct, frozen=True):
     check: str | None
     """The result of the `--until` check in a few words. None if the loop has no check."""
     has_loop_commit: bool = False
-    """Whether `--commit` committed work that was uncommitted when the iteration ended."""
+    """True if `--commit` committed work that was uncommitted when the iteration ended."""
     reason: str = ""
     last_words: str = ""
 
@@ -67,7 +67,7 @@ class CurrentIteration(Struct, frozen=True):
     number: int
     session_id: str
     started_at: str
-    """When the iteration began, in ISO 8601 and UTC."""
+    """The time at which the iteration began, in ISO 8601 and UTC."""
     elapsed_s: float
     """The loop's elapsed time in seconds when the iteration began."""
     head: str
@@ -79,15 +79,14 @@ class CurrentIteration(Struct, frozen=True):
     """The git branch when the iteration began. None if HEAD was detached or the directory is not under git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
-    """How many outages and shortages in a row this iteration has had."""
+    """The number of consecutive outages and shortages of this iteration."""
     slept_s: float = 0.0
-    """Seconds that the loop has waited after setbacks of this iteration. A process that resumes the iteration counts
-    from 0 again.
-    """
+    """The seconds that the loop has waited after setbacks of this iteration. A process that resumes the iteration
+    counts from 0 again."""
     kills: int = 0
-    """How many times in a row something other than the loop has killed the iteration."""
+    """The number of consecutive times that something other than the loop has killed the iteration."""
     waits_until: str | None = None
-    """When the current wait ends, in ISO 8601 and UTC. None if the iteration is not waiting."""
+    """The end of the current wait, in ISO 8601 and UTC. None if the iteration is not waiting."""
     turns: int = 0
     cost_usd: float | None = 0.0
     """The cost so far in US dollars, or None if unknown."""
@@ -95,7 +94,7 @@ class CurrentIteration(Struct, frozen=True):
     earlier_cost_usd: float | None = 0.0
     """The cost of earlier sessions of this iteration that a new session replaced, or None if unknown."""
     commits: int = 0
-    """The number of commits, counted only when the iteration was cut off."""
+    """The number of commits. It is counted only if the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
     """The names and digests of git settings and hooks when the iteration began. None if the directory is not under git
     or there were too many.
@@ -105,15 +104,15 @@ class CurrentIteration(Struct, frozen=True):
 class LoopState(Struct, frozen=True):
     plan: LoopPlan
     started_at: str
-    """When the loop began, in ISO 8601 and UTC."""
+    """The time at which the loop began, in ISO 8601 and UTC."""
     pid: int
-    """The process that is running the loop, or the last one that ran it."""
+    """The id of the process that is running the loop, or of the last one that ran it."""
     updated_at: str = ""
     elapsed_s: float = 0.0
-    """Seconds for which processes of this loop had run until `updated_at`."""
+    """The seconds for which processes of this loop had run until `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
-    """The number of iterations in a row without progress."""
+    """The number of consecutive iterations without progress."""
     first_check: CheckResult | None = None
     """The result of the check that ran before the first iteration."""
     last_check: CheckResult | None = None
@@ -123,7 +122,7 @@ class LoopState(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Messages to show again when the loop ends, such as one about a failed commit."""
     push_problem: str | None = None
-    """Why the last push failed, or None if it succeeded or there was none."""
+    """The reason why the last push failed, or None if it succeeded or there was none."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
 
@@ -197,7 +196,7 @@ def state_fields(state: LoopState) -> dict[str, Any]:
 
 def read_state(text: str) -> LoopState:
     """Parses the text of a record. Raises NewerStateError, ValueError, or RecursionError if the text is nested too
-    deep. The message of the first two lacks a subject, as in "is damaged: ...", and the caller adds one.
+    deep. The message of the first two is a text such as "is damaged: ...", to which the caller adds the subject.
     """
     try:
         fields = json.loads(text)

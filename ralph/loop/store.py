@@ -32,7 +32,7 @@ class LoopStore:
         self.roots = sessions.beside(LOOPS)
         """Folders that contain the loops of all directories. New loops are stored in the first one."""
         self.notice = None
-        """Why the usual place is not used, as a notice for the user. None if the usual place is used."""
+        """A notice for the user with the reason why the usual place is not used. None if it is used."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -56,7 +56,7 @@ class LoopStore:
         return self._places[0]
 
     def begin(self) -> FileRecord:
-        """Makes the folder of a new loop, and returns its record, which is not on disk before its first save. Removes
+        """Makes the folder of a new loop, and returns its record. The first save writes the record to disk. Removes
         folders beyond `MOST_KEPT`, the oldest first. The caller must hold the checkout's lock. Raises OSError and
         JournalError.
         """

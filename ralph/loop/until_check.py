@@ -1,4 +1,4 @@
-"""Runs the `--until` command in a shell with a time limit. Afterwards all its processes are stopped. If one cannot be
+"""Runs the `--until` command in a shell with a time limit, and then stops all its processes. If one cannot be
 stopped, the result says so. Only the exit code decides whether the check passed; the output is never interpreted.
 """
 
@@ -43,8 +43,8 @@ _GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept
 
 class CheckLog:
     """Removes known credentials from the check's output, writes it to a file up to a size limit, and keeps its end in
-    memory. If writing the file fails, the check runs on. One thread writes to the log. Another thread may read from
-    it, but only after `close()`.
+    memory. If the file cannot be written, the check continues. One thread writes to the log. Another thread may read
+    from it, but only after `close()`.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class UntilCheck:
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
         `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
-        `supervisor` runs the check, or None if there is none. `tell` gets notices for people. `limits` are those that
-        `supervisor` keeps, or None for the default.
+        `supervisor` runs the check, or None if there is none. `tell` gets notices for people. `limits` are the limits
+        of `supervisor`, or None for the default.
         """
         self._command = command
         self._directory = directory

@@ -56,9 +56,8 @@ class LoopPlan(Struct, frozen=True):
     mcp_files: tuple[str, ...] = ()
     """The files with MCP servers in `run_arguments`, absolute."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """Settings files, and files with MCP servers, that an iteration could write to, with their content from before the first iteration. The loop
-    uses this content until it ends. None if they are not recorded yet.
-    """
+    """The settings files, and files with MCP servers, that an iteration could write to, with their content from
+    before the first iteration. The loop uses this content until it ends. None if they are not recorded yet."""
     claude_settings: str | None = None
     """The value of `--settings` in `run_arguments`: a JSON text or an absolute path, or None."""
     claude_files: tuple[ClaudeFile, ...] | None = None
@@ -74,7 +73,7 @@ class LoopPlan(Struct, frozen=True):
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """The sandbox settings that flags in `run_arguments` set, by name. The check runs in that sandbox too."""
     is_quiet: bool = False
-    """Whether `run_arguments` contain `--quiet`."""
+    """True if `run_arguments` contain `--quiet`."""
     until: str | None = None
     """The shell command of `--until`, which exits with 0 when the work is done. None if there is no such check."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
@@ -130,7 +129,7 @@ class CheckResult(Struct, frozen=True):
     tail: str = ""
     """The end of the output, at most 4 KB, as readable text without known credentials."""
     problem: str | None = None
-    """Why there is no exit code, as a text like "timed out after 1800 s". None if there is one."""
+    """The reason why there is no exit code, as in "timed out after 1800 s". None if there is an exit code."""
     duration_s: float = 0.0
 
     @property
@@ -139,7 +138,7 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """Why the shell could not run the command, according to the exit code. None if the command ran."""
+        """The reason why the shell could not run the command, according to the exit code. None if the command ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
@@ -153,8 +152,8 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """A temporary failure. The loop waits, then tries the iteration, or the failed step, again. A failed try is not
-    counted as an iteration.
+    """A temporary failure. The loop waits, and then tries the iteration or the failed step again. The failed attempt
+    does not count as an iteration.
     """
 
     OUTAGE = enum.auto()
@@ -162,8 +161,7 @@ class Setback(enum.Enum):
     SHORTAGE = enum.auto()
     """This machine ran out of processes, threads, memory or file descriptors."""
     KILL = enum.auto()
-    """The iteration was killed by something other than the loop, for example by the system because memory ran out.
-    """
+    """The iteration was killed by something other than the loop, for example by the system because memory ran out."""
 
 
 class IterationOrder(Struct, frozen=True):
@@ -194,7 +192,7 @@ class IterationResult(Struct, frozen=True):
     last_words: str = ""
     """The last answer or report of the model, or "" if there is none."""
     reason: str = ""
-    """A sentence that says why the process ended, or "" if unknown."""
+    """A sentence with the reason why the process ended, or "" if it is unknown."""
     limit: str | None = None
     """The limit that was reached if the outcome is LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
     retry_after_s: float | None = None

@@ -1,5 +1,5 @@
 """Turns a loop's events and state into text: a line for each event, the lines of `--status`, and a table for CI
-systems. Pure, except that times are shown in the local time zone.
+systems. No I/O happens here. Times are shown in the local time zone.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def totals(state: LoopState) -> str:
 
 
 def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """The lines of `ralph loop --status`. `folder` is the loop's own folder. `is_running` is true if the loop's
+    """The lines of `ralph loop --status`. `folder` is the loop's own folder. `is_running` is True if the loop's
     process holds the lock.
     """
     plan = state.plan
@@ -306,7 +306,7 @@ def _joined(cells: Iterable[str]) -> str:
 
 
 def local(moment: str) -> str:
-    """An ISO 8601 time as local time. Text that is no valid time is returned unchanged."""
+    """An ISO 8601 time as local time. A text that is not a valid time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Controls the supervisor process (`supervisor.py`) from ralph: starts it, has it start commands, and notices if it
+"""Controls the supervisor process (`supervisor.py`) from ralph: starts it, makes it start commands, and notices if it
 has ended. `wait_for_end` blocks until a command ends, so it needs a thread of its own. Starting a command may block
 until the supervisor has read the request.
 """
@@ -59,26 +59,28 @@ _EXCEEDED = {
 
 
 class Confinement(Struct, frozen=True):
-    """The sandbox of one command. Its process restricts itself by it before it runs the program (`restriction.py`)."""
+    """The sandbox of one command. The command's process restricts itself before it executes the program
+    (`restriction.py`).
+    """
 
     ruleset: int
     """The descriptor of a Landlock ruleset, or `restriction.NO_RULESET`."""
     program: bytes
     """The packed instructions of a seccomp filter, or `restriction.NO_FILTER`."""
     most_file_bytes: int = 0
-    """The size that no file which the command writes may exceed. 0 means no limit."""
+    """The maximum size of each file that the command writes. 0 means no limit."""
     bwrap: tuple[str, ...] = ()
     """The command line of bubblewrap without a command. Empty without namespaces."""
     directory: str = ""
     """The path of the working directory inside the namespaces."""
     places: tuple[str, ...] = ()
-    """The mounts that bubblewrap makes, as PATH=RIGHTS, for which the ruleset gets rules inside the namespaces."""
+    """The mounts of bubblewrap for which the ruleset gets rules inside the namespaces, in the form PATH=RIGHTS."""
     proxy: int = -1
     """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
 
 
 class _Bounds(Struct, frozen=True):
-    """The sandbox of one command, and the limits on its tree. 0 means no limit."""
+    """The sandbox of one command, and the limits on its process tree. 0 means no limit."""
 
     confinement: Confinement | None
     most_processes: int
@@ -101,11 +103,11 @@ class CommandSupervisor:
         confinement: Callable[[str], Confinement] | None = None,
     ) -> None:
         """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
-        processes of all commands together; None means the default, and 0 means no limit. The kernel keeps that limit
-        if this machine can make a control group and `makes_group` is True; otherwise the launcher counts. It also
-        counts the memory, if `most_memory_bytes` is not 0. `is_below_loop` says that the parent of this process is a
-        `ralph loop`. `confinement` is called before each command with its directory, and returns the command's
-        sandbox; it may raise OSError. None means that commands have none.
+        processes of all commands together; None means the default, and 0 means no limit. The kernel enforces that
+        limit if this machine can make a control group and `makes_group` is True; otherwise the launcher does. The
+        launcher also enforces the memory limit, if `most_memory_bytes` is not 0. `is_below_loop` is True if the
+        parent of this process is a `ralph loop`. `confinement` is called before each command with its directory, and
+        returns the command's sandbox; it may raise OSError. None means that commands have no sandbox.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -136,9 +138,9 @@ class CommandSupervisor:
         is_confined: bool = True,
     ) -> SupervisedCommand:
         """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
-        SIGKILL. The descriptor `input_from` becomes its standard input; None means empty input. The descriptor
-        `errors_to` becomes its standard error; None joins the errors to the output. `is_confined` says that the command
-        runs in the sandbox of this supervisor, if it has one, and with its limits. Raises ShortageError if the
+        SIGKILL. The descriptor `input_from` becomes the standard input; None means empty input. The descriptor
+        `errors_to` becomes the standard error; None joins the errors to the output. `is_confined` is True if the
+        command runs in this supervisor's sandbox, if there is one, and with its limits. Raises ShortageError if the
         machine is short of a resource, ValueError for an argument that no command line can hold, and OSError if the
         command cannot start for another reason.
         """
@@ -161,8 +163,8 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_no_group(self) -> str | None:
-        """Why the kernel does not limit the processes of commands, or None if it does. Starts the supervisor and
-        waits until it is ready. Raises OSError if it cannot start.
+        """The reason why the kernel does not limit the processes of commands, or None if it does. Starts the
+        supervisor and waits until it is ready. Raises OSError if it cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -404,7 +406,7 @@ class SupervisedCommand:
 
 
 def _packed(confinement: Confinement | None) -> bytes:
-    """The sandbox as `supervisor.py` reads it. Empty without a sandbox."""
+    """The sandbox in the binary form that `supervisor.py` reads. Empty without a sandbox."""
     if confinement is None:
         return b""
     has_ruleset, has_proxy = int(confinement.ruleset != NO_RULESET), int(confinement.proxy >= 0)
@@ -414,15 +416,15 @@ def _packed(confinement: Confinement | None) -> bytes:
 
 
 def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
-    """The words about namespaces in a request, before those of the command."""
+    """The command line of bubblewrap, its directory and its mounts, for the request to start a command."""
     if confinement is None or not confinement.bwrap:
         return ()
     return (*confinement.bwrap, confinement.directory, *confinement.places)
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent its status, which is the byte behind STATUS or STATUS_OF_UNFINISHED. Before these
-    there may be the letter of the limit that the command exceeded.
+    """Whether a launcher has sent its status: the byte after STATUS or STATUS_OF_UNFINISHED. A letter for the limit
+    that the command exceeded may come before.
     """
     words = said.removeprefix(launcher.STARTING)
     return len(words) > (2 if words[:1] in _EXCEEDED else 1)

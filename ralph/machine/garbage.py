@@ -1,5 +1,5 @@
-"""Controls when Python searches for cyclic garbage (`gc`). The search is rare while ralph loads its modules, and later
-leaves these modules out.
+"""Controls how often Python searches for cyclic garbage (`gc`). The search is rare while ralph loads its modules, and
+never examines these modules later.
 """
 
 from __future__ import annotations

@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""Seconds in which a loop counts repeated signals of one number as one signal. A signal to a process group may arrive
-several times.
-"""
+"""The seconds during which a loop treats several signals of the same number as one. A signal to a process group may
+arrive several times."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InboxMailbox:
-    """A mailbox for one receiver. An item first enters the inbox, from which the main thread moves it to `items`."""
+    """A mailbox for one receiver. `put` adds an item to the inbox, and the main thread then moves it to `items`."""
 
     def __init__(self, inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None]) -> None:
         self._inbox = inbox
@@ -53,7 +52,7 @@ class Inbox:
         self._last_signal = (0, 0.0)
         self._queue: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[tuple[int, float]] = deque()
-        """Numbers of recorded signals, each with the time when it arrived."""
+        """The numbers of recorded signals, each with the time of its arrival."""
 
     def mailbox(self) -> InboxMailbox:
         return InboxMailbox(self._queue)

@@ -27,6 +27,8 @@ The rules:
 5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until none is left. If
    the parent is gone, the wait is short, but long enough for git to remove its lock file, which would block
    later git calls. If there are too many processes, there is no wait, because they would only grow in number.
+   A process that started while the others got the SIGTERM gets its own when its parent has ended. Until then it may
+   be what a parent needs to end.
    Before the SIGKILL, all of them get a SIGSTOP. A stopped process starts no other, so processes that
    multiply quickly cannot escape.
 6. If the machine has no free process, the start is tried again for a second. If it still fails, the command's
@@ -110,8 +112,9 @@ _MOST_ASKED = 1000
 # Stopping an ordinary tree takes milliseconds. What still moves after this is killed as it is and searched again.
 _STOP_WITHIN_S = 2.0
 _LOOK_AGAIN_AFTER_S = 0.0005
-# /proc/PID/stat: stopped, traced, ended.
-_STANDS_STILL = (b"T", b"t", b"Z", b"X")
+# /proc/PID/stat: stopped, traced, ended but not yet reaped, ended.
+_STANDS_STILL = (b"T", b"t", b"Z")
+_GONE = b"X"
 # The state of a process in the middle of a fork, for one; SIGKILL breaks that off. A parent in vfork waits this
 # way for its stopped child.
 _WAITS_IN_KERNEL = b"D"
@@ -185,38 +188,43 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
     left alone, together with their descendants. A process that is just starting may escape, and a second call
     finds it.
     """
-    until_s = time.monotonic() + _STOP_WITHIN_S
-    # Repeat until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
-    while _stop_below(root, spared, until_s) and time.monotonic() < until_s:
-        pass
-    # Even if the time is over, because a stopped process would never end.
-    send_signal(_Tree(root, spared).all_below(), signal.SIGKILL)
-
-
-def _stop_below(root: int, spared: Iterable[int], until_s: float) -> bool:
-    """Stops all processes below the root. Returns True if any of them was still running."""
     tree = _Tree(root, spared)
-    has_moved = False
-    while tree.stops_what_moves() and time.monotonic() < until_s:
-        has_moved = True
-        time.sleep(_LOOK_AGAIN_AFTER_S)
-    return has_moved
+    until_s = time.monotonic() + _STOP_WITHIN_S
+    # Until a fresh look finds nothing to stop: a pid may have a new owner, and a process may wake another.
+    while tree.has_stopped_any:
+        tree.look_afresh()
+        while tree.stops_what_moves() and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_AFTER_S)
+        if time.monotonic() >= until_s:
+            break
+    tree.look_afresh()
+    # Even if the time is over, because a stopped process would never end.
+    send_signal(tree.all_below(), signal.SIGKILL)
 
 
 class _Tree:
-    """Stops the processes below a root. To find them, it looks at all processes of the machine, the newest
-    first. It does not walk down from the root, because the kernel takes a lock for each child. While many
-    processes are forking, this lock is busy, and each process could start another and end before the walk
-    reaches it. A process whose pid is known can be stopped within microseconds.
+    """Stops the processes below a root. It looks at all processes of the machine, the newest first, and does not walk
+    down from the root, because the kernel takes a lock for each child. While many processes are forking, this lock is
+    busy, and each process could start another and end before the walk reaches it. A process whose pid is known can be
+    stopped within microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
-        self._is_below = {root: True} | dict.fromkeys(spared, False)
-        self._settled = set(self._is_below)
+        self._known = {root: True} | dict.fromkeys(spared, False)
         self._told: set[int] = set()
+        self.has_stopped_any = True
+        """Whether processes were stopped since the last call of `look_afresh`. True before the first one."""
+
+    def look_afresh(self) -> None:
+        """Makes the next look ask about all processes again, and not only about those that are new or were moving."""
+        self._is_below = dict(self._known)
+        self._settled = set(self._known)
+        self.has_stopped_any = False
 
     def stops_what_moves(self) -> bool:
-        """Stops the processes below the root that are still running. Returns True if there were any."""
+        """Stops the processes below the root that are still running. Returns True if there were any, or if a process
+        ended before it could be looked at, because it may have started another.
+        """
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -224,11 +232,14 @@ class _Tree:
 
     def _stop(self, pid: int) -> bool:
         _, state = _parent_and_state(pid)
+        if state == _GONE:
+            return True
         may_wait = pid in self._told and state == _WAITS_IN_KERNEL
         if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
             self._settled.add(pid)
             return False
         self._told.add(pid)
+        self.has_stopped_any = True
         send_signal([pid], signal.SIGSTOP)
         return True
 
@@ -255,7 +266,7 @@ def _parent_and_state(pid: int) -> tuple[int, bytes]:
             # The command's name, in parentheses, may hold anything: count from the last one.
             state, parent = stat.read().rpartition(b")")[2].split(maxsplit=2)[:2]
     except (OSError, ValueError):
-        return 0, b"X"
+        return 0, _GONE
     return int(parent), state
 
 
@@ -298,10 +309,11 @@ class Launcher:
         self._status: int | None = None
         self._is_asked_to_stop = False
         self._is_ralph_gone = False
+        self._asked_to_end: set[int] = set()
         self._limits = limits
         self._count_at_s = _FOR_EVER_S
         self.exceeded = b""
-        """The letter of the limit that the tree exceeded (`tree_usage.py`), or nothing."""
+        """The letter of the limit that the process tree exceeded (`tree_usage.py`), or an empty value."""
         self.is_all_gone = True
         """Whether all processes of the command are gone. False if one could not be killed."""
 
@@ -385,6 +397,8 @@ class Launcher:
             previous, plan = plan, self._revised(plan)
             if plan is not previous:
                 steps, due_s, self._count_at_s = iter(plan), now_s, _FOR_EVER_S
+            if self._asked_to_end:
+                self._ask_to_end([pid for pid in children_of(os.getpid()) if pid not in self._asked_to_end])
             if now_s >= due_s:
                 step = next(steps, None)
                 if step is None:
@@ -397,8 +411,8 @@ class Launcher:
             self._wait(min(due_s, self._count_at_s) - now_s)
 
     def _count(self, now_s: float) -> float:
-        """Counts the command's tree, and stores which limit it exceeds. Returns the time afterwards. A tree that is
-        being ended is not counted any more.
+        """Measures the command's process tree, and stores which limit it exceeds. Returns the time afterwards. Does
+        not measure a tree that is being ended.
         """
         assert self._limits is not None  # noqa: S101 - nothing is due without limits
         tree = tree_below(children_of(os.getpid()), self._limits.most_counted)
@@ -409,9 +423,9 @@ class Launcher:
         return counted_s
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for ending the processes. An empty plan lets the command run. There is a plan as soon as
-        the command has ended or a stop was requested. If the parent is gone, the plan for orphans replaces
-        any other.
+        """The plan for ending the processes, made from `plan` and from what has changed. An empty plan lets the
+        command run. There is a plan as soon as the command has ended or a stop was requested. If the parent is gone,
+        the plan for orphans replaces any other.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -463,10 +477,17 @@ class Launcher:
         elif number == signal.SIGKILL:
             kill_below(os.getpid())
         elif number:
-            tree = tree_below(children_of(os.getpid()), _MOST_ASKED)
-            send_signal(tree, number)
-            return len(tree) <= _MOST_ASKED
+            return self._ask_to_end(children_of(os.getpid()))
         return True
+
+    def _ask_to_end(self, roots: list[int]) -> bool:
+        """Sends SIGTERM to these processes and their descendants, but to none of them twice. Returns False if there
+        are too many of them.
+        """
+        tree = tree_below(roots, _MOST_ASKED)
+        send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)
+        self._asked_to_end.update(tree)
+        return len(tree) <= _MOST_ASKED
 
     def _signal_group(self, number: int) -> None:
         try:
@@ -480,7 +501,7 @@ def _has_process_tree() -> bool:
 
 
 def _stop_signals() -> set[int]:
-    """The signals that request a stop, without those that were ignored when ralph was started."""
+    """The signals that request a stop, except those that were ignored when ralph was started."""
     asked = {number for number in (signal.SIGINT, signal.SIGHUP) if not _is_ignored(number)}
     return {signal.SIGTERM, *asked}
 
@@ -490,7 +511,7 @@ def _is_ignored(number: int) -> bool:
 
 
 def expect_the_defaults() -> None:
-    """Gives signals their default actions, which the command inherits."""
+    """Restores the default actions of signals. The command inherits them."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -500,8 +521,8 @@ def expect_the_defaults() -> None:
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Asks the kernel to send SIGIO when data arrives on the channel or the channel ends. Returns False if
-    the system cannot do that.
+    """Asks the kernel to send SIGIO when data arrives on the channel or the channel is closed. Returns False if the
+    system cannot do that.
     """
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
@@ -538,8 +559,8 @@ def _start(
     restrict: Callable[[], None] | None,
     enclose: Callable[[Callable[[], None], int], int] | None,
 ) -> int:
-    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the
-    machine has no free process, or no such program.
+    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the machine has
+    no free process, or if the program does not exist.
     """
     if core_limit:
         _allow_core_dumps(core_limit)
@@ -559,7 +580,7 @@ def _start(
 
 
 def _keep(enclosed: Callable[[], int]) -> None:
-    """Ends this process with the status of a command that runs in namespaces."""
+    """Calls `enclosed`, and ends this process with the status that it returns: that of a command in namespaces."""
     try:
         os.setsid()
         os._exit(enclosed())
@@ -615,7 +636,9 @@ def _patiently(start: Callable[[], int]) -> int:
 
 
 def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
-    """Reports in the command's output why its program could not be run. Returns the status that a shell gives then."""
+    """Writes to the command's output why its program could not be run. Returns the status that a shell returns in
+    this case.
+    """
     os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
     return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -650,7 +673,9 @@ def _become(
 
 
 def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Restricts this process. If that fails, says why in the command's output and returns False."""
+    """Restricts this process and returns True. If that fails, writes the reason to the command's output and returns
+    False.
+    """
     try:
         restrict()
     except OSError as error:
@@ -661,7 +686,7 @@ def _is_restricted(restrict: Callable[[], None]) -> bool:
 
 
 def _allow_core_dumps(core_limit: int) -> None:
-    """Sets the limit for the command. A limit that cannot be set stays as it is."""
+    """Sets the limit on core dumps for the command. If that fails, the limit does not change."""
     import resource  # noqa: PLC0415 - most commands had no such limit
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

@@ -42,7 +42,8 @@ else:  # imported from the script's own directory, because ralph is not on the p
     sys.path.pop()
 
 OWN_PROCESSES = 4
-"""The keeper, bubblewrap outside, bubblewrap inside and the shell. They are no processes of the command."""
+"""The number of processes that are not the command's: the keeper, bubblewrap outside, bubblewrap inside and the
+shell."""
 # linux/nsfs.h
 _NS_GET_USERNS = 0xB701
 # One line says that all mounts are there. The shell ends when the keeper does, because its input ends then.
@@ -87,8 +88,8 @@ def run(
 
 
 def _held_namespaces(bwrap: list[bytes], program: bytes) -> tuple[int, int, bool]:
-    """Starts bubblewrap and waits until its namespaces are complete. Returns its pid, a descriptor that its shell ends
-    with, and whether that worked. Raises OSError.
+    """Starts bubblewrap and waits until its namespaces are complete. Returns its pid, a descriptor whose closing ends
+    its shell, and whether the start succeeded. Raises OSError.
     """
     ready, told = os.pipe()
     waits, hold = os.pipe()
@@ -158,9 +159,7 @@ def _is_own(opened: int, name: str) -> bool:
 
 
 def _end_leftovers(first: int, holder: int) -> None:
-    """Gives the processes that the command has left behind time to end. They are children of the namespace's first
-    process by now.
-    """
+    """Gives the command's remaining processes time to end. They are now children of the namespace's first process."""
     for number, limit_s in _FOR_LEFTOVERS:
         until_s = time.monotonic() + limit_s
         left = _left(first, holder)
@@ -183,9 +182,11 @@ def _not_confined(why: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command in namespaces and in a sandbox: `namespaces.py DIRECTORY COUNT BWRAP... RULESET FILTER ... -- COMMAND`.
-    `COUNT` is the number of words of bubblewrap's command line. What follows is as for `restriction.py`. This is for what
-    has no supervisor: the probe and tests.
+    """Runs a command in namespaces and in a sandbox: `namespaces.py DIRECTORY COUNT BWRAP... RULESET FILTER ... --
+    COMMAND`.
+
+    `COUNT` is the number of words in bubblewrap's command line. The words after it are those of `restriction.py`. The
+    probe and tests use this script, because they have no supervisor.
     """
     directory, count, *rest = arguments
     bwrap, restricted = rest[: int(count)], rest[int(count) :]

@@ -1,5 +1,5 @@
-"""Finds out facts about an open file: its real path, whether it is a regular file, and whether the kernel generates
-its content. The name under which it was opened proves none of these, because an agent could have put a link there.
+"""Finds facts about an open file: its real path, whether it is a regular file, and whether the kernel generates its
+content. The path that was used to open it proves none of these, because an agent could have put a link there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KERNEL_PLACES = ("/proc", "/sys")
-"""The directories of kernel file systems. A process's environment and memory can be read there, so these contain
-credentials.
-"""
+"""The directories of kernel file systems. Files in them contain credentials, such as the environment of a process."""
 
 _DELETED = " (deleted)"
 _MOST_PATH_BYTES = 1024  # MAXPATHLEN of macOS, which F_GETPATH fills
@@ -25,8 +23,8 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """The current absolute path of an open file, without links, or None if it is unknown. `named` is the path that
-    was used to open the file.
+    """The current absolute path of an open file, with links resolved, or None if it is unknown. `named` is the path
+    that was used to open the file.
     """
     path = _reported_by_kernel(descriptor)
     if path is not None:

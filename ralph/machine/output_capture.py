@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class StreamRedaction:
-    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin. They
-    are searched again only after as many new bytes have arrived, so that single bytes cost no more time than large
+    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin, and
+    searches them again only after as many new bytes have arrived. So single bytes cost no more time than large
     chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
     """
 
@@ -148,8 +148,8 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data up to the last line break. If there is none in the second half, the data without an incomplete
-    character at its end.
+    """The data up to the last line break. If there is no line break in the second half, only an incomplete character
+    at the end of the data is removed.
     """
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:

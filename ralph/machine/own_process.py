@@ -26,30 +26,39 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether `keep_memory_private` could keep other processes of this user from reading the memory and environment
-    of this process.
+    """Whether `keep_memory_private` succeeded, so that other processes of this user cannot read the memory and
+    environment of this process.
     """
     return _is_memory_private
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
     """Removes from `sys.path` the current directory, the directories that `--cd` could name, all directories inside
-    these, and relative entries. Returns the removed entries that came from `PYTHONPATH`. A directory of installed
-    packages stays, for example a virtual environment inside a checkout, unless `PYTHONPATH` names it.
+    these, relative entries, and the directory of the script that started ralph, which holds no modules. Returns the
+    removed entries that came from `PYTHONPATH`. A directory of installed packages stays, for example a virtual
+    environment inside a checkout, unless `PYTHONPATH` names it.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
     works = tuple(_real(os.path.join(here, path)) for path in ("", *_values_of_cd(arguments)))
+    scripts = _directory_of_scripts()
     kept, left_out = [], []
     for entry in sys.path:
         is_installed = entry not in named and _is_for_installed_modules(entry)
         # If the directory is the root of the file system, only the root itself is removed: every path lies below it.
-        if os.path.isabs(entry) and (is_installed or not _real(entry).startswith(works)):
+        is_at_work = not is_installed and _real(entry).startswith(works)
+        if os.path.isabs(entry) and not is_at_work and (entry != scripts or entry in named):
             kept.append(entry)
         else:
             left_out.append(entry)
     sys.path[:] = kept
     return [entry for entry in left_out if entry in named]
+
+
+def _directory_of_scripts() -> str:
+    """The directory that Python put first in `sys.path` because the script that it runs lies there."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    return os.path.dirname(os.path.realpath(script)) if script and os.path.basename(script) == "ralph" else ""
 
 
 def _current_directory() -> str:
@@ -105,8 +114,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Makes the process non-dumpable. The limit on core dumps is not enough: the kernel ignores it if it pipes core
-    dumps to a program (core_pattern).
+    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps is not enough: the
+    kernel ignores it if it pipes core dumps to a program (core_pattern).
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 

@@ -16,9 +16,8 @@ from typing import NamedTuple, Self
 from ralph.machine.launcher import children_of
 
 MOST_PROCESSES = 512
-"""The limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below it.
-Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once.
-"""
+"""The default limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below
+it. Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once."""
 
 _PREFIX = "ralph-commands-"
 # Another ralph may remove a new group that is not locked yet, because it looks like a left-over one.
@@ -42,8 +41,8 @@ class ProcessLimit:
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Makes a group for at most `most` processes and threads. `is_below_loop` says that the parent of this
-        process is a `ralph loop` that may be in the same group. Raises NoLimitError.
+        """Makes a group for at most `most` processes and threads. `is_below_loop` is True if the parent of this
+        process is a `ralph loop`, which may be in the same group. Raises NoLimitError.
         """
         try:
             place = place_of(
@@ -176,9 +175,11 @@ def _locked(group: Path) -> int:
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
     """Enables process limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
-    control file that was written, or None if they were enabled already. Raises OSError. Raises NoLimitError if the
-    group cannot pass a limit on, if other processes are in `group`, because they could then make no groups of their
-    own, or if systemd manages `group`, because systemd would undo the change.
+    control file that was written, or None if the limits were already enabled.
+
+    Raises OSError. Raises NoLimitError if the kernel does not offer such limits in `group`, if `group` contains other
+    processes, because they could then make no groups of their own, or if systemd manages `group`, because systemd
+    would undo the change.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():

@@ -1,5 +1,5 @@
-"""Starts processes, kills what they have started and left behind, and makes the environment of commands. Only
-`wait_for_end` blocks, so call it in a thread of its own.
+"""Starts processes, kills their remaining child processes, and makes the environment of commands. Only `wait_for_end`
+blocks, so call it in a thread of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _protected = False
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
     """The environment `base` with additional variables that keep commands from waiting for a person. `base` must
-    contain no credentials. A variable without a name is left out, because posix_spawn(3) in Python takes none.
+    contain no credentials. A variable with an empty name is left out, because Python's posix_spawn rejects it.
     """
     environment = _DEFAULTS | dict(base) | _NOBODY_IS_THERE
     environment.pop("", None)

@@ -31,8 +31,8 @@ def repository_top(directory: Path) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of a repository, only the
-    working directory, because those above it do not belong to the project.
+    """The directories from the working directory up to the top of its repository. Outside of a repository, there is
+    only the working directory, because those above it do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):

@@ -1,9 +1,10 @@
-"""Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and a
-seccomp filter. Programs that the process executes inherit all of it. Linux only. Imports only small modules of the
-standard library, because it runs between a fork and an exec, and also in interpreters started by `python -I -S`.
+"""Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and
+a seccomp filter. Programs that the process executes inherit all of it. Linux only. It imports only small modules of
+the standard library, because it runs between a fork and an exec, and also in interpreters started by `python -I -S`.
 
-The ruleset is built before by `sandbox/kernel/landlock.py`, and the filter by `sandbox/kernel/seccomp.py`; this module
-only applies them. `prepare` loads what `restrict` needs; after a call before a fork, the children have it too.
+This module only applies the ruleset, which `sandbox/kernel/landlock.py` builds, and the filter, which
+`sandbox/kernel/seccomp.py` builds. `prepare` loads what `restrict` needs. If it is called before a fork, the child
+inherits that.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableMapping
 
 NO_RULESET = -1
-"""Passed instead of a ruleset's descriptor where the kernel has no Landlock."""
+"""The value in place of a ruleset's descriptor if the kernel has no Landlock."""
 NO_FILTER = b""
-"""Passed instead of a filter where the kernel takes none."""
+"""The value in place of a filter if the kernel accepts none."""
 
 PROXY = "proxy"
-"""The name of the script's argument with the descriptor for the proxy."""
+"""The name of the script's argument that holds the descriptor for the proxy."""
 NOT_RESTRICTED = 125
 """The exit status of the script if a step failed or the command could not be executed. env(1) fails with 125 too."""
 
@@ -51,10 +52,10 @@ _calls: Calls | None = None
 
 
 class Calls:
-    """Functions of the C library, for system calls that Python has no function for."""
+    """System calls that Python has no function for. They are made through the C library."""
 
     def __init__(self) -> None:
-        """Raises ImportError in an interpreter without libffi."""
+        """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""
         # Importing `_ctypes` takes half a millisecond, `ctypes` three.
         import _ctypes  # noqa: PLC0415 - only what restricts itself or builds a ruleset needs it
         import resource  # noqa: F401, PLC0415 - loaded before a fork, for `restrict`
@@ -141,8 +142,8 @@ def restrict(ruleset: int, program: bytes) -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Restricts the calling thread alone, as `restrict` does, but for the limit on core dumps, which all threads of a
-    process share. Raises the errors of `restrict`.
+    """Like `restrict`, but for the calling thread alone, and without the limit on core dumps, which all threads
+    share.
     """
     calls = prepare()
     step = "no_new_privs"
@@ -193,9 +194,9 @@ def allow_beneath(ruleset: int, place: int, rights: int) -> None:
 
 
 def listen_for_proxy(channel: int) -> int:
-    """Listens on a free port of the loopback and sends the listening socket out over `channel`, a Unix socket, to the
-    proxy outside of this network namespace. Closes both here. Returns the port. Raises OSError whose `filename` is
-    "proxy".
+    """Listens on a free port of the loopback, and sends the listening socket over `channel`, a Unix socket, to the
+    proxy outside of this network namespace. Closes both in this process. Returns the port. Raises OSError whose
+    `filename` is "proxy".
     """
     import _socket  # noqa: PLC0415 - `socket` would load `enum` and `selectors`
 
@@ -215,7 +216,7 @@ def listen_for_proxy(channel: int) -> int:
 
 
 def name_proxy(port: int, environment: MutableMapping[bytes, bytes]) -> None:
-    """Tells the command by its environment that a proxy listens on this port of the loopback."""
+    """Sets the environment variables that tell the command to use the proxy on this port of the loopback."""
     for name in (b"HTTP_PROXY", b"HTTPS_PROXY"):
         # curl reads the first one only in small letters, because a CGI script may get the other from a stranger.
         environment[name] = environment[name.lower()] = b"http://127.0.0.1:%d" % port
@@ -239,8 +240,9 @@ def main(arguments: list[str]) -> int:
     """Restricts this process and executes a command: `restriction.py RULESET FILTER [PLACE=RIGHTS...] [proxy=CHANNEL]
     -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path that exists only in this
     process's namespace. CHANNEL is the descriptor for `listen_for_proxy`.
-    This is for what has no supervisor: the probe and tests. Returns NOT_RESTRICTED if a step fails, and otherwise does
-    not return.
+
+    The probe and tests use this script, because they have no supervisor. Returns NOT_RESTRICTED if a step fails, and
+    otherwise does not return.
     """
     # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
     # `signal` would load `enum`, which takes 3 ms.

@@ -1,5 +1,5 @@
-"""Runs the ripgrep program that is installed with ralph, and limits its time and memory. Never uses another ripgrep
-from PATH. Does not interpret the results.
+"""Runs the ripgrep program that is installed with ralph, and limits its time and memory. It never uses another
+ripgrep from PATH, and does not interpret the results.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""Options for a search in a directory that is in no repository. .gitignore files inside the directory apply, and
-those above it do not.
-"""
+"""The options for a search in a directory that is in no repository. .gitignore files inside the directory apply, and
+those above it do not."""
 
 Record = tuple[bytes, int]
 """The first bytes of a record, and the total number of bytes in it."""
@@ -145,7 +144,7 @@ class Ripgrep:
         self.skipped = 0
         """The number of files and directories that could not be read."""
         self.is_cut_short = False
-        """Whether `is_over` ended the search early."""
+        """True if `is_over` ended the search early."""
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +186,7 @@ class Ripgrep:
         return max(0, -self._process.wait())
 
     def complaints(self) -> list[bytes]:
-        """The lines of the first 64 KiB of standard error, without the `rg: ` in front."""
+        """The lines of the first 64 KiB of standard error, without the `rg: ` at their beginning."""
         return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
 
     def _chunks(self) -> Iterator[bytes]:

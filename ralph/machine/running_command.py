@@ -1,5 +1,5 @@
-"""Waits for a supervised command to end, and limits its time and its output meanwhile. A signal to ralph stops the
-command too. Afterwards kills every process of the command that is left.
+"""Waits for a supervised command to end, and limits its time and its output. A signal to ralph stops the command too.
+At the end, every remaining process of the command is killed.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class CommandProcess(Protocol):
 
     @property
     def exceeded(self) -> Ended | None:
-        """The limit on its processes or memory for which the command was stopped, or None. Known after
-        `wait_for_end`.
-        """
+        """The limit that the command exceeded, so that it was stopped, or None. It is known after `wait_for_end`."""
         ...
 
     def ask_to_stop(self) -> None: ...
@@ -78,7 +76,7 @@ NEVER_STARTED = -256
 
 
 class NotFollowedError(Exception):
-    """The machine had no free thread to watch the command, so the command was stopped at once."""
+    """There was no free thread to watch the command, so the command was stopped at once."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -108,7 +106,7 @@ class CommandEnding(Struct, frozen=True):
 
 
 class _News(enum.Enum):
-    """The items in the mailbox that are not an exit code."""
+    """The items in the mailbox, apart from exit codes."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -138,8 +136,8 @@ class RunningCommand:
         self._stop_reading = Event()
 
     def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
-        """Waits for the end of the command, for at most `limit_s` seconds, then stops it. Kills every process of the
-        command that is left, before it returns or raises Interrupted because of a signal. Raises NotFollowedError.
+        """Waits for the end of the command, for at most `limit_s` seconds, and then stops it. Kills every remaining
+        process of the command before it returns, or raises Interrupted because of a signal. Raises NotFollowedError.
         """
         try:
             self._start_threads()
@@ -219,7 +217,7 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item and stores what it says. A signal to ralph counts as an item; `run` raises
+        """Waits for the next item and stores its content. A signal to ralph counts as an item; `run` raises
         Interrupted later, when the command is gone.
         """
         try:

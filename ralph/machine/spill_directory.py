@@ -27,15 +27,16 @@ _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own 
 
 
 class OwnDirectory:
-    """A temporary directory that only the user can access, until `remove()`. It is locked (flock(2)), and the lock ends
-    with this process, however it ends. So a directory without a lock belongs to nobody.
+    """A temporary directory that only the user can access, until `remove()`. It is locked (flock(2)), and the lock
+    ends with this process, however it ends. So a directory without a lock is left over from an ended process.
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
-        """Makes the directory, and removes those with this prefix that killed processes have left. Raises OSError.
+        """Makes the directory, and removes directories with this prefix that killed processes have left. Raises
+        OSError.
 
-        `writable` are the places that commands may write. The directory lies outside of them, because a command could
-        put a link to any place in its stead otherwise.
+        `writable` are the places that commands may write. The directory is outside of them, because a command could
+        otherwise replace it by a symbolic link.
         """
         import tempfile  # noqa: PLC0415 - most runs never need it
 
@@ -55,7 +56,7 @@ class OwnDirectory:
         raise FileNotFoundError(2, os.strerror(2), self.path)
 
     def remove(self) -> None:
-        """Removes the directory with everything in it, as far as that is possible."""
+        """Removes the directory with all its content, as far as that is possible."""
         import shutil  # noqa: PLC0415 - only a run with such a directory needs it
 
         shutil.rmtree(self.path, ignore_errors=True)
@@ -65,8 +66,8 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """The usual place for temporary files, or another one if the usual one is in `writable`. If commands may write all
-    such places, nothing keeps them from anything there, and it is the usual one.
+    """The usual place for temporary files, or another one if commands may write there. If commands may write to all
+    such places, it is the usual one, because no place is protected from them.
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
@@ -106,8 +107,8 @@ def remove_left_over(place: str, prefix: str) -> None:
 
 
 def _removing_left_over(place: str, prefix: str) -> Thread | None:
-    """Removes left-over directories in a thread, because that may take long. What is not done when this process ends is
-    done by a later one.
+    """Starts a thread that removes left-over directories, because that may take long. Directories that remain when
+    this process ends are removed by a later one.
     """
     from ralph.machine.starting import start_thread  # noqa: PLC0415 - as above
     from ralph.values.shortage import ShortageError  # noqa: PLC0415 - as above

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""Seconds for which a run that is starting waits for a free resource. Most short peaks of other programs are over by
-then.
-"""
+"""The seconds for which a run that is starting waits for a free resource. Most short peaks of other programs end
+sooner."""
 _TRY_EVERY_S = 0.05
 
 
@@ -50,10 +49,12 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
 
 
 def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **options: Any) -> Popen[bytes]:
-    """Starts a process as `start_process` does, in a sandbox. `ruleset` and `program` are those of
-    `restriction.restrict`. The process is started by a thread that restricts itself and ends then, because a process
-    inherits the restrictions of the thread that starts it. Raises the errors of `start_process`, and OSError with the
-    failed step as its `filename` if the thread cannot restrict itself.
+    """Starts a process in a sandbox, and otherwise like `start_process`. `ruleset` and `program` are those of
+    `restriction.restrict`.
+
+    A thread restricts itself, starts the process, and ends, because a process inherits the restrictions of the thread
+    that starts it. Raises the errors of `start_process`. Raises OSError with the failed step as its `filename` if the
+    thread cannot restrict itself.
     """
     from ralph.machine import restriction  # noqa: PLC0415 - only a run with processes pays
 

@@ -81,16 +81,17 @@ class _Request:
         self.output, self.directory, channel, *others = descriptors
         grace_s, umask, core_limit, limits, of_tree, box, streams, words, *rest = payload.split(b"\0")
         self._box = box.split(b" ") if box else []
-        """Empty for a command without a sandbox. Otherwise the most bytes of a file that it may write (0 means no limit),
-        whether a ruleset and whether a socket to a proxy were sent, how many of the first words are the command line of
-        bubblewrap, how many of the next are mounts with rights, and the filter in hexadecimal digits.
-        """
+        """The settings of the command's sandbox, or an empty list without a sandbox.
+
+        They are the maximum size of a file in bytes (0 means no limit), whether a ruleset and whether a socket to a
+        proxy were sent, the number of words of bubblewrap's command line, the number of mounts after it, and the
+        filter in hexadecimal digits."""
         self._proxy = others.pop() if self._box[2:3] == [b"1"] else -1
         self._ruleset = others.pop() if self._box[1:2] == [b"1"] else restriction.NO_RULESET
         self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
         self.channel.setblocking(False)
         self.streams = list(zip(others, map(int, streams.split()), strict=True))
-        """Descriptors, and the standard streams of the command that they become."""
+        """The descriptors, each with the number of the command's standard stream that it becomes."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
@@ -108,7 +109,7 @@ class _Request:
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
 
     def take_streams(self) -> None:
-        """Makes the command's streams those of this process, which the command inherits."""
+        """Makes the command's streams the standard streams of this process, so that the command inherits them."""
         for descriptor in (1, 2):
             os.dup2(self.output, descriptor)
         os.close(self.output)
@@ -117,7 +118,7 @@ class _Request:
             os.close(descriptor)
 
     def restrict(self) -> Callable[[], None] | None:
-        """The function that puts the command's process into its sandbox, or None without a sandbox."""
+        """The function that restricts the command's process to its sandbox, or None without a sandbox."""
         if not self._box:
             return None
         # Loaded here, so that the fork has it.
@@ -153,7 +154,7 @@ class _Request:
         return bytes.fromhex(self._box[5].decode())
 
     def release(self) -> None:
-        """Closes what the ended command leaves open here."""
+        """Closes the descriptors of the command that has ended."""
         self.channel.close()
         if self._ruleset != restriction.NO_RULESET:
             os.close(self._ruleset)
@@ -309,8 +310,8 @@ def _launch(control: socket, parent_pid: int, *, is_in_group: bool) -> NoReturn:
 
 
 def _next_request(control: socket, parent_pid: int) -> _Request | None:
-    """Waits for the next request. Returns None if ralph or the supervisor is gone. Meanwhile, a request to stop ends
-    this process, because no command is running. One that was meant for the last command is dropped.
+    """Waits for the next request. Returns None if ralph or the supervisor is gone. Until then, a request to stop ends
+    this process, because no command is running. A request to stop that was meant for the last command is ignored.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     for late in signal.sigpending() & _STOPS:
@@ -320,8 +321,8 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
 
 
 def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> bool:
-    """Runs the command. Returns False if this process must not serve another one, because a process of the command is
-    left or nobody needs commands any more.
+    """Runs the command. Returns False if this process must not run another one, because a process of the command
+    remains or nobody needs commands any more.
     """
     request.take_streams()
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None

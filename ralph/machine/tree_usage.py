@@ -1,12 +1,12 @@
 # os functions and no regular expressions: as in launcher.py.
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
-"""Counts the processes and the memory of a command's process tree, and says which of them is more than its limit. A
-limit per user (`RLIMIT_NPROC`) would also count the user's other programs and spare root. Linux only; without /proc
-nothing is counted. The launcher counts (`supervisor.py`), so this module imports nothing of ralph.
+"""Measures the processes and the memory of a command's process tree, and says which limit they exceed. A limit per
+user (`RLIMIT_NPROC`) would also count the user's other programs, and would not apply to root. Linux only; without
+/proc nothing is measured. The launcher (`supervisor.py`) calls this module, so it imports nothing of ralph.
 
-Memory is what processes keep for themselves or share among each other, what is swapped out, and the files that lie in
-memory: those in /dev/shm, also removed ones that are still open, and those of memfd_create(2). Not counted: cached files
-of a disk, System V shared memory that no process has mapped, and memory of the kernel, such as that of pipes and sockets.
+Memory includes private and shared memory of the processes, swapped memory, and files in memory: those in /dev/shm,
+removed ones that are still open, and those of memfd_create(2). It does not include cached files of a disk, System V
+shared memory that no process has mapped, and memory of the kernel, such as that of pipes and sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TOO_MANY_PROCESSES = b"p"
 TOO_MUCH_MEMORY = b"m"
-"""The launcher sends one of these two letters to ralph."""
+"""The letter that the launcher sends to ralph if the memory limit is exceeded."""
 
 # A tree of more processes is above every limit that makes sense.
 _MOST_COUNTED = 10_000
@@ -35,16 +35,16 @@ class Limits:
     """The limits of one process tree. 0 means no limit."""
 
     def __init__(self, most_tasks: int, most_memory_bytes: int, since_s: float) -> None:
-        """`since_s` is the time by the wall clock from which on new files in /dev/shm count."""
+        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer."""
         self.most_tasks = most_tasks
         self.most_memory_bytes = most_memory_bytes
         self.since_s = since_s
         self.most_counted = most_tasks or _MOST_COUNTED
-        """Soon after so many processes, the search for further ones may stop."""
+        """The number of processes after which the search for more may stop."""
 
     def exceeded(self, pids: Sequence[int]) -> bytes:
-        """Which limit these processes exceed, or nothing. Takes about 30 microseconds per process for the first limit,
-        and about 100 for the second.
+        """The letter of the limit that these processes exceed, or an empty value. Takes about 30 microseconds per
+        process for the first limit, and about 100 for the second.
         """
         if 0 < self.most_tasks < len(pids):
             return TOO_MANY_PROCESSES
@@ -63,15 +63,13 @@ class Limits:
 
 
 def _own_bytes(state: bytes) -> int:
-    """The memory in use by a process, in which memory that it shares with others counts in full. `state` is its
-    /proc/PID/status.
-    """
+    """The memory of a process, including all memory that it shares with others. `state` is its /proc/PID/status."""
     return _sum(state, (b"\nRssAnon:", b"\nRssShmem:", b"\nVmSwap:"))
 
 
 def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int) -> int:
-    """The memory in use by the processes, in which shared memory counts once. A process whose memory map cannot be read,
-    because it has made itself unreadable, counts in full.
+    """The memory of the processes, with shared memory counted once. If the memory map of a process cannot be read,
+    because the process has made itself unreadable, all of its memory is counted.
     """
     private_bytes, shared_bytes = 0, 0
     for pid, state in zip(pids, states, strict=True):
@@ -86,8 +84,8 @@ def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int)
 
 
 def _files_bytes(pids: Sequence[int], since_s: float) -> int:
-    """The size of the files in memory that these processes have open, and of those that lie in /dev/shm. In the /dev/shm
-    of this machine only the user's own new files count.
+    """The size of the files in memory that these processes have open or that are in /dev/shm. In the machine's own
+    /dev/shm, only new files of the user count.
     """
     found: dict[tuple[int, int], int] = {}
     separate: dict[int, int] = {}
@@ -114,7 +112,7 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
 
 
 def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
-    """Adds the user's files beneath `top` that were made or changed since that time."""
+    """Adds the user's files beneath `top` that were made or changed since `since_s`."""
     user = os.geteuid()
     for directory, _, names in os.walk(top):
         looked_at = names[:most]
@@ -162,7 +160,7 @@ def _used_bytes(path: str) -> int:
 
 
 def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
-    """The sum in bytes of the lines with these names, whose numbers are in kibibytes."""
+    """The sum in bytes of the values with these names. The values are in kibibytes."""
     return sum(_number(text, name) for name in names) * _KIBIBYTE
 
 

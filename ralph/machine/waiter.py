@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 # The interpreter's timed wait uses a clock that stops in suspend, and it misses a signal that arrives
 # just before the wait begins. So no wait is longer than this.
 _LONGEST_SLICE_S = 0.2
+_OF_RETRIES = (RetryScheduled, RetryRecovered, RetryExhausted)
 
 
 class Heartbeats:
-    """An `Events` sink that finds out when a heartbeat is due. A heartbeat shows a user who has seen no output for
-    `interval_s` seconds that ralph still works. 0 turns heartbeats off.
+    """An `Events` sink that decides when a heartbeat is due. A heartbeat shows users that ralph still works. It is
+    due when they have seen no output for `interval_s` seconds; 0 turns heartbeats off.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas` says that the user sees each piece of an answer as it arrives, and `shows_lines` that the
-        user sees each complete line.
+        """`shows_deltas` is True if the user sees each piece of an answer as it arrives, and `shows_lines` is True if
+        the user sees each complete line.
         """
         self._clock = clock
         self._interval_s = interval_s
@@ -63,17 +64,20 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """Restarts the interval if the user can see the event. Pings are not visible."""
-        if isinstance(event, RetryScheduled | RetryRecovered | RetryExhausted):
-            self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
-        if isinstance(event, SHOWABLE) or (isinstance(event, StreamReceived) and self._shows(event.event)):
+        """Starts the wait for the next heartbeat again if the user sees the event. Pings are not visible."""
+        if isinstance(event, StreamReceived):  # first, because these come by the thousand
+            is_visible = self._shows(event.event)
+        else:
+            if isinstance(event, _OF_RETRIES):
+                self._is_held = isinstance(event, RetryScheduled) and not self._shows_deltas
+            is_visible = isinstance(event, SHOWABLE)
+        if is_visible:
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
-    def beat(self, waiting_for: str) -> Heartbeat | None:
-        """The heartbeat if one is due, otherwise None. It reports the time since the last visible output, which may
-        include several waits.
+    def beat(self, waiting_for: str, now_s: float) -> Heartbeat | None:
+        """The heartbeat if one is due at `now_s`, otherwise None. It reports the time since the last visible output, which
+        may include several waits.
         """
-        now_s = self._clock.now_s()
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
         self._last_beat_s = now_s
@@ -115,7 +119,7 @@ class InboxWaiter:
         self._events = events
         self._heartbeats = heartbeats
         self._driver = driver
-        self._run_ends_s = run_ends_s
+        self._run_ends_s = math.inf if run_ends_s is None else run_ends_s
         self._on_first_stop = on_first_stop
         self._on_tick = on_tick
         self._on_look = on_look
@@ -145,10 +149,11 @@ class InboxWaiter:
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         lines = self._control_lines_beside(mailbox)
         while True:
-            self._stop_if_asked()
-            self._give_signs(waiting_for)
+            now_s = self._clock.now_s()
+            self._stop_if_asked(now_s)
+            self._give_signs(waiting_for, now_s)
             if on_tick is not None and until_s is not None:
-                on_tick(waiting_for, max(until_s - self._clock.now_s(), 0.0))
+                on_tick(waiting_for, max(until_s - now_s, 0.0))
             self.inbox.sort()
             has_line = bool(lines) and self._driver is not None and self._driver.can_take()
             if has_line and self._driver is not None:
@@ -157,37 +162,37 @@ class InboxWaiter:
                 self.inbox.sort()
             if mailbox.items:
                 return mailbox.items.popleft()
-            left_s = _LONGEST_SLICE_S if until_s is None else until_s - self._clock.now_s()
+            left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
             if left_s <= 0:
                 return TIMED_OUT
             if not has_line:
-                slice_s = min(left_s, self.time_left_s(), _LONGEST_SLICE_S)
+                slice_s = min(left_s, self._run_ends_s - now_s, _LONGEST_SLICE_S)
                 self.inbox.sort_next(timeout_s=max(slice_s, 0.0))
 
     def time_left_s(self) -> float:
-        return math.inf if self._run_ends_s is None else self._run_ends_s - self._clock.now_s()
+        return self._run_ends_s - self._clock.now_s()
 
-    def _give_signs(self, waiting_for: str) -> None:
+    def _give_signs(self, waiting_for: str, now_s: float) -> None:
         """Emits a heartbeat if one is due, and calls `on_look`. This also happens when an item has arrived, because
         the item may be a ping or hidden thinking, which the user does not see.
         """
         if self._heartbeats is not None and self._events is not None:
-            beat = self._heartbeats.beat(waiting_for)
+            beat = self._heartbeats.beat(waiting_for, now_s)
             if beat is not None:
                 self._events.emit(beat)
         if self._on_look is not None:
             self._on_look()
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_asked(self, now_s: float) -> None:
         signal_number = self.inbox.take_signal()
         if signal_number is not None:
             self._stop(SignalReceived(signal_number))
-        if self.time_left_s() <= 0:
+        if now_s >= self._run_ends_s:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
         """Raises `stop`. Before that, it turns off the time limit, because only cleaning up follows."""
-        self._run_ends_s = None
+        self._run_ends_s = math.inf
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:
             self._on_first_stop(stop)

@@ -1,1 +1,1 @@
-"""MCP servers: which ones are configured, how they are started and asked, and what their tools are called."""
+"""Starts and calls MCP servers, and names their tools."""

@@ -1,7 +1,7 @@
-"""Decodes the configuration of MCP servers, as `.mcp.json` files and the settings hold it. Pure.
+"""Decodes the configuration of MCP servers from `.mcp.json` files and settings. No I/O happens here.
 
-The form is that of Claude Code, whose files may hold more keys than ralph knows. A key that would change what a server
-may do, and that ralph cannot honour, is an error.
+The format is that of Claude Code. Unknown keys are ignored, but a key that would change what a server may do, and
+that ralph does not support, is an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class McpServer(Struct, frozen=True, kw_only=True):
     command: str = ""
     arguments: tuple[str, ...] = ()
     environment: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
-    """The variables that the server gets in addition to those of a command."""
+    """Variables that the server gets in addition to those of a command."""
     url: str = ""
     headers: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
     call_s: float | None = None
-    """The longest time of a call, or None if the setting decides."""
+    """The time limit of a call in seconds, or None if the general setting applies."""
     is_confined: bool = True
     """False if the server runs outside of the sandbox."""
     is_asked_for: bool = False
@@ -49,7 +49,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its variables and headers that look like credentials."""
+        """The values of the server's variables and headers that look like credentials."""
         return tuple(secret_header_values((*self.environment.plain.items(), *self.headers.plain.items())))
 
 
@@ -61,7 +61,7 @@ class _Entry(Struct, frozen=True):
     url: str | None = None
     headers: dict[str, str] = {}
     timeout: int | None = None
-    """The longest time of a call, in milliseconds."""
+    """The time limit of a call in milliseconds."""
     sandbox: bool = True
 
 
@@ -84,8 +84,8 @@ def server_of(
     *,
     may_leave_sandbox: bool = False,
 ) -> McpServer:
-    """The server of one entry. `${NAME}` and `${NAME:-default}` are replaced by `variables`. Raises ValueError, whose
-    text names the server. It never contains a value of the entry, which may be a credential.
+    """Decodes one entry. `${NAME}` and `${NAME:-default}` in it are replaced by values from `variables`. Raises
+    ValueError, whose text names the server. The text contains no value of the entry, which may be a credential.
     """
     try:
         return _server_of(name, raw, variables, may_leave_sandbox=may_leave_sandbox)
@@ -160,6 +160,6 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def names_in(document: Any) -> Iterator[str]:
-    """The names of the servers in a document, whatever else is wrong with it."""
+    """The names of the servers in a document, even if the document has other faults."""
     if isinstance(document, dict) and isinstance(document.get("mcpServers"), dict):
         yield from map(str, document["mcpServers"])

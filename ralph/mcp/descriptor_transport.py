@@ -1,5 +1,5 @@
-"""The stdio transport of the Model Context Protocol over descriptors of a server that somebody else has started. The
-helper process uses it, because the transport of the `mcp` package starts the server itself, outside of any sandbox.
+"""The stdio transport of the Model Context Protocol for a server that another process has started. The helper process
+uses it, because the transport of the `mcp` package starts the server itself, outside of any sandbox.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_LINE_BYTES = 64 * 1024 * 1024
 
 
 class StderrTail:
-    """The end of what a server has written to its standard error."""
+    """The last bytes that a server has written to its standard error."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -41,8 +41,8 @@ class StderrTail:
 async def descriptor_transport(
     stdin: int, stdout: int, stderr_descriptor: int, *, stderr: StderrTail, ended: anyio.Event
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport over the descriptors of a server: its standard input, output and error. Closes them at the end. Sets
-    `ended` when the server closes its output.
+    """A context manager for a transport over a server's standard input, output and error. It closes them at the end.
+    It fills `stderr`, and sets `ended` when the server closes its output.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)

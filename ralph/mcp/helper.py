@@ -1,8 +1,9 @@
-"""The MCP helper process: speaks the Model Context Protocol with servers on behalf of ralph, through the `mcp` package.
+"""The MCP helper process: speaks the Model Context Protocol with servers on behalf of ralph, through the `mcp`
+package.
 
-It is a process of its own because importing that package takes a second and 60 MB. It starts no process: ralph starts
-the servers and sends their descriptors. It has no credentials but the headers that the user configured for a server. It
-ends when its socket ends or when ralph dies.
+It is a separate process because importing that package takes a second and 60 MB. It starts no process: ralph starts
+the servers and sends their descriptors. Its only credentials are the headers that the user configured for a server.
+It ends when its socket is closed or when ralph dies.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ def main() -> None:
 
 
 class _Connection:
-    """One connection to a server. `task` holds it open."""
+    """One connection to a server. The coroutine in `task` keeps it open."""
 
     def __init__(self) -> None:
         self.session: ClientSession | None = None
         self.task: asyncio.Task[None] | None = None
         self.ended = anyio.Event()
-        """Set when the server has closed the connection, or when it is of no use any more."""
+        """Set when the server has closed the connection, or when the connection has become useless."""
         self.stderr = StderrTail()
 
 
@@ -90,7 +91,7 @@ class _Helper:
         self._sending = asyncio.Lock()
 
     async def serve(self) -> None:
-        """Carries out orders until the socket ends."""
+        """Carries out ralph's orders until the socket is closed."""
         lines = Lines()
         await self._send(HelperReady())
         while chunk := await self._received():
@@ -98,7 +99,9 @@ class _Helper:
                 self._obey(order_of(line))
 
     async def _received(self) -> bytes:
-        """The next bytes from ralph, empty at the end of the socket. Keeps the descriptors that come with them."""
+        """The next bytes from ralph, or empty bytes if the socket is closed. Stores the descriptors that come with
+        them.
+        """
         while True:
             try:
                 chunk, descriptors, _, _ = socket.recv_fds(self._ralph, _CHUNK_BYTES, _MOST_DESCRIPTORS)
@@ -161,7 +164,7 @@ class _Helper:
             await self._send(news)
 
     async def _answer(self, order: Call) -> News | None:
-        """The answer to a call. None if the connection has ended, which `ServerLost` says."""
+        """The message that answers a call. None if the connection ends, because `ServerLost` then answers the call."""
         connection = self._connections.get(order.connection)
         if connection is None or connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
@@ -200,7 +203,7 @@ async def _readable(sock: socket.socket) -> None:
 async def _opened(
     order: Connect, descriptors: list[int], connection: _Connection, stack: AsyncExitStack
 ) -> Any:
-    """The streams of the transport."""
+    """Opens the transport and returns its streams."""
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
@@ -212,7 +215,7 @@ async def _opened(
 
 
 async def _tools(session: ClientSession) -> list[dict[str, Any]]:
-    """The tools that the server lists. Raises MCPError."""
+    """Asks the server for its tools. Raises MCPError."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
@@ -225,7 +228,7 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
 
 
 def _reason(failure: BaseException) -> str:
-    """Why something failed, in one line."""
+    """The reason for a failure, in one line."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     if isinstance(failure, MCPError):

@@ -1,5 +1,5 @@
-"""Starts the MCP helper process (`helper.py`) and exchanges messages with it. Works on the main thread; one thread reads
-what the helper sends and puts it into a mailbox.
+"""Starts the MCP helper process (`helper.py`) and exchanges messages with it. It works on the main thread, except for
+one thread that puts the helper's messages into a mailbox.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HelperProcess:
     def __init__(self, environment: Mapping[str, str], waiter: Waiter) -> None:
         """Starts the process. Raises ShortageError or OSError."""
         self.mailbox = waiter.mailbox()
-        """Receives each `News` that the process sends, and `HELPER_GONE` when it has ended."""
+        """Receives each `News` from the process, and `HELPER_GONE` when the process has ended."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         with theirs:
@@ -56,7 +56,7 @@ class HelperProcess:
             raise
 
     def send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
-        """Raises OSError if the helper is gone, or takes nothing any more."""
+        """Sends an order with descriptors. Raises OSError if the process has ended or does not read."""
         line = encoded(order)
         if descriptors:
             sent = socket.send_fds(self._control, [line], list(descriptors))
@@ -64,7 +64,7 @@ class HelperProcess:
         self._control.sendall(line)
 
     def close(self) -> None:
-        """Ends the process, and drops what it has sent."""
+        """Ends the process, and drops its unread messages."""
         self.mailbox.close()
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,5 @@
-"""The port of a group of MCP servers that are reached in one way, and its errors. `servers.py` implements it for servers
-of their own process or address; a driver's in-process servers would be another implementation.
+"""The port of a group of MCP servers that are reached in the same way, and its errors. `servers.py` implements it for
+servers with a process or an address, `run/driven/driver_servers.py` for a driver's own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class ServerFailedError(Exception):
-    """A server did not start in time, or not at all. The message is one line that names the server."""
+    """A server could not be started in time. The message is one line that names the server."""
 
 
 class CallFailedError(Exception):
-    """A call has no result. The message is for the model."""
+    """A call has no result. The message is written for the model."""
 
 
 class ServerGroup(Protocol):
@@ -26,20 +26,20 @@ class ServerGroup(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Begins to connect to the servers. Does not wait. `start` starts the process of a server that has one. Raises
-        ServerFailedError.
+        """Begins to connect to the servers, without waiting. Calls `start` for each server that needs a process.
+        Raises ServerFailedError.
         """
         ...
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Waits until all servers are connected, and returns the tools that each of them lists, as `tools/list` of the
-        protocol has them. Raises ServerFailedError and Interrupted.
+        """Waits until all servers are connected. Returns the tools of each server in the form of the protocol's
+        `tools/list`. Raises ServerFailedError and Interrupted.
         """
         ...
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Calls a tool and returns the result of the protocol's `tools/call`. Raises CallFailedError, and Interrupted
-        after the server was told that nobody waits any more.
+        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError.
+        Raises Interrupted after it has told the server that nobody waits for the result any more.
         """
         ...
 

@@ -1,7 +1,5 @@
-"""Turns the result of an MCP tool call into texts and images. Pure.
-
-The result is what a server sent, so nothing in it is relied on. What a model of the Messages API cannot take (sound, other
-data) is named by its type and size.
+"""Converts the result of an MCP tool call to texts and images. No I/O happens here. The result comes from a server
+and may have any form. Content that the Messages API does not accept, such as sound, is replaced by its type and size.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ EMPTY = "(no output)"
 class ReceivedImage(Struct, frozen=True):
     data: bytes
     described: str
-    """How to name the image where it cannot be shown."""
+    """A text that stands for the image where the image cannot be shown."""
 
 
 Part = str | ReceivedImage
 
 
 def parts_of(result: Mapping[str, Any]) -> list[Part]:
-    """The parts of a result in their order. There is at least one."""
+    """The texts and images of a result, in order. There is at least one."""
     content = result.get("content")
     parts = [part for block in content for part in _parts(block)] if isinstance(content, list) else []
     structured = result.get("structuredContent")
@@ -73,7 +71,7 @@ def _resource(resource: Any) -> Iterator[Part]:
 
 
 def _data(text: Any, media_type: Any, word: str) -> Part:
-    """The image in Base64 text, or words about it if it is no image."""
+    """The image for a Base64 text, or a description of the data if they are not a valid image."""
     if not str(media_type).startswith("image/"):
         return _named(_size(text), media_type, word)
     try:
@@ -92,7 +90,7 @@ def _named(size_bytes: int, media_type: Any, word: str) -> str:
 
 
 def _is_same(part: Part, structured: Any) -> bool:
-    """Whether a text is the JSON of the structured content. The protocol wants servers to send both."""
+    """Whether a text part is the JSON of the structured content. The protocol wants servers to send both."""
     if not isinstance(part, str):
         return False
     try:

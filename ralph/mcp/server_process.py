@@ -1,5 +1,5 @@
-"""Runs an MCP server of the stdio kind as a supervised command, so that it and all that it starts die with ralph. Works
-on the main thread.
+"""Runs an MCP server with the stdio transport as a supervised command, so that the server and its child processes end
+with ralph. It works on the main thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class ServerProcess:
-    """One running server. It has a supervisor of its own, because a supervisor runs one command at a time."""
+    """A running server. Each server has its own supervisor, because a supervisor runs one command at a time."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class ServerProcess:
         clock: Clock,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the server. `supervisor` must have no other command. It is closed with the server, and then `on_end` is
-        called. Raises ShortageError, ValueError or OSError.
+        """Starts the server. `supervisor` must have no other command. `end` closes `supervisor` and then calls
+        `on_end`. Raises ShortageError, ValueError or OSError.
         """
         self._supervisor = supervisor
         self._waiter = waiter
@@ -85,12 +85,12 @@ class ServerProcess:
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
-        """The other ends of the server's standard input, output and error. Valid until `hand_over`."""
+        """Ralph's ends of the server's standard input, output and error. They are valid until `hand_over`."""
         return self._stdin, self._command.output_descriptor, self._stderr
 
     def hand_over(self) -> None:
-        """Closes the descriptors here, after another process has received them: the server sees the end of its input
-        when that process closes its own.
+        """Closes ralph's descriptors after another process has received copies of them. When that process closes its
+        copies, the server sees the end of its input.
         """
         os.close(self._stdin)
         os.close(self._stderr)
@@ -99,8 +99,8 @@ class ServerProcess:
         self._command.ask_to_stop()
 
     def end(self) -> None:
-        """Waits briefly until the server has ended, and kills what is left of it. `ask_to_stop` and `hand_over` must
-        have been called before.
+        """Waits briefly for the server to end, and then kills its remaining processes. `ask_to_stop` and `hand_over`
+        must have been called before.
         """
         with suppress(Interrupted):  # a second signal: what is left is killed at once
             until_s = self._clock.now_s() + _GRACE_S + _MARGIN_S

@@ -1,5 +1,7 @@
-"""The MCP servers that have a process or an address of their own. A helper process speaks with them; this module starts
-them, waits for them within time limits, starts one that has died once more, and ends them. Works on the main thread.
+"""The MCP servers that have a process or an address of their own. It works on the main thread.
+
+A helper process speaks with the servers. This module starts them, waits for them within time limits, restarts a lost
+server once, and ends them.
 """
 
 from __future__ import annotations
@@ -37,24 +39,24 @@ _UNKNOWN = "Its effects are unknown: look at the state of things before you repe
 
 
 class _Link:
-    """The state of one server in this run."""
+    """The state of one server and of ralph's connection to it."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
         self.process: ServerProcess | None = None
         self.connection = 0
-        """The number of its current connection. 0 before the first one."""
+        """The number of the current connection. 0 before the first one."""
         self.tools: list[dict[str, Any]] | None = None
-        """The tools that it has listed. None while it is not connected."""
+        """The tools that the server has listed. None while it is not connected."""
         self.why_lost: str | None = None
-        """Why it is not connected any more, or None."""
+        """The reason why the connection was lost. None if it was not lost."""
         self.last_words = ""
-        """The end of what it wrote to its standard error before it was lost."""
+        """The last bytes that the server wrote to its standard error before the connection was lost."""
         self.has_restarted = False
 
     @property
     def epitaph(self) -> str:
-        """Why it is lost, and its last words."""
+        """The reason for the loss of the server, with its last words."""
         return f"{self.why_lost}{self.said}"
 
     @property
@@ -75,9 +77,10 @@ class OwnServers:
         start_s: float,
         call_s: float,
     ) -> None:
-        """Starts the helper process at once, because it takes a second until it is ready. `environment` is that of the
-        helper process, without credentials. `start_s` and `call_s` limit the start of a server and a call, in seconds.
-        Raises ShortageError or OSError.
+        """Starts the helper process at once, because its start takes a second.
+
+        `environment` is the environment of the helper process, without credentials. `start_s` and `call_s` are the
+        time limits in seconds for the start of a server and for a call. Raises ShortageError or OSError.
         """
         self._environment = environment
         self._waiter = waiter
@@ -89,7 +92,7 @@ class OwnServers:
         self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
         self._calls = 0
         self._is_ready = False
-        """Whether the helper process has begun to take orders."""
+        """True if the helper process has begun to take orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
         self._helper: HelperProcess | None = HelperProcess(environment, waiter)
 
@@ -108,7 +111,7 @@ class OwnServers:
         return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
 
     def _await_helper(self) -> None:
-        """Waits until the helper process takes orders, which is no matter of the servers' own time. Raises
+        """Waits until the helper process takes orders. This time does not count for the servers' time limits. Raises
         ServerFailedError and Interrupted.
         """
         until_s = self._clock.now_s() + _HELPER_READY_S
@@ -143,7 +146,7 @@ class OwnServers:
     # --- Connecting
 
     def _connect(self, link: _Link) -> None:
-        """Raises ServerFailedError."""
+        """Starts the server and asks the helper process to connect to it. Raises ServerFailedError."""
         server, link.why_lost = link.server, None
         link.connection = len(self._by_connection) + 1
         self._by_connection[link.connection] = link
@@ -168,7 +171,7 @@ class OwnServers:
                 link.process.hand_over()
 
     def _tools_of(self, link: _Link, until_s: float) -> Sequence[Mapping[str, Any]]:
-        """Waits until the server has listed its tools. Raises ServerFailedError and Interrupted."""
+        """Waits until the server has listed its tools, and returns them. Raises ServerFailedError and Interrupted."""
         name = link.server.name
         while link.tools is None:
             if link.why_lost is not None:
@@ -181,7 +184,7 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Ends a connection that is of no use, and waits briefly for the last words of its server."""
+        """Closes a useless connection, and waits briefly for the last words of its server."""
         link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S
@@ -266,12 +269,14 @@ class OwnServers:
             self._lose_all()
 
     def _look(self) -> None:
-        """Takes into account what the helper has sent so far."""
+        """Handles the messages of the helper process that have arrived so far."""
         while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
             pass
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next news and takes them into account. Returns them, or TIMED_OUT. Raises Interrupted."""
+        """Waits for the next message of the helper process, handles it and returns it. Returns TIMED_OUT if none
+        comes in time. Raises Interrupted.
+        """
         if self._helper is None:
             return TIMED_OUT
         news = self._waiter.wait(self._helper.mailbox, until_s=until_s, waiting_for=waiting_for)
@@ -295,7 +300,7 @@ class OwnServers:
         return news
 
     def _link_of(self, connection: int) -> _Link | None:
-        """The server with this connection, or None if it has a newer one."""
+        """The server with this connection, or None if the server has a newer connection."""
         link = self._by_connection.get(connection)
         return link if link is not None and link.connection == connection else None
 

@@ -1,7 +1,5 @@
-"""Names the tools of MCP servers, decides which of them a run may use, and makes their definitions for the model. Pure.
-
-What a server says about itself is untrusted: its texts are shortened, and its hint that a tool only reads is not
-believed.
+"""Names the tools of MCP servers and makes their definitions for the model. No I/O happens here. A server's
+statements about itself are not trusted: its texts are shortened, and its hint that a tool is read-only is ignored.
 """
 
 from __future__ import annotations
@@ -31,18 +29,18 @@ class McpTool(Struct, frozen=True):
 
     server: str
     tool: str
-    """The name that the server gives it."""
+    """The server's own name for the tool."""
     definition: ToolDefinition
     """The tool as the model sees it."""
 
 
 def normalised(name: str) -> str:
-    """The name with an underscore for each character that the name of a tool cannot have, as Claude Code makes it."""
+    """The name with an underscore for each character that a tool's name must not contain, as in Claude Code."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The name for the model: `mcp__SERVER__TOOL`. If that is too long, its end becomes a checksum."""
+    """The tool's name for the model: `mcp__SERVER__TOOL`. A checksum replaces the end of a name that is too long."""
     name = f"mcp__{normalised(server)}__{normalised(tool)}"
     if len(name) <= _LONGEST_NAME:
         return name
@@ -51,8 +49,10 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
-    """The tools of all servers, given what each server lists. They are ordered by name, so that a request has the same
-    bytes whichever server was first. Of two tools with one name, the first is kept.
+    """The tools of all servers. `listed` holds the tools that each server has listed, by server name.
+
+    The result is sorted by name, so that requests have the same bytes in whatever order the servers answered. If two
+    tools have the same name, the first one is kept.
     """
     found: dict[str, McpTool] = {}
     for server in sorted(listed):
@@ -78,7 +78,7 @@ def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
 
 
 def duplicates_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """The names that more than one tool would have."""
+    """The names that more than one tool has."""
     seen: set[str] = set()
     for server in sorted(listed):
         for raw in listed[server]:

@@ -1,5 +1,5 @@
-"""All tools of the MCP servers of a run. The list is fixed when the servers are connected: a server that changes its
-tools later changes nothing, because requests repeat their list of tools byte for byte.
+"""All tools of the MCP servers of a run. The list is fixed when the servers are connected. Later changes by a server
+have no effect, because requests repeat the list of tools byte for byte.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class McpToolset:
     def __init__(
         self, groups: Sequence[ServerGroup], *, asked_for: Collection[str], lists: ToolLists
     ) -> None:
-        """`asked_for` are the names of the servers that the command line of this run names. `lists` are the user's
-        lists of tools.
+        """`asked_for` holds the names of the servers that this run's command line configures. `lists` are the user's
+        tool lists.
         """
         self._groups = {name: group for group in groups for name in group.names}
         self._all = tuple(groups)
@@ -40,7 +40,7 @@ class McpToolset:
         return tuple(self._groups)
 
     def connect(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Starts the servers and waits until all of them are connected. `start` starts the process of one. Raises
+        """Starts the servers, with `start` for each process, and waits until all are connected. Raises
         ServerFailedError and Interrupted.
         """
         for group in self._all:
@@ -70,7 +70,7 @@ class McpToolset:
         )
 
     def tools_by_server(self) -> dict[str, list[str]]:
-        """For each server, the names that it gives to the tools that the run may use."""
+        """The tools that the run may use, by server. The tools have the server's own names."""
         found: dict[str, list[str]] = {name: [] for name in self._groups}
         for server, tool in self._tools.values():
             found[server].append(tool)
@@ -83,7 +83,7 @@ class McpToolset:
         return next(one.input_schema for one in self.definitions if one.name == name)
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Calls a tool and returns the result of the protocol's `tools/call`. Raises CallFailedError and
+        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError and
         Interrupted.
         """
         server, tool = self._tools[name]

@@ -1,6 +1,5 @@
-"""The messages between ralph and its MCP helper process. Each is one line of JSON on a socket. Pure.
-
-The descriptors of a stdio server travel beside the `Connect` that needs them, in the order of its docstring.
+"""The messages between ralph and its MCP helper process. Each is one line of JSON on a socket. No I/O happens here.
+The file descriptors of a stdio server are sent together with the `Connect` message that needs them.
 """
 
 from __future__ import annotations
@@ -14,22 +13,20 @@ from msgspec import Struct
 
 
 class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
-    """Connects to a server and lists its tools. The answer is `ServerConnected` or `ServerLost`. With stdio, three descriptors are
-    sent beside it: the server's standard input, output and error, as seen from outside.
+    """Connects to a server and lists its tools. The reply is `ServerConnected` or `ServerLost`. For a stdio server,
+    three descriptors come with the message: ralph's ends of its standard input, output and error.
     """
 
     server: str
     connection: int
-    """A number that no other connection of the run has. A server that is started again gets another one."""
+    """A number that no other connection of the run has. A restarted server gets a new number."""
     transport: Literal["stdio", "http", "sse"]
     url: str = ""
     headers: dict[str, str] = {}
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):
-    """Calls a tool. The answer is `CallReturned`, `CallRefused` or `CallNotSent`, or the
-    `ServerLost` of its connection.
-    """
+    """Calls a tool. The reply is `CallReturned`, `CallRefused`, `CallNotSent`, or `ServerLost` for its connection."""
 
     id: int
     connection: int
@@ -38,13 +35,13 @@ class Call(Struct, frozen=True, tag="call", tag_field="kind"):
 
 
 class Cancel(Struct, frozen=True, tag="cancel", tag_field="kind"):
-    """Tells the server that nobody waits for a call any more. There is no answer to it."""
+    """Tells the server that nobody waits for a call any more. There is no reply."""
 
     id: int
 
 
 class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
-    """Ends a connection. There is no answer to it."""
+    """Ends a connection. There is no reply."""
 
     connection: int
 
@@ -53,39 +50,39 @@ class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
 
 
 class HelperReady(Struct, frozen=True, tag="ready", tag_field="kind"):
-    """The helper has begun to take orders. It is the first thing that it sends."""
+    """The helper process has begun to take orders. This is its first message."""
 
 
 class ServerConnected(Struct, frozen=True, tag="connected", tag_field="kind"):
     connection: int
     tools: list[dict[str, Any]]
-    """The tools as the server lists them, with the names of the protocol (`inputSchema`)."""
+    """The tools as the server lists them, with the protocol's field names, such as `inputSchema`."""
 
 
 class ServerLost(Struct, frozen=True, tag="lost", tag_field="kind"):
-    """A connection could not be made, or has ended."""
+    """A connection has failed or ended."""
 
     connection: int
     error: str
     stderr: str = ""
-    """The end of what a stdio server has written to its standard error."""
+    """The last bytes that a stdio server has written to its standard error."""
 
 
 class CallReturned(Struct, frozen=True, tag="returned", tag_field="kind"):
     id: int
     result: dict[str, Any]
-    """The result of `tools/call`, with the names of the protocol (`isError`)."""
+    """The result of `tools/call`, with the protocol's field names, such as `isError`."""
 
 
 class CallRefused(Struct, frozen=True, tag="refused", tag_field="kind"):
-    """A call has no result, because the server answered with an error of the protocol or not at all."""
+    """A call has no result, because the server answered with a protocol error or not at all."""
 
     id: int
     error: str
 
 
 class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):
-    """A call did not reach the server, because the connection had ended before."""
+    """A call was not sent to the server, because the connection had ended before."""
 
     id: int
 
@@ -98,17 +95,17 @@ _news: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
 
 
 def encoded(message: Order | News) -> bytes:
-    """The message as a line."""
+    """The message as a line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def order_of(line: bytes) -> Order:
-    """Raises msgspec.MsgspecError for a line that is no order."""
+    """Decodes an order. Raises msgspec.MsgspecError if the line is not an order."""
     return _orders.decode(line)
 
 
 def news_of(line: bytes) -> News:
-    """Raises msgspec.MsgspecError for a line that is no news."""
+    """Decodes a message of the helper process. Raises msgspec.MsgspecError if the line is not such a message."""
     return _news.decode(line)
 
 
@@ -119,7 +116,7 @@ class Lines:
         self._parts: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Adds a chunk, and returns the lines that it completes, without their line breaks."""
+        """Adds a chunk, and returns the lines that end in it, without their line breaks."""
         head, *rest = chunk.split(b"\n")
         self._parts.append(head)
         if not rest:

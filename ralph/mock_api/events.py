@@ -1,5 +1,5 @@
 """Converts a turn to the API's format: the message object, the stream events, and the bytes of the events. A fault
-may break the events. Pure.
+may break the events. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
 
 
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """The events of a stream that the fault breaks. The bytes may still be cut off later."""
+    """Applies the fault to the events of a stream. The bytes of the stream may still be cut off later."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:

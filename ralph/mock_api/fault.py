@@ -1,4 +1,4 @@
-"""Faults of an answer, as values. A combination in which one part would have no effect is refused."""
+"""Faults of an answer, as values. A combination is refused if a part of it would have no effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
     type: str = "overloaded_error"
     message: str = "Overloaded"
     after_events: int = 0
-    """How many events of the answer are sent before the error."""
+    """The number of events of the answer that are sent before the error."""
 
 
 Framing = Literal["length", "chunked", "close", "reset"]
@@ -41,19 +41,18 @@ class Fault(Struct, frozen=True):
     the status is 400 or higher.
     """
     huge_body_bytes: int | None = None
-    """How many bytes `x` to send after `body`. They are never all in memory."""
+    """The number of bytes `x` to send after `body`. They are never all in memory."""
     garbage: str | bytes | None = None
     """Text or bytes to send instead of an HTTP response. The connection is closed afterwards."""
     reset_before_headers: bool = False
-    """Whether to reset the connection instead of sending a response."""
+    """True if the connection is reset instead of sending a response."""
     close_before_headers: bool = False
-    """Whether to close the connection instead of sending a response."""
+    """True if the connection is closed instead of sending a response."""
     at_accept: bool = False
-    """Whether to reset or close a new connection before reading from it. This uses up the step, and no request is
-    recorded.
-    """
+    """True if a new connection is reset or closed before anything is read from it. This uses up the step, and no
+    request is recorded."""
     partial_headers_bytes: int | None = None
-    """How many bytes of the status line and the headers to send before the connection is reset."""
+    """The number of bytes of the status line and the headers to send before the connection is reset."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
     """Headers to add to the response. They replace headers of the same name. Numbers are sent as text."""
@@ -63,37 +62,35 @@ class Fault(Struct, frozen=True):
     connection is reset after the last byte). None means `chunked` for streams and `length` otherwise.
     """
     json_instead_of_sse: bool = False
-    """Whether to send the complete message as JSON, although the request asked for a stream."""
+    """True if the complete message is sent as JSON, although the request asked for a stream."""
 
     stall_before_headers_s: float = 0
-    """Seconds to wait before the first byte."""
+    """The seconds to wait before the first byte."""
     stall_after_events: int | None = None
-    """Pause after this many events. The other events follow after the pause."""
+    """The number of events after which there is a pause. The other events follow after the pause."""
     stall_s: float | None = None
-    """Seconds of the pause that `stall_after_events` causes. None means until the client or the server ends the
-    connection.
-    """
+    """The seconds of the pause after `stall_after_events`. None means until the client or the server ends the
+    connection."""
     ping_interval_s: float | None = None
-    """Seconds between `ping` events during the pause that `stall_after_events` causes. None means no pings."""
+    """The seconds between `ping` events during the pause after `stall_after_events`. None means no pings."""
     drip_s: float | None = None
-    """Seconds between two bytes of the body, which is then sent byte by byte."""
+    """The seconds between two bytes of the body, which is then sent byte by byte."""
 
     cut_after_events: int | None = None
-    """End the connection after this many events. Without `framing`, the body is chunked and lacks its end."""
+    """The number of events after which the connection ends. Without `framing`, the body is chunked and lacks its end."""
     cut_after_bytes: int | None = None
-    """End the connection after this many bytes of the body. Headers and chunk sizes do not count."""
+    """The number of bytes of the body after which the connection ends. Headers and chunk sizes do not count."""
 
     error_event: ErrorEvent | None = None
     malformed_json_at_event: int | None = None
-    """The number of an event of which only the first half of the JSON is sent."""
+    """The number of the event of which only the first half of the JSON is sent."""
     interleaved: bool = False
-    """Whether the deltas of the blocks alternate, and all `content_block_stop` events come at the end, as with
-    llama.cpp.
-    """
+    """True if the deltas of the blocks alternate, and all `content_block_stop` events come at the end, as with
+    llama.cpp."""
     omit_message_stop: bool = False
     omit_message_delta: bool = False
     omit_tool_input: bool = False
-    """Whether to omit `input` from the `content_block_start` of a tool call, as llama.cpp does."""
+    """True if `input` is omitted from the `content_block_start` of a tool call, as llama.cpp does."""
     line_ending: LineEnding = "\n"
 
     def __post_init__(self) -> None:
@@ -111,7 +108,7 @@ class Fault(Struct, frozen=True):
             self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
-        """Whether nothing of the step's turn would be sent."""
+        """Whether the fault leaves nothing of the step's turn to be sent."""
         return (
             self.is_plain_answer()
             or self.garbage is not None

@@ -1,4 +1,4 @@
-"""The API's rules for `messages`: roles, content, and a result for every tool call. Pure."""
+"""The API's rules for `messages`: roles, content, and a result for every tool call. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -111,9 +111,11 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """Errors about the position of system messages. A system message must follow a user message, or an assistant
-    message that ends with the result of a server tool. No user message may follow it directly. The first message is
-    not checked here, because another rule requires the role `user` for it.
+    """Errors about the position of system messages.
+
+    A system message must follow a user message, or an assistant message that ends with the result of a server tool.
+    No user message may follow it directly. The first message is not checked here, because another rule requires the
+    role `user` for it.
     """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:

@@ -1,4 +1,4 @@
-"""Plans the bytes and pauses of one HTTP response for a step. Pure: `connection.py` sends what is planned."""
+"""Plans the bytes and pauses of one HTTP response for a step. No I/O happens here: `connection.py` executes the plan."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Fill(Struct, frozen=True):
 
 class Pause(Struct, frozen=True):
     duration_s: float | None
-    """Seconds of the pause, or None for an endless one."""
+    """The seconds of the pause, or None for an endless one."""
     ping_interval_s: float | None
-    """Seconds between pings, or None for no pings."""
+    """The seconds between pings, or None for no pings."""
     ping: bytes = b""
 
 
@@ -68,7 +68,7 @@ BodyPart = Send | Fill | Pause
 
 
 class ConnectionEnding(enum.Enum):
-    """How the connection ends after the last byte."""
+    """The ways in which the connection ends after the last byte."""
 
     KEEP_ALIVE = "keep-alive"
     CLOSE = "close"
@@ -78,7 +78,7 @@ class ConnectionEnding(enum.Enum):
 class Plan(Struct, frozen=True):
     ending: ConnectionEnding
     wait_s: float = 0
-    """Seconds to wait before the first byte."""
+    """The seconds to wait before the first byte."""
     head: bytes = b""
     """The status line and the headers including the empty line, or bytes to send instead of them."""
     parts: tuple[BodyPart, ...] = ()
@@ -87,7 +87,7 @@ class Plan(Struct, frozen=True):
     terminator: bytes = b""
     """The bytes that end a complete chunked body."""
     drip_s: float | None = None
-    """Seconds between two bytes of the body, which is then sent byte by byte. None means that it is not sent so."""
+    """The seconds between two bytes of the body, which is then sent byte by byte. None if the body is sent at once."""
 
 
 class Context(Struct, frozen=True):

@@ -30,7 +30,7 @@ class RecordedRequest(Struct, frozen=True):
     counted separately.
     """
     received_at: str
-    """When the whole request had been received, in ISO 8601 and UTC."""
+    """The time at which the whole request had been received, in ISO 8601 and UTC."""
     monotonic_s: float
     """The value of `time.monotonic()` when the whole request had been received, for computing durations."""
     method: str

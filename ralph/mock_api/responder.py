@@ -38,7 +38,7 @@ class Playback:
         self._script = script
         self._position = 0
         self._played = 0
-        """How many times the step at this position has been played."""
+        """The number of times that the step at this position has been played."""
         self._taken = 0
         self._after_pause_turn = False
         self._lock = threading.Lock()
@@ -61,8 +61,8 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """The fault for a new connection, if the next step is a fault with `at_accept`; the step is then used up.
-        Otherwise None.
+        """Plays the next step if it is a fault with `at_accept`, and returns the fault. Otherwise returns None. It is
+        called for each new connection.
         """
         with self._lock:
             step = self._current()
@@ -189,7 +189,7 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """Whether all answers with this step are equal, apart from the ids of the message and the request."""
+    """Whether all answers of this step are equal, apart from the ids of the message and the request."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 

@@ -89,7 +89,7 @@ class Step(Struct, frozen=True):
     """The answer. None means a short greeting, if the fault needs an answer to break."""
     fault: Fault | None = None
     repeat: int | Literal["forever"] = 1
-    """How many requests in a row get this step."""
+    """The number of consecutive requests that get this step."""
 
     def __post_init__(self) -> None:
         if self.turn is None and self.fault is None:
@@ -157,13 +157,12 @@ class Scenario(Struct, frozen=True):
     models: Sequence[Model] = ()
     """The models that can be looked up; any other model is a 404. A lookup uses up no step."""
     validate: bool = True
-    """Whether to refuse requests that the API would refuse. A refused request uses up no step."""
+    """True if requests that the API would refuse are refused. A refused request uses up no step."""
     require_key: bool = False
-    """Whether to refuse requests without `x-api-key` or `Authorization`, with status 401."""
+    """True if requests without `x-api-key` or `Authorization` are refused, with status 401."""
     parse_requests: bool = True
-    """Whether to parse request bodies. If False (for benchmarks), bodies are only read, requests are not validated,
-    and every answer is a stream.
-    """
+    """True if request bodies are parsed. If False (for benchmarks), bodies are only read, requests are not validated,
+    and every answer is a stream."""
 
     def __post_init__(self) -> None:
         for index, playable in enumerate(self.steps[:-1]):

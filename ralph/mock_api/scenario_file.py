@@ -49,7 +49,7 @@ _ALLOWED = {
     "repeat": f'an integer or "{FOREVER}"',
     "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
-"""The allowed values of keys that have only a few. Error messages of msgspec do not list them."""
+"""The allowed values of keys that have only a few. The error messages of msgspec do not list these values."""
 
 
 def load_scenario(path: Path | str) -> Scenario:

@@ -1,4 +1,4 @@
-"""Finds requests that the API would refuse with status 400, and returns the API's message. Pure.
+"""Finds requests that the API would refuse with status 400, and returns the API's message. No I/O happens here.
 
 It does not check whether a model exists. The API merges consecutive messages with the same role before it checks
 them. This module does not, because other servers do not merge messages.
@@ -60,8 +60,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
 def find_violation(
     payload: Mapping[str, Any], headers: Mapping[str, str], *, continues_turn: bool = False
 ) -> str | None:
-    """The API's message about the first error in the request, or None if the request is valid. `continues_turn` says
-    that the previous answer ended with `pause_turn`, so that the last message may be the assistant's.
+    """The API's message about the first error in the request, or None if the request is valid. `continues_turn` is
+    True if the previous answer ended with `pause_turn`, so that the last message may be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
 

@@ -1,6 +1,5 @@
-"""Writes one line per event for people who look for a fault: when it came, what it was, and its plain facts.
-
-The text of models, tools and files is left out, and so are the parts of an answer that arrives.
+"""Writes one line per event for people who search for a fault: its time, its kind, and its plain facts. The lines
+contain no text of models, tools and files. The pieces of an answer that is arriving get no lines.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ _DELTA = "content_block_delta"
 
 
 class Diagnostics:
-    """An `Events` sink. `write` gets each line, which may contain secrets, so that it must redact them."""
+    """An `Events` sink that passes a line for each event to `write`. The lines may contain secrets, so `write` must
+    redact them.
+    """
 
     def __init__(self, clock: Clock, started_s: float, write: Callable[[str], None]) -> None:
         self._clock = clock
@@ -39,14 +40,12 @@ class Diagnostics:
 
 
 class DiagnosticsFile:
-    """The file of `--debug-file`. Lines are appended to it.
-
-    A link of that name is not followed, because a repository may have put it there. If a line cannot be written, it
-    is lost: diagnostics must not harm a run.
+    """The file of `--debug-file`, to which lines are appended. A symbolic link is not followed, because a repository
+    may have put it there. If a line cannot be written, it is lost and the run continues.
     """
 
     def __init__(self, path: str, redact: Callable[[str], str]) -> None:
-        """Raises OSError if the file cannot be opened."""
+        """Opens the file. Raises OSError if that fails."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
         self._redact = redact
@@ -57,7 +56,7 @@ class DiagnosticsFile:
 
 
 def _facts(event: ev.Event) -> dict[str, Any] | None:
-    """The facts to show for an event, or None if it gets no line."""
+    """The facts to show about an event, or None if the event gets no line."""
     match event:
         case ev.StreamReceived():
             kind = event.event.get("type")

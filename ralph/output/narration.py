@@ -76,6 +76,10 @@ class Narration:
         way."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
+        if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
+            if not self._is_hidden(event):
+                yield from self._stream_text(event.event)
+            return
         if isinstance(event, ev.RunStarted):
             self._names_targets = bool(event.targets)
         if isinstance(event, ev.AttemptEnded):
@@ -85,8 +89,6 @@ class Narration:
             yield from self._ended(event)
         elif self._is_hidden(event):
             return
-        elif isinstance(event, ev.StreamReceived):
-            yield from self._stream_text(event.event)
         elif isinstance(event, ev.AnswerAccepted):
             yield from self._accepted(event.message)
         elif isinstance(event, ev.ResponseDiscarded):
@@ -251,9 +253,8 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Drops the text of a discarded answer if it was not yet printed.
-
-        If it was printed, yields a line which says that the text above does not count.
+        """Drops the text of a discarded answer if it was not printed yet. If the text was printed, yields a line that
+        says that the text does not count.
         """
         yield from self._rest_of_text()
         if self._held is not None:
@@ -314,9 +315,8 @@ def one_line(text: str) -> str:
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for a name. A name without words is returned with spaces for underscores.
-
-    Such names come from journals of newer versions of ralph.
+    """The words for a name. An unknown name, from a journal of a newer ralph, is returned with spaces for
+    underscores.
     """
     return words.get(name, name.replace("_", " "))
 

@@ -1,4 +1,5 @@
-"""Makes the `result` object, which has the same fields in `json`, in `stream-json` and in `--result-file`. Pure.
+"""Makes the `result` object, which has the same fields in `json`, in `stream-json` and in `--result-file`. No I/O
+happens here.
 
 The fields have the names that readers of other headless agents know (specs/output.md). These fields exist only in
 ralph: `terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`,

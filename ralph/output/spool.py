@@ -1,9 +1,9 @@
 """Writes to a file descriptor without making the run wait for the reader.
 
-A thread writes the data. Data that the reader has not yet taken is kept up to a limit. It is no error if the reader
-has closed its end (EPIPE) or if the descriptor is closed; the run continues. If the machine has no thread left, the
-data is kept until there is one. At the end the main thread writes what is left, so that a missing thread does not
-cost the result.
+A thread writes the data. Data that the reader has not taken yet is kept up to a limit. If the reader has closed its
+end (EPIPE) or the descriptor is closed, that is no error, and the run continues. If the machine has no free thread,
+the data is kept until there is one. At the end, the main thread writes the remaining data, so that the result is not
+lost.
 """
 
 from __future__ import annotations

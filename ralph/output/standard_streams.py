@@ -1,11 +1,10 @@
 """Writes whole lines to the standard streams, for commands other than `ralph run`. A run uses a `Writer` instead,
-which never blocks.
-
-This module does not redact what goes to standard output. The caller must have done that.
+which never blocks. This module does not redact what goes to standard output. The caller must have done that.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from contextlib import suppress
@@ -16,7 +15,7 @@ from ralph.values.screen_text import in_one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 Color = Literal["red", "green", "yellow", "blue", "dim"]
 # ECMA-48, SGR.
 _CODES: dict[Color, str] = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
@@ -37,6 +36,11 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise ReaderLeftError from None
+
+
+def has_closed_output() -> bool:
+    """Whether standard output was closed when ralph started (`>&-`), so that no result can be written to it."""
+    return fcntl.fcntl(_STDOUT, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 class ErrorLines:

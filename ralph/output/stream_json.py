@@ -1,6 +1,5 @@
-"""Turns events into the objects of `stream-json`, with the names that existing readers know. Pure.
-
-The writer adds `uuid` and `session_id` to every object.
+"""Turns events into the objects of `stream-json`, with the names that existing readers know. No I/O happens here. The
+writer adds `uuid` and `session_id` to every object.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects for one event: none, one, or one per content block.
-
-    The result is not among them. `result_object.py` makes it.
+    """The objects for one event: none, one, or one per content block. The `result` object is not among them:
+    `result_object.py` makes it.
     """
     match event:
         case ev.RunStarted():

@@ -1,7 +1,5 @@
 """Converts events that are not part of the conversation to `system` objects for the output and the journal, and
-converts them back.
-
-Pure.
+converts them back. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -88,6 +86,8 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
 """Events whose objects contain the events' fields unchanged. Each type of event has the subtype of its object, and
 the name of the event's field for each key of the object.
 """
+# The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
+_NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
@@ -96,9 +96,9 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
 
     The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
     """
+    if isinstance(event, _NOT_IN_THE_JOURNAL):
+        return None
     match event:
-        case ev.Heartbeat() | ev.SessionStateChanged() | ev.HookStarted() | ev.HookEnded():
-            return None
         case ev.AttemptEnded():
             return {
                 "subtype": "attempt",
@@ -140,18 +140,7 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
         return {"subtype": subtype, **{key: getattr(event, name) for key, name in names.items()}}
     match event:
         case ev.RetryScheduled():
-            return {
-                "subtype": "api_retry",
-                "turn": event.turn,
-                "attempt": event.attempt,
-                "max_retries": event.max_retries,
-                "retry_delay_ms": round(event.wait_s * 1000),
-                "error_status": event.status,
-                "error": error_name(event.kind),
-                "kind": event.kind,
-                "target": event.target,
-                "message": event.message,
-            }
+            return _about_retry(event)
         case ev.GuardTripped():
             return {
                 "subtype": "guard",
@@ -177,16 +166,7 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
         case ev.HookStarted():
             return {"subtype": "hook_started", **_about_hook(event)}
         case ev.HookEnded():
-            known = {} if event.status is None else {"exit_code": event.status}
-            return {
-                "subtype": "hook_response",
-                **_about_hook(event),
-                "output": event.output + event.errors,
-                "stdout": event.output,
-                "stderr": event.errors,
-                **known,
-                "outcome": "success" if event.status == 0 else "error",
-            }
+            return _about_ended_hook(event)
         case ev.SessionStateChanged():
             return {"subtype": "session_state_changed", "state": event.state, "sdk_host_only": True}
         case ev.Heartbeat():
@@ -194,6 +174,34 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
             return {"subtype": "heartbeat", "waiting_for": event.waiting_for, "since_s": since_s}
         case _:
             return None
+
+
+def _about_retry(event: ev.RetryScheduled) -> dict[str, Any]:
+    return {
+        "subtype": "api_retry",
+        "turn": event.turn,
+        "attempt": event.attempt,
+        "max_retries": event.max_retries,
+        "retry_delay_ms": round(event.wait_s * 1000),
+        "error_status": event.status,
+        "error": error_name(event.kind),
+        "kind": event.kind,
+        "target": event.target,
+        "message": event.message,
+    }
+
+
+def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
+    known = {} if event.status is None else {"exit_code": event.status}
+    return {
+        "subtype": "hook_response",
+        **_about_hook(event),
+        "output": event.output + event.errors,
+        "stdout": event.output,
+        "stderr": event.errors,
+        **known,
+        "outcome": "success" if event.status == 0 else "error",
+    }
 
 
 def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:
@@ -204,8 +212,8 @@ def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
     """The event from which `system_fields` made these keys and values. None for subtypes that cannot be converted
     back.
 
-    A field whose key journals of format 1 do not have gets its default. Raises ValidationError for values that no run
-    writes.
+    If a key is missing, as in journals of format 1, the field gets its default. Raises ValidationError for values
+    that no run writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

@@ -84,7 +84,7 @@ class Writer:
         self._redact = redact
         """Removes secrets from everything that is written."""
         self.tells_people = not is_one_stream or options.output_format == "text"
-        """Whether lines for people are written to standard error."""
+        """True if lines for people are written to standard error."""
         self._narration = Narration(
             is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream
         )
@@ -172,7 +172,7 @@ class Writer:
         self._narrate(event)
 
     def write_line(self, line: str) -> None:
-        """Writes a line that is no part of the narration to standard error, if lines for people are written there."""
+        """Writes a line that is not part of the narration to standard error, if lines for people are written there."""
         if self.tells_people:
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 

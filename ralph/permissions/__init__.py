@@ -1,1 +1,1 @@
-"""Decides by the rules that people wrote whether a tool call may run. Runs nothing and reads no file."""
+"""Decides by permission rules whether a tool call may run. It runs nothing and reads no file."""

@@ -1,8 +1,8 @@
 """Finds the paths that a shell command names, and judges them by the rules for reading and changing files.
 
-A rule is about a path, and a command about words. So every word that names a denied path is refused, whatever the
-command does with it, and so is a command that reads directories in which a denied file lies. What a program reads on
-its own, such as a test that opens a file, cannot be seen here.
+A rule names paths, but a command consists of words. So a command is refused if any of its words is a denied path,
+whatever the command does with it, or if it reads directories that contain a denied path. Files that a program opens
+on its own, such as the data of a test, are not visible in the command and are not judged.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class Disk(Protocol):
-    """The questions about the disk that the rules ask."""
+    """Answers questions about the paths on the disk."""
 
     def real(self, path: str) -> str:
-        """The path without links. It need not exist."""
+        """The path with its symbolic links resolved. The path need not exist."""
         ...
 
     def paths_below(self, directory: str) -> Sequence[str] | None:
-        """All paths in a directory, at every depth. Empty if it is no directory. None if there are too many."""
+        """All paths in a directory, at every depth. Empty if the path is not a directory. None if there are too many."""
         ...
 
 
@@ -44,7 +44,7 @@ class PathRule(Struct, frozen=True):
 
 
 class BrokenRule(Struct, frozen=True):
-    """A rule that a command breaks."""
+    """A rule that a command breaks, with a remark for the model."""
 
     rule: PermissionRule
     remark: str
@@ -238,7 +238,7 @@ _SHOW_CONTENT = frozenset(
 
 
 class PathJudge:
-    """Judges the paths of one command."""
+    """Judges the paths in one command."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class PathJudge:
         self._bases, self._is_lost = self._directories(cwd)
 
     def found(self) -> BrokenRule | None:
-        """The first rule that the command breaks."""
+        """The first rule that the command breaks, or None if it breaks none."""
         if not self._reading and not self._changing:
             return None
         return next(self._all_found(), None)
@@ -308,7 +308,9 @@ class PathJudge:
             )
 
     def _may_be_found(self, name: str) -> bool:
-        """Whether a word of the command that is not known may be any file: it comes from a search or from a list."""
+        """Whether an unknown word of the command `name` may be any file, because a search or a list produces the
+        word.
+        """
         names = {name_of(words) for words in self._command.commands}
         if names & _FINDERS:
             return name not in _BLIND
@@ -356,7 +358,7 @@ class PathJudge:
         yield from self._by_names(word, rules)
 
     def _by_names(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
-        """Judges a word by its names alone, because it is not known in which directory they are."""
+        """Judges a path whose directory is unknown: compares each name in the path with the names in the rules."""
         for name in _marked(word).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
@@ -368,7 +370,7 @@ class PathJudge:
                     )
 
     def _in_text(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
-        """Judges a word that may be a text with paths in it, such as the value of a variable."""
+        """Judges a word that may contain paths within other text, such as the value of a variable."""
         for piece in _pieces(word):
             yield from self._in_word(piece, rules)
         for text in word.parts:
@@ -376,7 +378,7 @@ class PathJudge:
                 yield from self._in_word(_glob_word(piece), rules)
 
     def _in_code(self) -> Iterator[BrokenRule]:
-        """Judges every text that looks like a path, in a command that is not understood."""
+        """Judges everything that looks like a path in a command that ralph cannot fully parse."""
         texts = {
             piece for call in self._command.calls for piece in _IN_CODE.findall(_without_quotes(call.text))
         }
@@ -387,7 +389,7 @@ class PathJudge:
                     yield from self._in_word(plain(piece), self._reading)
 
     def _paths(self, word: Word) -> list[str]:
-        """The absolute paths that a known word can mean, with and without links."""
+        """The absolute paths that a known word may mean, each also with its symbolic links resolved."""
         text = word.text
         if not text or "\0" in text or "\n" in text:
             return []
@@ -395,14 +397,14 @@ class PathJudge:
         return list(dict.fromkeys((*named, *map(self._disk.real, named))))
 
     def _absolute(self, word: Word, base: str) -> str:
-        """The path that a word means, with NUL for each unknown part."""
+        """The absolute path of a word that is relative to the directory `base`. A NUL stands for each unknown part."""
         text = _marked(word)
         if self._home and (text == "~" or text.startswith("~/")):
             text = self._home + text[1:]
         return posixpath.normpath(posixpath.join(base, text)).replace("//", "/")
 
     def _directories(self, cwd: str) -> tuple[list[str], bool]:
-        """The directories in which the commands may run, and whether there are others, which are not known."""
+        """The directories in which parts of the command may run, and whether there may be other, unknown ones."""
         found, is_lost = [cwd], False
         for words in self._command.commands:
             name = name_of(words)
@@ -432,8 +434,8 @@ class PathJudge:
 
 
 _MOST_DIRECTORIES = 16
-"""The most directories that are tried for a relative path. A command that changes the directory more often is judged by
-names alone."""
+"""The maximum number of directories in which a relative path is looked for. If a command changes the directory more
+often, only the names in its words are compared with the rules."""
 
 
 def _each(rules: Iterable[PathRule], remark: str) -> Iterator[BrokenRule]:
@@ -476,7 +478,7 @@ def _from_marked(text: str, word: Word) -> Word:
 
 
 def _glob_word(text: str) -> Word:
-    """A word of a text without quotes, in which `*` and `?` stand for parts of names."""
+    """The word for a text without quotes. `*`, `?` and brackets become unknown parts."""
     marked = re.sub(r"[*?]|\[[^\]]*\]|\{[^{}]*\.\.[^{}]*\}", "\0", text)
     return _from_marked(marked, Word((), is_glob=True))
 

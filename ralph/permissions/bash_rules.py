@@ -1,8 +1,8 @@
-"""Judges a shell command by the patterns for Bash. Which paths it names is judged in `bash_paths.py`.
+"""Judges a shell command by the patterns for Bash. `bash_paths.py` judges the paths in the command.
 
-A command may run if every simple command in it matches an allowed pattern and none a denied one. Whatever is not
-understood matches no allowed pattern. It matches a denied pattern if the pattern's command name occurs anywhere as a
-word. A command whose name is known only when it runs matches every denied pattern.
+A command may run if every simple command in it matches an allowed pattern and none matches a denied pattern. A part
+that ralph cannot parse matches no allowed pattern. It matches a denied pattern if it contains the pattern's command
+name as a word. A command whose name is known only at run time matches every denied pattern.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from ralph.permissions.shell_words import Word
 
 _SEPARATOR = "\x1f"
-"""Stands between the words of a command. A word with a space is not two words."""
+"""Follows each word when words are joined into one text. So a space inside a word does not separate words."""
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 _MOST_LEVELS = 20
-"""The deepest nesting of `sh -c` and wrappers that is looked at."""
+"""The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 
 
 class BashPattern:
-    """The pattern of one rule for Bash. With an operator in it (`curl * | sh`), it has several parts, and a call must
-    contain commands for all of them.
+    """The pattern of one rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. It
+    denies a call that contains a matching command for each part.
     """
 
     def __init__(self, rule: PermissionRule) -> None:
@@ -46,7 +46,7 @@ class BashPattern:
         return all(any(part.may_match(words) for words in commands) for part in self._parts)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
-        """Whether the command names of the pattern occur among words."""
+        """Whether all command names of the pattern are among `words`."""
         return all(part.occurs_in(words) for part in self._parts)
 
     def allows(self, words: Sequence[Word]) -> bool:
@@ -81,25 +81,25 @@ class _Part:
 
 
 class Judged(Struct, frozen=True):
-    """A command as the patterns see it."""
+    """The facts about a command that are compared with patterns."""
 
     call: ShellCall
     commands: tuple[tuple[Word, ...], ...]
-    """Every command that it runs, those within others too."""
+    """All commands that the call runs, including commands that other commands run."""
     not_understood: str
     suspect: str
-    """The ordinary command in it that may run others, in words. Empty if there is none."""
+    """A description of an ordinary command in the call that may run other commands. Empty if there is none."""
     cannot_be_allowed: str
-    """Why no pattern can allow it, although it is understood. An empty text if one can."""
+    """The reason why no pattern can allow the call, although it was parsed. Empty if a pattern can allow it."""
     hides_text: bool
-    """Whether a text in it has the form of a substitution, which the shell may run later (`PS4`, arithmetic)."""
+    """True if a text in the call looks like a substitution that the shell may run later (`PS4`, arithmetic)."""
     runs_unknown: bool
-    """Whether it runs a command of which not even the name is known."""
+    """True if the call runs a command whose name is not known."""
     everywhere: frozenset[str]
     calls: tuple[ShellCall, ...]
     """The call itself, and the texts that it runs as shell commands."""
     needed: tuple[tuple[Word, ...], ...]
-    """The commands that must be allowed, if only allowed ones may run."""
+    """The commands that patterns must allow if only allowed commands may run."""
 
 
 def judged(text: str) -> Judged:
@@ -121,7 +121,9 @@ def judged(text: str) -> Judged:
 
 
 def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
-    """The first pattern that denies the command, and a remark for the model about the reason. None if none does."""
+    """The first pattern that denies the command, with a remark about the reason for the model. None if no pattern
+    does.
+    """
     for pattern in patterns:
         if pattern.rule.pattern is None or pattern.denies(command.commands):
             return pattern, ""
@@ -144,7 +146,7 @@ def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPat
 
 
 def why_not_allowed(command: Judged, patterns: Sequence[BashPattern]) -> str | None:
-    """Why no pattern allows the command, for the model. None if it is allowed."""
+    """The reason why the patterns do not allow the command, written for the model. None if they allow it."""
     if any(pattern.rule.pattern is None for pattern in patterns):
         return None
     problem = (
@@ -174,7 +176,7 @@ def _all_words(calls: Sequence[ShellCall]) -> Iterator[Word]:
 
 
 class _Commands:
-    """Collects the commands of a call, and of the calls within it."""
+    """Collects the commands of a call, including commands that other commands run."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[Word, ...]] = []
@@ -220,7 +222,7 @@ class _Commands:
 
 
 def _after_options(words: Sequence[Word]) -> Iterator[int]:
-    """The places of words that may be the first operand: `git -C x push` begins with `push` too."""
+    """The indexes of words that may be the first operand. In `git -C x push`, `push` is one of them."""
     yield 1
     at = 1
     while at < len(words) and (words[at].known.startswith("-") or words[at].text is None):
@@ -235,7 +237,7 @@ def _after_options(words: Sequence[Word]) -> Iterator[int]:
 
 
 def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
-    """The words as one text, each with the separator behind it."""
+    """The words as one text, with the separator after each. `name` comes first if it is given."""
     text: list[Element] = [] if name is None else [*name, _SEPARATOR]
     for word in words:
         text += [*word.elements(), _SEPARATOR]

@@ -1,6 +1,5 @@
-"""Takes the rules, the hooks and the permission mode out of a settings file that was written for Claude Code.
-
-What asks for protection and cannot be understood raises GuardError: nothing may run without it.
+"""Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises
+GuardError if the file asks for a protection that ralph cannot provide, because nothing may run without it.
 """
 
 from __future__ import annotations
@@ -10,51 +9,53 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.permissions import settings_keys as names
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-HOOK_EVENTS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
+HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
 """The events whose hooks ralph runs."""
-_BLOCKING_EVENTS = ("UserPromptSubmit", "PermissionRequest")
-"""Events whose hooks can refuse something, and which ralph does not have for commands."""
+_BLOCKING_EVENTS = ("PermissionRequest",)
+"""Events for which ralph has no hooks, although such a hook could refuse something. A hook for one is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
 # Keys of Claude Code's own sandbox that restrict commands.
-_SANDBOX_GUARDS = ("network", "filesystem", "failIfUnavailable", "credentials")
+_SANDBOX_GUARDS = ("network", "filesystem", "credentials")
 _READ_KEYS = ("permissions", "hooks", "sandbox", "disableAllHooks", "$schema")
 
 
 class GuardError(Exception):
-    """A file asks for a protection that ralph cannot give. The message is one line that names the file."""
+    """A file asks for a protection that ralph cannot provide. The message is one line that names the file."""
 
 
 class HookCommand(Struct, frozen=True):
-    """A command that is run at an event."""
+    """A command that ralph runs when an event occurs."""
 
     event: str
     matcher: str
-    """The tools that it is about, as `matches` reads it. Empty means all."""
+    """The tools whose calls trigger the hook, in the syntax of `matches`. Empty means all tools."""
     command: str
     timeout_s: float
     source: str
 
 
 class SettingsSource(Struct, frozen=True):
-    """A settings file, or the text of an option."""
+    """The source of a settings document: a file, or the text of a command-line option."""
 
     name: str
-    """Its path, or the option."""
+    """The path of the file, or the name of the option."""
     kind: str
-    """`user`, `project`, `local` or `flag`."""
+    """One of `user`, `project`, `local` and `flag`."""
     root: str = ""
-    """The directory from which the paths of its rules start."""
+    """The directory to which the paths in the rules are relative."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the user wrote it. Hooks are programs, so only these may have any."""
+        """Whether the user wrote the document. Hooks are programs, so ralph runs only hooks of trusted documents."""
         return self.kind in ("user", "flag")
 
 
@@ -62,32 +63,52 @@ class ClaudeSettings(Struct, frozen=True):
     rules: tuple[PermissionRule, ...] = ()
     hooks: tuple[HookCommand, ...] = ()
     mode: str | None = None
-    """The permission mode that the file asks for, if it is tighter than the usual one."""
+    """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
-    """Whether the file forbids to run without asking."""
+    """True if the document forbids the mode in which nobody is asked."""
+    needs_sandbox: bool = False
+    """Whether the run must not start without a sandbox of commands."""
     unused_hooks: tuple[str, ...] = ()
-    """The events of hooks that are not run."""
+    """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
+    unknown_permissions: tuple[str, ...] = ()
+    """Keys of `permissions` that Claude Code does not have."""
 
 
 def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
-    """The guards in a settings document. Raises GuardError."""
+    """The rules, hooks and mode in a settings document. Raises GuardError if ralph cannot provide one of them."""
     if not isinstance(document, dict):
         raise GuardError(f"{source.name}: a settings file must hold a JSON object")
+    _refuse_misspelt(document, names.TOP, source, "")
     permissions = document.get("permissions") or {}
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
-    _refuse_sandbox(document, source)
+    _refuse_misspelt(permissions, names.OF_PERMISSIONS, source, "permissions.")
+    needs_sandbox = _needs_sandbox(document, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
+    if isinstance(mode, str):
+        _refuse_misspelt((mode,), PermissionMode, source, "permissions.defaultMode = ")
     return ClaudeSettings(
         rules=tuple(_rules(permissions, source)),
         hooks=hooks,
         mode=mode if mode in _TIGHT_MODES else None,
-        forbids_bypass=permissions.get("disableBypassPermissionsMode") == "disable",
+        forbids_bypass=bool(permissions.get("disableBypassPermissionsMode")),
+        needs_sandbox=needs_sandbox,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
+        unknown_permissions=tuple(key for key in permissions if key not in names.OF_PERMISSIONS),
     )
+
+
+def _refuse_misspelt(keys: Iterable[str], known: Iterable[str], source: SettingsSource, place: str) -> None:
+    """Raises GuardError if a key resembles one of the known keys, because a misspelt key would protect nothing."""
+    found = names.misspelt(keys, known)
+    if found is not None:
+        raise GuardError(
+            f"{source.name}: {place}{found[0]} is not known, and is perhaps meant as {found[1]}: correct it; nothing runs "
+            "without a guard that was asked for"
+        )
 
 
 def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[PermissionRule]:
@@ -111,17 +132,21 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None:
-    """Raises GuardError if the user asks for restrictions of Claude Code's sandbox. ralph has its own."""
+def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
+    """Whether the user's document requires a sandbox for every command. Raises GuardError if it restricts the sandbox
+    of Claude Code further, because these settings do not affect ralph's.
+    """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
-        return
+        return False
+    _refuse_misspelt(sandbox, names.OF_SANDBOX, source, "sandbox.")
     asked = [key for key in _SANDBOX_GUARDS if sandbox.get(key)]
     if asked:
         raise GuardError(
             f"{source.name}: sandbox.{asked[0]} cannot be honoured; set it with --net, --allow-host or [sandbox] in "
             "ralph's own settings"
         )
+    return bool(sandbox.get("failIfUnavailable")) and sandbox.get("enabled") is not False
 
 
 # --- Hooks
@@ -130,7 +155,7 @@ def _refuse_sandbox(document: Mapping[str, Any], source: SettingsSource) -> None
 def _hooks(
     document: Mapping[str, Any], source: SettingsSource
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
-    """The hooks that are run, and the events of those that are not."""
+    """The hooks that ralph runs, and the events whose hooks it does not run."""
     events = document.get("hooks") or {}
     if not source.is_trusted:
         return (), tuple(event for event, entries in events.items() if entries) if isinstance(
@@ -140,6 +165,7 @@ def _hooks(
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
+    _refuse_misspelt(events, (*HOOK_EVENTS, *_BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
@@ -165,6 +191,7 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         matcher = entry.get("matcher", "") if isinstance(entry, dict) else ""
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
+        _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
         _check_matcher(matcher or "", where)
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
@@ -175,6 +202,7 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
     kind = hook.get("type") if isinstance(hook, dict) else None
     if not isinstance(hook, dict) or kind != "command":
         raise GuardError(f"{where}: ralph runs hooks of the type command alone, not {kind!r}")
+    _refuse_misspelt(hook, names.OF_HOOK, source, f"hooks.{event}: ")
     command, timeout = hook.get("command"), hook.get("timeout", _DEFAULT_TIMEOUT_S)
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise GuardError(f"{where}: a hook needs a command")
@@ -198,8 +226,8 @@ def _check_matcher(matcher: str, where: str) -> None:
 
 
 def matches(matcher: str, tool: str) -> bool:
-    """Whether a matcher is about a tool. A name is compared exactly, `A|B` and `A,B` are lists, and everything else is
-    an expression that may match anywhere in the name.
+    """Whether a matcher covers a tool. A plain name covers that tool only, and `A|B` or `A,B` covers each tool in the
+    list. Any other matcher is a regular expression that may match any part of the tool's name.
     """
     if matcher in ("", "*"):
         return True

@@ -1,4 +1,6 @@
-"""Judges tool calls by all rules of a run. The rules only tighten: no rule makes a call run that could not run anyway."""
+"""Judges tool calls by all permission rules of a run. A rule can only forbid calls: it never permits a call that
+could not run without the rule.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _NOT_RUN = "This call was not run"
 _REMEMBERED = 64
-"""Verdicts about commands that are remembered: a call is judged more than once."""
+"""The number of parsed commands that are cached, because a call is judged more than once."""
 _PATH_ARGUMENTS = {
     "Read": "file_path",
     "Edit": "file_path",
@@ -35,16 +37,16 @@ _PATH_ARGUMENTS = {
 
 
 class RulePlaces(Struct, frozen=True):
-    """Where a run works."""
+    """The directories to which paths in rules and calls may be relative."""
 
     cwd: str
-    """The working directory, absolute."""
+    """The absolute path of the working directory."""
     home: str
-    """The user's home directory, or an empty text."""
+    """The user's home directory, or an empty text if it is unknown."""
 
 
 class Permissions:
-    """All rules of a run. Implements `CallJudge`."""
+    """The permission rules of a run. Implements `CallJudge`."""
 
     def __init__(
         self,
@@ -57,13 +59,13 @@ class Permissions:
         narrow: Sequence[PermissionRule] = (),
         is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`allowed` are the rules that calls must match, or None if every call may run that no rule denies. `kept` are
-        those of the resumed session, which calls must match too. `narrow` are the rules that calls must match while
-        `is_narrow` says so. Raises RuleError.
+        """`rules` deny calls or require a question. Each call must match a rule in `allowed` and a rule in `kept`,
+        those of the resumed session. While `is_narrow` returns True, each call must also match a rule in `narrow`. If
+        `allowed` or `kept` is None, it sets no condition. Raises RuleError.
         """
         self._is_narrow = is_narrow
         self._granted: dict[str, Mapping[str, Any]] = {}
-        """The arguments of the calls about which somebody was asked, by the calls' ids."""
+        """The arguments of the calls that somebody allowed when asked, by call id."""
         self._places = places
         self._disk = disk
         self._real_cwd = disk.real(places.cwd)
@@ -80,7 +82,7 @@ class Permissions:
 
     @property
     def needs_parser(self) -> bool:
-        """Whether a rule can be about a part of a command, so that commands must be parsed."""
+        """Whether commands must be parsed, because a rule may concern only a part of a command."""
         return any(rule.pattern is not None for rule in (*self._bash, *self._paths))
 
     # --- The port
@@ -104,6 +106,20 @@ class Permissions:
 
     def grant(self, call: ToolCall) -> None:
         self._granted[call.id] = call.arguments
+
+    def unreadable_places(self) -> tuple[str, ...]:
+        """The absolute paths, without links, of places that rules deny to read as a whole.
+
+        Only patterns that begin with `//` or `~/` name such a place: others can be read in several ways, and `/bin/**` is
+        more likely a folder of the project than the system's.
+        """
+        rules = (
+            rule
+            for rule in self._of(self._rules[Effect.DENY], READERS)
+            if (rule.pattern or "").startswith(("//", "~/"))
+        )
+        found = (self._disk.real(place) for rule in rules for place in self._paths[rule].whole_places())
+        return tuple(dict.fromkeys(found))
 
     def why_not_read(self, path: str) -> str | None:
         return self._hidden_by(path, READERS)
@@ -167,7 +183,7 @@ class Permissions:
     # --- Rules that allow
 
     def _why_not_allowed(self, call: ToolCall, allowed: Sequence[PermissionRule]) -> str | None:
-        """Why none of the rules allows a call, for the model. None if one does."""
+        """The reason why none of the rules allows the call, written for the model. None if a rule allows it."""
         if call.name in READ_ONLY:
             return None
         rules = [rule for rule in allowed if _allows(rule, call.name)]
@@ -196,7 +212,7 @@ class Permissions:
         return None
 
     def _may_write(self, text: str | None, writers: Sequence[PermissionRule]) -> bool:
-        """Whether a rule allows to write a file to which output is redirected."""
+        """Whether a rule allows writing to the file to which a command redirects output."""
         if text is None:
             return False
         return any(rule.pattern is None for rule in writers) or self._is_path_allowed(
@@ -211,7 +227,9 @@ class Permissions:
     # --- Paths
 
     def _path_of(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The absolute paths that a call names, with and without links. None if it names none."""
+        """The absolute paths that a call may mean, each also with its symbolic links resolved. None if the call names
+        no path.
+        """
         argument = _PATH_ARGUMENTS.get(tool)
         if argument is None:
             return None
@@ -228,7 +246,7 @@ class Permissions:
         return tuple(dict.fromkeys((*named, *map(self._disk.real, named))))
 
     def _pattern(self, rule: PermissionRule) -> PathPattern:
-        """The path pattern of a rule. If the path that a rule denies is a link, its target is denied too."""
+        """The path pattern of a rule. If a rule denies a symbolic link, the pattern includes the target of the link."""
         home = self._places.home
         homes = (home, self._disk.real(home)) if home else ()
         bases = PatternBases(
@@ -245,7 +263,7 @@ def _is_about_paths(rule: PermissionRule) -> bool:
 
 
 def _is_about(rule: PermissionRule, tool: str) -> bool:
-    """Whether a rule without a pattern is about a tool. A rule for Edit is about every tool that changes files."""
+    """Whether a rule without a pattern covers a tool. A rule for Edit covers every tool that changes files."""
     return rule.names(tool) or (rule.tool == "Edit" and tool in WRITERS)
 
 

@@ -1,7 +1,5 @@
-"""Path patterns in rules, such as `./secrets/**`, `~/.ssh/**` and `//etc/*`. Written as in .gitignore.
-
-Where the same text can be read in more than one way, a pattern that denies has all of these meanings, and a pattern that
-allows only the narrowest.
+"""Path patterns in rules, such as `./secrets/**`, `~/.ssh/**` and `//etc/*`. Their syntax is that of .gitignore. A
+pattern may have several meanings. A pattern that denies has all of them, a pattern that allows only the narrowest.
 """
 
 from __future__ import annotations
@@ -27,17 +25,19 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class PatternBases(Struct, frozen=True):
-    """The directories from which patterns start. They are absolute. Each is listed with and without its links."""
+    """The absolute directories to which patterns may be relative, each also with its symbolic links resolved."""
 
     cwd: tuple[str, ...]
     home: tuple[str, ...] = ()
 
 
 class PathPattern:
-    """The pattern of one rule. Paths to compare are absolute."""
+    """The path pattern of one rule. Its methods expect absolute paths."""
 
     def __init__(self, rule: PermissionRule, bases: PatternBases, resolved: Iterable[str] = ()) -> None:
-        """`resolved` are the targets of the rule's path, if it names a link. Raises RuleError."""
+        """`resolved` holds the targets of the symbolic links that the rule's path names. They match too. Raises
+        RuleError.
+        """
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
         globs = [
@@ -54,40 +54,53 @@ class PathPattern:
         self._wildcards = [Wildcard(_elements(glob, below=below)) for glob in self._globs for below in (0, 1)]
 
     def matches(self, path: str) -> bool:
-        """Whether a path, or a directory above it, matches."""
+        """Whether the pattern matches the path or a directory above it."""
         return any(whole.fullmatch(path) for whole in self._wholes)
 
     def may_match(self, path: Sequence[Element]) -> bool:
-        """Whether a path of which parts are unknown may match. Errs on the side of a match."""
+        """Whether the pattern may match a path with unknown parts. In doubt, the result is True."""
         lowered = [one if one is ANY else one.lower() for one in path]
         return any(wildcard.may_match(lowered) for wildcard in self._wildcards)
 
     def may_match_name(self, name: Sequence[Element]) -> bool:
-        """Whether the name of a file or a directory may be the one that the pattern is about: `secrets` in
-        `secrets/**`, and `.env` in `a/*/.env`.
+        """Whether the pattern may match a file or directory with this name, wherever it is. Only the last name in the
+        pattern counts: `secrets` in `secrets/**`, and `.env` in `a/*/.env`.
         """
         lowered = [one if one is ANY else one.lower() for one in name]
         return any(wildcard.may_match(lowered) for wildcard in self._names)
 
     def literal_paths(self) -> Iterator[str]:
-        """The paths of the pattern that contain no wildcard. A name at every depth is taken at the uppermost one."""
+        """The paths in the pattern that contain no wildcard. A name that matches at every depth gives the path at the
+        top level.
+        """
         plain = (glob.replace("/**/", "/") for glob in self._globs)
         return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
 
+    def whole_places(self) -> Iterator[str]:
+        """The directories and files that the pattern is about with all that lies in them. A glob with a wildcard before its
+        end has no such place.
+        """
+        for glob in self._globs:
+            place = re.sub(r"/\*\*?$", "", glob)
+            if place and not _WILD.search(re.sub(r"\\.", "", place)):
+                yield re.sub(r"\\(.)", r"\1", place)
+
     def may_be_below(self, directory: str) -> bool:
-        """Whether a matching path may lie in the directory or be the directory."""
+        """Whether the pattern may match the directory or a path in it."""
         inside = directory.rstrip("/").lower()
         return any(
             wildcard.may_match([*inside, *rest]) for wildcard in self._wildcards for rest in ("", ["/", ANY])
         )
 
     def holds(self, directory: str) -> bool:
-        """Whether everything in the directory matches."""
+        """Whether the pattern matches everything in the directory."""
         return self.matches(f"{directory.rstrip('/')}/\x01") or self.matches(directory)
 
 
 def _expanded(pattern: str, text: str) -> list[str]:
-    """The patterns that result from expanding all braces."""
+    """The patterns that result when all braces in `pattern` are expanded. `text` is the rule, for the error. Raises
+    RuleError if there are too many patterns.
+    """
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -103,7 +116,7 @@ def _expanded(pattern: str, text: str) -> list[str]:
 
 
 def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide: bool) -> Iterator[str]:
-    """The absolute globs that a pattern means."""
+    """The absolute globs that a pattern stands for. If `is_wide` is True, they include every possible meaning."""
     roots = (rule.root,) if rule.root else ()
     if pattern.startswith("//"):
         yield _normal(pattern[1:])
@@ -125,14 +138,12 @@ def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide:
 
 
 def _normal(glob: str) -> str:
-    """The glob without `.`, `..`, doubled slashes and a slash at the end. What lies in a matching directory matches
-    too, so `x/**` has the meaning of `x`, apart from x itself.
-    """
+    """The glob without `.`, `..`, doubled slashes and a slash at the end."""
     return posixpath.normpath(glob).replace("//", "/") if glob.strip("/") else "/**"
 
 
 def _last_name(glob: str) -> str:
-    """The last part of a glob that says something about a name."""
+    """The last part of a glob's path that does not consist of wildcards alone, or `*` if there is none."""
     parts = [part for part in glob.split("/") if part.strip("*")]
     return parts[-1] if parts else "*"
 
@@ -179,8 +190,8 @@ def _class(piece: str) -> str:
 
 
 def _elements(glob: str, *, below: int) -> Iterator[Element]:
-    """The glob with only one kind of wildcard, so that it matches more than the glob. `below` is 1 for what lies in a
-    matching directory.
+    """The glob with `ANY` for every wildcard, so that it matches at least what the glob matches. If `below` is 1, it
+    matches the paths in a matching directory instead of the directory itself.
     """
     for piece in _PIECE.findall(glob.replace("/**/", "/**")):  # `**/` may stand for no directory at all
         if piece in ("*", "**", "?") or (piece[0] == "[" and len(piece) > 2):

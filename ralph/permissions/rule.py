@@ -1,6 +1,7 @@
-"""Reads permission rules such as `Bash(git diff:*)` and `Read(./secrets/**)`, in the form that Claude Code defines.
+"""Parses permission rules such as `Bash(git diff:*)` and `Read(./secrets/**)`, in the form that Claude Code defines.
 
-A rule that cannot be understood raises RuleError. The caller must not go on without a rule that denies something.
+Raises RuleError for a rule that cannot be parsed. If such a rule denies something, the caller must not continue
+without it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
 _LONGEST = 4096
-"""The most characters of a rule. Nobody writes rules that need a tenth of it."""
+"""The maximum number of characters in a rule. Real rules are much shorter."""
 
 # Tools that Claude Code has or had for the work of ralph's tools. A rule about them holds for these.
 READERS = frozenset({"Read", "Glob", "Grep", "LS", "NotebookRead"})
@@ -24,7 +25,7 @@ WRITERS = frozenset({"Edit", "Write", "MultiEdit", "NotebookEdit"})
 
 
 class RuleError(ValueError):
-    """A rule cannot be understood. The message says why and quotes the rule."""
+    """A rule cannot be parsed. The message quotes the rule and gives the reason."""
 
 
 class Effect(StrEnum):
@@ -36,13 +37,13 @@ class Effect(StrEnum):
 class PermissionRule(Struct, frozen=True):
     effect: Effect
     tool: str
-    """The name of a tool. In the name of an MCP tool, and alone, `*` stands for any text."""
+    """The name of a tool. `*` stands for all tools, or for any text within the name of an MCP tool."""
     pattern: str | None
-    """The text in parentheses, or None if the rule is about every call of the tool."""
+    """The text in parentheses, or None if the rule covers every call of the tool."""
     source: str
-    """The file or the option in which the rule is written."""
+    """The file or the option that contains the rule."""
     root: str = ""
-    """The directory from which relative paths in the rule start. Empty means the working directory alone."""
+    """A directory to which the rule's paths are relative. Empty means the working directory alone."""
 
     @property
     def text(self) -> str:
@@ -54,7 +55,7 @@ class PermissionRule(Struct, frozen=True):
         return f"{self.text} ({self.source})"
 
     def names(self, tool: str) -> bool:
-        """Whether the rule's name is that of the tool. An MCP rule may name the server alone."""
+        """Whether the rule is for this tool. A rule with the name of an MCP server is for all tools of the server."""
         if self.tool in (tool, "*"):
             return True
         if not tool.startswith("mcp__") or not self.tool.startswith("mcp__"):
@@ -64,7 +65,7 @@ class PermissionRule(Struct, frozen=True):
 
 
 def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> PermissionRule:
-    """The rule in a text. Raises RuleError."""
+    """Parses one rule. Raises RuleError."""
     if not isinstance(text, str):
         raise RuleError(f"a rule must be a text, not {type(text).__name__}")
     stripped = text.strip()

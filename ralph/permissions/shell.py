@@ -1,7 +1,7 @@
-"""Parses a shell command into its simple commands and redirections, and says what of it cannot be understood.
+"""Parses a shell command into its simple commands and redirections, and says which part of it cannot be understood.
 
-The parser reads the whole tree, because a command can stand anywhere: in a substitution, in a function, and beside the
-text of a here-document. tree-sitter is imported with the first command that a rule is about.
+The parser searches the whole syntax tree, because a command may be inside a substitution or a function, or after the
+beginning of a here-document. tree-sitter is imported only when a rule needs a command to be parsed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _MOST_LEVELS = 200
-"""The deepest nesting that is looked at. Nobody writes a tenth of it, and a recursion must end."""
+"""The maximum depth of the syntax tree that is searched. Real commands are much less deep."""
 _LONGEST_BYTES = 131_072
 
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
@@ -62,12 +62,12 @@ class SimpleCommand(Struct, frozen=True):
 
 class Redirection(Struct, frozen=True):
     operator: str
-    """Such as `>`, `>>`, `<` and `&>`."""
+    """The operator, such as `>`, `>>`, `<` or `&>`."""
     target: Word
 
     @property
     def is_harmless(self) -> bool:
-        """Whether it only duplicates or closes a descriptor, or leads to /dev/null."""
+        """Whether the redirection only duplicates or closes a file descriptor, or leads to /dev/null."""
         text = self.target.text
         if text == "/dev/null":
             return True
@@ -79,26 +79,26 @@ class Redirection(Struct, frozen=True):
 
 
 class ShellCall(Struct, frozen=True):
-    """Everything that is known of a command."""
+    """The result of parsing a shell command."""
 
     text: str
     commands: tuple[SimpleCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
     other_words: tuple[Word, ...] = ()
-    """Words that belong to no simple command: values of loops and assignments."""
+    """Words that are not part of a simple command, such as the values of loops and assignments."""
     not_understood: str = ""
-    """The part that cannot be understood, in words. Empty if there is none."""
+    """A description of a part that cannot be understood. Empty if there is none."""
     hides_names: bool = False
-    """Whether it is no valid shell for this parser and contains patterns or expansions, so that any command may be in
-    it."""
+    """True if the text is not valid shell for the parser and contains patterns or expansions, so that it may run any
+    command."""
     sets_variables: bool = False
-    """Whether it sets variables for the commands after it."""
+    """True if the text sets variables for later commands."""
     everywhere: frozenset[str] = field(default_factory=frozenset)
-    """All words that occur anywhere, in quotes and substitutions too."""
+    """All words of the text, including words in quotes and substitutions."""
 
 
 def parse_shell(text: str) -> ShellCall:
-    """Parses a command. Never fails: what is no valid shell is not understood."""
+    """Parses a shell command. Raises no error: `not_understood` describes invalid shell."""
     source = text.encode("utf-8", "surrogateescape")
     if len(source) > _LONGEST_BYTES:
         return ShellCall(text, not_understood="its length", everywhere=words_anywhere(text))
@@ -126,7 +126,7 @@ def parse_shell(text: str) -> ShellCall:
 
 
 def words_anywhere(text: str, words: Iterator[Word] | tuple[Word, ...] = ()) -> frozenset[str]:
-    """All words of a text, whatever quotes and operators stand around them."""
+    """All words in a text, without the quotes and operators around them."""
     without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
     without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
     known = (word.known for word in words)
@@ -167,7 +167,7 @@ class _TreeReader:
         self.problem = ""
         self.sets_variables = False
         self._behind: dict[tuple[int, int], list[Word]] = {}
-        """Words of commands that stand behind a redirection, by the place of the command."""
+        """The words of a command that follow a redirection, by the position of the command in the text."""
         self.heredocs: list[Word] = []
         self._reads: Mapping[str, Callable[[Any], None]] = {
             "command": self._read_command,
@@ -226,7 +226,7 @@ class _TreeReader:
             self.say("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
-        """Reads `${x:-word}`. The parser does not look for everything that the word can contain."""
+        """Reads `${x:-word}`. The parser does not find everything that the word can contain."""
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
             self.say("a substitution")
@@ -239,8 +239,8 @@ class _TreeReader:
         return bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
 
     def _find_words_behind(self, node: Any) -> None:
-        """Finds the words of a command that stand behind a redirection, as in `git >x push`. The parser takes them for
-        further targets. They belong to the last command before the redirection.
+        """Finds words of a command that follow a redirection, as `push` in `git >x push`. The parser takes them for
+        more redirection targets. They belong to the last command before the redirection.
         """
         words = []
         for redirect in node.children_by_field_name("redirect"):

@@ -1,4 +1,6 @@
-"""Words of a shell command without their quotes, as far as they are known before the command runs."""
+"""Removes the quotes from the words of a shell command, and marks the parts that are known only when the command
+runs.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ _IN_QUOTES = re.compile(r'\\([$`"\\\n])')
 class Word(Struct, frozen=True):
     parts: tuple[Part, ...]
     is_glob: bool = False
-    """Whether every unknown part is a pattern of file names, such as `*.py`."""
+    """True if every unknown part is a file name pattern, such as `*` in `*.py`."""
     choices: tuple[str, ...] = ()
-    """The words that the shell makes of one with braces, without quotes."""
+    """The words into which the shell expands the braces of this word, without quotes."""
 
     @property
     def text(self) -> str | None:
@@ -52,7 +54,7 @@ class Word(Struct, frozen=True):
 
     @property
     def known(self) -> str:
-        """The known parts."""
+        """The known parts, joined."""
         return "".join(part or "" for part in self.parts)
 
     def elements(self) -> Iterator[Part]:
@@ -66,7 +68,7 @@ class Word(Struct, frozen=True):
 _BARE = frozenset(
     {"word", "number", "variable_name", "special_variable_name", "extglob_pattern", "regex", "[", "]"}
 )
-"""Nodes of text without quotes."""
+"""The types of syntax nodes for text outside quotes."""
 
 UNKNOWN = Word((ANY,))
 
@@ -76,7 +78,7 @@ def plain(text: str) -> Word:
 
 
 def word_of(node: Any, source: bytes) -> Word:
-    """The word of a node of the syntax tree."""
+    """The word at a node of the syntax tree."""
     raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
     if _has_braces(node, source):
         return Word((ANY,), choices=_choices(re.sub(r"[\"'\\]", "", raw)))
@@ -85,7 +87,7 @@ def word_of(node: Any, source: bytes) -> Word:
 
 
 def _choices(text: str) -> tuple[str, ...]:
-    """The words that braces stand for. A range such as `{1..3}` stays as it is."""
+    """The words into which the braces expand. A range such as `{1..3}` is not expanded."""
     done: list[str] = []
     todo = [text]
     while todo and len(done) + len(todo) <= _MOST_CHOICES:
@@ -130,7 +132,9 @@ def _parts(node: Any, source: bytes) -> Iterator[Part]:
 
 
 def _in_order(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a word of several nodes. Neighbours without quotes belong together: `[a]` is three nodes."""
+    """The parts of a word that consists of several nodes. Neighbouring nodes outside quotes are read as one text,
+    because a pattern such as `[a]` consists of three nodes.
+    """
     bare = at = node.start_byte
     for child in node.children:
         if child.type not in _BARE:
@@ -142,7 +146,7 @@ def _in_order(node: Any, source: bytes) -> Iterator[Part]:
 
 
 def _quoted(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a text in double quotes. What lies between the nodes of the tree is text too."""
+    """The parts of a text in double quotes. Text between the nodes of the syntax tree is part of it."""
     begin = source.index(b'"', node.start_byte) + 1
     end = node.end_byte - 1
     string = node if node.type == "string" else next(iter(node.named_children), node)
@@ -161,7 +165,9 @@ def _kept(escape: re.Match[str]) -> str:
 
 
 def _unquoted(raw: str) -> Iterator[Part]:
-    """The parts of a text without quotes. A pattern of file names is unknown."""
+    """Yields the literal parts of an unquoted text, without backslashes. Yields ANY for a wildcard, such as `*` or
+    `[ab]`.
+    """
     for piece in re.findall(r"\\.|[*?]|\[[^\]]*\]|.", raw, re.DOTALL):
         if piece[0] == "\\" and len(piece) > 1:
             yield "" if piece[1] == "\n" else piece[1]
@@ -199,7 +205,7 @@ def _below(node: Any) -> Iterator[Any]:
 
 
 def _has_braces(node: Any, source: bytes) -> bool:
-    """Whether the shell may make several words of one, by `{a,b}` or `{1..3}`."""
+    """Whether the shell may expand the word to several words, because it contains `{a,b}` or `{1..3}`."""
     if any(child.type == "brace_expression" for child in node.children):
         return True
     bare = "".join(_bare_texts(node, source))
@@ -207,7 +213,7 @@ def _has_braces(node: Any, source: bytes) -> bool:
 
 
 def _bare_texts(node: Any, source: bytes) -> Iterator[str]:
-    """The texts of a word that stand outside of quotes and expansions."""
+    """The parts of a word that are outside quotes and expansions."""
     if node.type in ("concatenation", "command_name"):
         for child in node.children:
             yield from _bare_texts(child, source)

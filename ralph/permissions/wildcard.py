@@ -1,7 +1,5 @@
-"""Patterns in which a wildcard stands for any text, and texts of which parts are unknown.
-
-A shell command contains parts that are known only when it runs, such as `$x`. A text can therefore be compared with a
-pattern in two ways: whether it surely matches, and whether it may match.
+"""Compares patterns with texts that have unknown parts. A shell command contains parts that are known only when it
+runs, such as `$x`. So there are two questions: whether the text surely matches the pattern, and whether it may match.
 """
 
 from __future__ import annotations
@@ -12,18 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ANY = None
-"""A wildcard in a pattern, or an unknown part of a text. It stands for any text, also an empty one."""
+"""A wildcard in a pattern, or an unknown part of a text. It stands for any text, including the empty text."""
 
 NAME = ""
-"""An unknown part of a text that has no slash, such as `*` in the name of a file. At the beginning of a name it does not
-begin with a dot either."""
+"""An unknown part of a text that contains no slash, such as `*` in a file name. At the beginning of a file name, it
+does not stand for a text that begins with a dot."""
 
 Element = str | None
 """One character, `ANY` or `NAME`."""
 
 
 class Wildcard:
-    """A pattern. Comparing takes time in proportion to the length of the text, whatever the pattern is."""
+    """A pattern. The time of a comparison is proportional to the length of the text, whatever the pattern is."""
 
     def __init__(self, elements: Iterable[Element]) -> None:
         known = list(elements)
@@ -38,7 +36,7 @@ class Wildcard:
                 self._literal[one] = self._literal.get(one, 0) | 1 << at
 
     def surely_matches(self, text: Sequence[Element]) -> bool:
-        """Whether the text matches, whatever its unknown parts are."""
+        """Whether the text matches for all values of its unknown parts."""
         # Each bit of `places` is a place in the pattern that the text so far can lead to.
         places = self._past_wildcards(1)
         for one in text:
@@ -50,7 +48,7 @@ class Wildcard:
         return bool(places & self._end)
 
     def may_match(self, text: Sequence[Element]) -> bool:
-        """Whether the text matches for some values of its unknown parts."""
+        """Whether the text matches for at least one value of its unknown parts."""
         places = self._past_wildcards(1)
         before: Element = "/"
         for one in text:
@@ -71,7 +69,9 @@ class Wildcard:
         return bool(places & self._end)
 
     def _through_name(self, places: int, *, begins: bool) -> int:
-        """The places after an unknown text without a slash."""
+        """The positions in the pattern that can be reached from `places` by an unknown text without a slash. Each bit
+        is a position. If `begins` is True, the text is the beginning of a file name.
+        """
         closed = self._literal.get("/", 0)
         first = closed | (self._literal.get(".", 0) if begins else 0)
         reached = places | self._past_wildcards((places & ~first & (self._end - 1)) << 1)

@@ -1,4 +1,4 @@
-"""Commands that run other commands, such as `timeout 5 make` and `sh -c 'make'`, and what they run."""
+"""Finds the commands that another command runs, such as `make` in `timeout 5 make` and `sh -c 'make'`."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ if TYPE_CHECKING:
 
 
 class Within(Struct, frozen=True):
-    """The content of a command that runs other commands."""
+    """The commands and scripts that a command runs."""
 
     commands: tuple[tuple[Word, ...], ...] = ()
-    """The words of the commands that it runs."""
+    """The words of each command that it runs."""
     scripts: tuple[str, ...] = ()
-    """Texts that it runs as shell commands."""
+    """The texts that it runs as shell commands."""
     is_transparent: bool = False
-    """Whether it runs the commands as they are, with the same environment and as the same user. Then only they need to be
-    allowed."""
+    """True if it runs the commands unchanged, in the same environment and as the same user. Then only those commands
+    need to be allowed."""
     not_understood: str = ""
-    """The part that cannot be understood, in words. Empty if there is none."""
+    """A description of a part that cannot be understood. Empty if there is none."""
     suspect: str = ""
-    """The part that may run other commands, although it is an ordinary command, in words. Empty if there is none."""
+    """A description of a part that may run other commands, although the command is an ordinary one. Empty if there is
+    none."""
     runs_unknown: bool = False
-    """Whether it runs something that cannot be told at all, such as the standard input of a shell."""
+    """True if it runs something that cannot be known, such as a shell that reads commands from standard input."""
 
 
 NOTHING = Within()
 
 
 class _Form(Struct, frozen=True):
-    """How a wrapper is called. After its options and operands, the command begins."""
+    """The syntax of a command that runs another one: options, then operands, then the other command."""
 
     flags: str = ""
-    """Letters of options that take no value."""
+    """The letters of options without a value."""
     valued: str = ""
-    """Letters of options that take a value."""
+    """The letters of options with a value."""
     long_valued: tuple[str, ...] = ()
-    """Long options that take the next word as their value. All others are taken to have none."""
+    """The long options whose value is the next word. All others are assumed to have no value."""
     operands: int = 0
     takes_assignments: bool = False
     is_transparent: bool = False
     adds_words: bool = False
-    """Whether words that are not known are added at the end, as xargs does."""
+    """True if the command adds unknown words at the end, as xargs does."""
 
 
 _FORMS = {
@@ -241,7 +242,7 @@ def name_of(words: Sequence[Word]) -> str | None:
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """Finds out which other commands a command runs."""
+    """The commands that a command such as `sudo` or `bash -c` runs, as far as they are known."""
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
@@ -257,7 +258,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """Finds out what a command that is no wrapper may run all the same."""
+    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
@@ -294,7 +295,9 @@ def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
 
 
 def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
-    """The words after the options and operands of a wrapper. None if an option is not known."""
+    """Skips the options and operands of a command that runs another one. Returns the words of the other command, or
+    None if an option is unknown.
+    """
     if any(word.known.startswith("--split-string") for word in rest):
         return None
     while rest and (text := rest[0].text or rest[0].known).startswith("-"):
@@ -317,7 +320,7 @@ def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
 
 
 def _takes_next(form: _Form, option: str) -> bool | None:
-    """Whether an option takes the next word. None if the option is not known."""
+    """Whether the value of the option is the next word. None if the option is unknown."""
     if option.startswith("--"):
         if "=" in option or option in form.long_valued:
             return "=" not in option
@@ -333,7 +336,7 @@ def _takes_next(form: _Form, option: str) -> bool | None:
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
-    """The text in the words of xargs' command that is replaced by input, or an empty text."""
+    """The placeholder that xargs replaces by its input, or an empty text if there is none."""
     texts = [word.text or "" for word in words]
     for at, text in enumerate(texts):
         if text in ("-I", "--replace"):
@@ -346,7 +349,7 @@ def _replaced_by_xargs(words: Sequence[Word]) -> str:
 
 
 def _of_shell(words: Sequence[Word]) -> Within:
-    """A shell: `sh -c TEXT`, `sh FILE`, or `sh` that reads its input."""
+    """The commands that a shell runs: `sh -c TEXT`, `sh FILE`, or a shell that reads its standard input."""
     has_text = False
     for at, word in enumerate(words):
         text = word.text
@@ -400,7 +403,7 @@ def _of_find(words: Sequence[Word]) -> Within:
 
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
-    """Whether an interpreter gets code in its words or on its input."""
+    """Whether an interpreter gets its program in an argument or on standard input."""
     plain_name = re.sub(r"[0-9.]+[a-z]*$", "", name)
     letters = _INTERPRETERS.get(plain_name)
     if letters is None:

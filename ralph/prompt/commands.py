@@ -1,7 +1,8 @@
-"""Finds commands and skills: Markdown files in `.claude/commands` and `.claude/skills` that hold a prompt or a method.
+"""Finds commands and skills: Markdown files in `.claude/commands` and `.claude/skills` that hold a prompt or a
+method.
 
-Those of the user count before those of the repository, and skills before commands. A file is read when it is called,
-or, for a skill, when its description is needed.
+If files have the same name, the user's take precedence over the repository's, and skills over commands. A file is
+read only when it is called or, for a skill, when its description is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAMES_COMMAND = re.compile(r"[a-z][\w:-]*$")
 
 
 class CommandFile(Struct, frozen=True):
-    """A file that can be called as `/name`."""
+    """A file that a prompt can call as `/name`."""
 
     name: str
     path: str
@@ -40,7 +41,7 @@ class CommandFile(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """The content of a command's file."""
+    """The content of a command file."""
 
     file: CommandFile
     fields: dict[str, Field]
@@ -68,13 +69,13 @@ class Library(Struct, frozen=True):
         return tuple(self.files[name] for name in self.names if self.files[name].is_skill)
 
     def called(self, prompt: str) -> CommandCall | None:
-        """The call with which the prompt begins, or None."""
+        """The command call at the beginning of the prompt, or None if there is none."""
         begins = _CALLED.match(prompt)
         file = None if begins is None else self.files.get(begins[1])
         return None if file is None or begins is None else CommandCall(file, prompt[begins.end() :].strip())
 
     def why_unknown(self, prompt: str) -> str | None:
-        """The reason for refusing a prompt that begins like a call of a command that does not exist, or None."""
+        """An error message if the prompt begins with a call of an unknown command, otherwise None."""
         begins = _CALLED.match(prompt)
         if begins is None or not _NAMES_COMMAND.match(begins[1]) or begins[1] in self.files:
             return None
@@ -93,7 +94,7 @@ def find_commands(
     denied: Sequence[str] = (),
     why_not_read: Callable[[str], str | None] | None = None,
 ) -> Library:
-    """The commands and skills for the working directory `cwd`, and those in the user's folder `user`. `denied` and
+    """Finds the commands and skills of the working directory `cwd` and of the user's folder `user`. `denied` and
     `why_not_read` are as in `read_memory`.
     """
     places: list[tuple[str, Place]] = []
@@ -111,7 +112,7 @@ def find_commands(
 
 
 def read_command(file: CommandFile) -> Command:
-    """The content of the file. Raises ValueError, which says why it cannot be used."""
+    """Reads a command file. Raises ValueError with the reason if the file cannot be used."""
     from ralph.prompt.frontmatter import split_frontmatter  # noqa: PLC0415 - most runs call no command
 
     fields, body = split_frontmatter(read_for_model(file.path, file.place, MOST_COMMAND_BYTES))
@@ -140,9 +141,8 @@ def _commands_in(folder: str, place: Place) -> Iterator[CommandFile]:
 
 
 def _entries(directory: str, place: Place) -> list[str]:
-    """The names in a directory that may be parts of a command's name.
-
-    A directory of a repository that a link leads to from elsewhere has none.
+    """The names in a directory that may be parts of a command's name. The list is empty if the directory should be in
+    the repository, but a symbolic link leads out of the repository.
     """
     try:
         names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout

@@ -1,6 +1,7 @@
-"""Fills the places in a command's text: its arguments, the output of shell lines, and the files that it names.
+"""Replaces the placeholders in a command's text: for arguments, for the output of shell lines, and for files.
 
-A place is looked for in the text of the file alone, so that an argument cannot add a shell line. Pure.
+Placeholders are searched for only in the text of the file, so that an argument cannot add a shell line. No I/O
+happens here.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ _COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
 
 
 class ShellLine(Struct, frozen=True):
-    """A shell command whose output takes its place in the prompt."""
+    """A shell command whose output replaces it in the prompt."""
 
     command: str
 
 
 class Expansion(Struct, frozen=True):
-    """A command's text with its arguments, in parts."""
+    """A command's text with its arguments inserted, split into texts and shell lines."""
 
     parts: tuple[str | ShellLine, ...]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that the text names. What a shell line prints is not searched for them."""
+        """The paths of the files that the text names. The output of shell lines is not searched for paths."""
         text = "".join(part if isinstance(part, str) else " " for part in self.parts)
         return tuple(imported_paths(text))
 
 
 def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:
-    """The command's text for these arguments. `facts` are values such as `CLAUDE_SESSION_ID`, by name.
+    """Inserts the arguments into the command's text. `facts` are values such as `CLAUDE_SESSION_ID`, by name.
 
-    A numbered place without an argument stays as it is, as in Claude Code. If the text has no place for arguments,
-    they follow at its end.
+    A numbered placeholder without an argument is not replaced, as in Claude Code. If the text has no placeholder for
+    arguments, they are added at its end.
     """
     filling = _Filling(command, arguments, facts)
     parts: list[str | ShellLine] = []
@@ -102,7 +103,7 @@ class _Filling:
 
 
 def _words(arguments: str) -> Sequence[str]:
-    """The arguments as a shell splits them. A text with an open quote, such as `don't`, is split at white space."""
+    """Splits the arguments as a shell does. A text with an unclosed quote, such as `don't`, is split at white space."""
     try:
         return shlex.split(arguments)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Reads the fields at the head of a Markdown file, between two lines of `---`, as people write them for Claude Code.
+"""Reads the frontmatter of a Markdown file: the fields between two lines of `---`, as people write them for Claude
+Code.
 
-It understands the part of YAML that such heads use: scalars, lists, block scalars and nested blocks. A line that it
-does not understand is an error, because a guard could be hidden in it. Pure.
+It supports the part of YAML that such files use: scalars, lists, block scalars and nested blocks. Any other line is
+an error, because it could restrict what may run. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _PART = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+")
 
 
 def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
-    """The fields at the head of the text, and the text below. A text without a head has no fields.
-
-    The value of a key with a nested block is the block's text. Raises ValueError, which names the line that is not
-    understood.
+    """The fields of the frontmatter, and the text after it. A text without frontmatter has no fields. The value of a
+    key with a nested block is the block's text. Raises ValueError with the first line that is not supported.
     """
     lines = text.split("\n")
     ends = [index for index, line in enumerate(lines) if index and line.rstrip() == _FENCE]
-    if lines[0].rstrip() != _FENCE or not ends:
+    if lines[0].rstrip() != _FENCE:
+        return {}, text
+    if not ends:
+        if _KEY.match(lines[1] if len(lines) > 1 else ""):
+            raise ValueError(f"its head has no end: no line is {_FENCE}")
         return {}, text
     return _fields(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :])
 
@@ -49,7 +52,11 @@ def _fields(lines: Sequence[str]) -> dict[str, Field]:
         start = index
         while index < len(lines) and not _begins_field(lines[index]):
             index += 1
-        fields[key[1]] = _value((key[2] or "").strip(), lines[start:index])
+        written = (key[2] or "").strip()
+        below = lines[start:index]
+        if written and not all(line[:1].isspace() for line in below if line):
+            raise ValueError(f"the value of {key[1]} in its head is not understood: items below a text")
+        fields[key[1]] = _value(written, below)
     return fields
 
 
@@ -58,7 +65,9 @@ def _begins_field(line: str) -> bool:
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
-    """The value of a field: what is written behind its key, and the lines below that belong to it."""
+    """The value of a field. `written` is the text after the key, `below` the following lines that belong to the
+    field.
+    """
     if written[:1] in {"|", ">"}:
         return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
     items = [_ITEM.match(line) for line in below if line.strip()]
@@ -83,11 +92,11 @@ def _scalar(written: str) -> str:
 
 
 def as_names(field: Field) -> tuple[str, ...]:
-    """The names in a field: a list, or a text in which commas or white space separate them."""
+    """The names in a field, which is a list, or a text with commas or white space between the names."""
     words = (field,) if isinstance(field, str) else field
     return tuple(name for word in words for name in re.findall(r"[^\s,(]+(?:\([^)]*\))?", word))
 
 
 def as_text(field: Field) -> str:
-    """The field in one line."""
+    """The field as one line of text."""
     return " ".join((field if isinstance(field, str) else ", ".join(field)).split())

@@ -1,4 +1,6 @@
-"""Finds the files that a text names by `@path`, as CLAUDE.md and commands do. Text in code is no import. Pure."""
+"""Finds the files that a text imports by `@path`, as CLAUDE.md and commands do. Code in the text is ignored. No I/O
+happens here.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def outside_code(text: str) -> str:
 
 
 def imported_paths(text: str) -> Iterator[str]:
-    """Yields the paths that the text names, each once. Punctuation at the end of a path does not belong to it."""
+    """Yields the paths that the text imports, each once. Punctuation after a path is not part of it."""
     known = set()
     for found in _NAMED.finditer(outside_code(text)):
         name = found[1].replace("\\ ", " ").partition("#")[0].rstrip(_TRAILING)
@@ -36,5 +38,5 @@ def imported_paths(text: str) -> Iterator[str]:
 
 
 def is_meant_as_path(name: str) -> bool:
-    """Whether the writer must have meant a file, and not a person or a package such as `@types/node`."""
+    """Whether a name after `@` is surely a path, and not a person or a package such as `@types/node`."""
     return _LIKE_A_PATH.match(name) is not None

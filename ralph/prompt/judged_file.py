@@ -1,4 +1,6 @@
-"""Opens files for models that a repository or the user's own folder holds, and judges each by what was opened."""
+"""Opens files from a repository or the user's folder whose text goes to the model, and decides whether they may be
+read. The decision is about the file that was opened, not about the path that was given.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ALL_SOURCES = frozenset({"user", "project", "local"})
-"""The places that files for models come from: the user's own folder, the repository, and the user's notes in it."""
+"""The possible sources of files for models: the user's folder, the repository, and the user's notes in the
+repository."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
-    """A folder inside which files must lie, and the paths, without links, that must not be read."""
+    """A folder in which files must be, and rules for the paths in it. `denied` are paths without symbolic links that
+    must not be read.
+    """
 
     top: str
     is_users: bool = False
     denied: Sequence[str] = ()
     why_not_read: Callable[[str], str | None] | None = None
-    """Returns the rule for which a path, without links, must not be read, or None. None if there are no rules."""
+    """Returns the rule that forbids reading a path without symbolic links, or None. It is None if there are no rules."""
 
     @property
     def name(self) -> str:
@@ -32,10 +37,8 @@ class Place(Struct, frozen=True):
 
 
 def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
-    """The folder `~/.claude`, which holds the user's own files for models.
-
-    None if there is no home directory. A folder in the working directory may have come with it, and is not the
-    user's.
+    """The folder `~/.claude`, which holds the user's own files for models. None if there is no home directory, or if
+    the folder is inside the working directory: it may then belong to the repository.
     """
     home = environment.get("HOME", "")
     if not home.startswith("/"):
@@ -46,7 +49,7 @@ def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
 
 
 def path_of_file(name: str, cwd: Path) -> str | None:
-    """The absolute path of a file that a text names, or None if there is no such file, or a directory."""
+    """The absolute path of a file that a text names, or None if the path does not exist or is a directory."""
     path = os.path.join(cwd, os.path.expanduser(name))  # noqa: PTH111, PTH118 - strings throughout
     try:
         return None if stat.S_ISDIR(os.stat(path).st_mode) else path  # noqa: PTH116 - strings throughout
@@ -55,7 +58,7 @@ def path_of_file(name: str, cwd: Path) -> str | None:
 
 
 def open_for_model(path: str) -> int | None:
-    """A descriptor of the file, or None if it cannot be opened. A FIFO of that name does not block."""
+    """Opens the file and returns its descriptor, or None if it cannot be opened. A FIFO does not block."""
     try:
         return os.open(path, _FLAGS)
     except (OSError, ValueError):  # ValueError: a NUL in the name
@@ -63,9 +66,10 @@ def open_for_model(path: str) -> int | None:
 
 
 def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_ralph: bool) -> str | None:
-    """The reason why a file that was opened must not be read, or None.
+    """The reason why an opened file must not be read, or None if it may be read.
 
-    A file whose name ralph itself looks for, and that was reached without a link, needs no further look.
+    `is_named_by_ralph` is True if ralph itself looks for this name. Then only the permission rules are checked,
+    unless there was a symbolic link in the path or the file is not a regular one.
     """
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
@@ -84,7 +88,7 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
 
 
 def read_for_model(path: str, place: Place, most_bytes: int) -> str:
-    """The text of a file whose name ralph looks for. Raises ValueError, which says why it must not be read."""
+    """Reads a file whose name ralph looks for. Raises ValueError with the reason if it must not be read."""
     descriptor = open_for_model(path)
     if descriptor is None:
         raise ValueError("it cannot be opened")

@@ -1,8 +1,8 @@
 """Reads the project's memory: the instructions for models that people keep in a repository and in their own folder.
 
 In each directory from the working directory up to the top of the repository these are AGENTS.md, CLAUDE.md,
-.claude/CLAUDE.md and CLAUDE.local.md. The user's own file is ~/.claude/CLAUDE.md. A file may import others by `@path`.
-A file is judged by what was opened. All files together may have 32 KB.
+.claude/CLAUDE.md and CLAUDE.local.md. The user's own file is ~/.claude/CLAUDE.md. A file may import others by
+`@path`. All files together may have 32 KB.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MOST_IMPORTS = 100
 
 
 class MemoryFile(Struct, frozen=True):
-    """The text of one file. `was_cut` is True if its end is missing because all files together are too long."""
+    """The text of one file. `was_cut` is True if its end was left out because all files together are too long."""
 
     path: str
     text: str
     imported_by: str | None = None
-    """The path of the file that imports this one. None if ralph reads it by its name."""
+    """The path of the file that imports this one. None if no file imports it."""
     is_users: bool = False
     was_cut: bool = False
 
@@ -54,7 +54,7 @@ class MemoryFile(Struct, frozen=True):
 
 class Memory(Struct, frozen=True):
     files: tuple[MemoryFile, ...] = ()
-    """The files, the user's own first, and the one nearest to the working directory last."""
+    """The files. The user's own file comes first, and the files nearest to the working directory come last."""
     notices: tuple[str, ...] = ()
     """Notices about files that were left out or cut."""
 
@@ -66,11 +66,11 @@ def read_memory(
     denied: Sequence[str] = (),
     why_not_read: Callable[[str], str | None] | None = None,
 ) -> Memory:
-    """The memory of the project around `cwd`, an absolute path without links, and the user's own in the folder `user`.
+    """Reads the memory of the project around `cwd` and the user's own memory in the folder `user`.
 
-    `denied` are paths, without links, that must not be read, and `why_not_read` returns the rule that forbids a path. A
-    file that cannot be read is ignored. If there is too
-    much, the nearest files are kept, and the others are cut or left out with a notice.
+    `cwd` is absolute and without symbolic links. `denied` are paths without symbolic links that must not be read.
+    `why_not_read` returns the rule that forbids reading a path. A file that cannot be read is ignored. If the files
+    are too long together, those nearest to `cwd` are kept. The others are cut or left out, with a notice.
     """
     directories = up_to_repository_root(cwd)
     reader = _Reader()
@@ -91,8 +91,8 @@ def read_memory(
 
 
 def shown_paths(memory: Memory, cwd: Path, home: str) -> dict[str, str]:
-    """The paths of the files, the user's own last, each with a short form for people: relative to the working directory
-    or to the home directory.
+    """The paths of the files, each with a short form for people. The user's own files come last. The short form is
+    relative to the working directory or to the home directory.
     """
     files = sorted(memory.files, key=lambda file: file.is_users)
     return {file.path: _shown(file, str(cwd), home.rstrip("/")) for file in files}
@@ -116,7 +116,7 @@ def _cut(files: list[MemoryFile]) -> Iterator[str]:
 
 
 class _Reader:
-    """Reads files until they have 32 KB together. A file is read once, whatever names lead to it."""
+    """Reads files until they have 32 KB together. Each file is read once, even if several names lead to it."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
@@ -125,9 +125,11 @@ class _Reader:
         self._known: set[tuple[int, int] | str] = set()
 
     def read(self, path: str, place: Place) -> list[MemoryFile]:
-        """The file and those that it imports. An empty list if there is no such file, or if it is left out."""
+        """The file and the files that it imports. The list is empty if there is no such file, or if it is left out."""
         descriptor = open_for_model(path)
         if descriptor is None:
+            if os.path.lexists(path):
+                self.notices.append(f"{path} is left out: it cannot be opened")
             return []
         try:
             return self._read(descriptor, MemoryFile(path, "", is_users=place.is_users), place, 0)
@@ -137,6 +139,9 @@ class _Reader:
     def _read(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
+            # Prose names directories as `@src/`, which is no import.
+            if file.imported_by is None or not stat.S_ISDIR(status.st_mode):
+                self.notices.append(f"{file.path} is left out: it is no regular file")
             return []
         why = why_not_for_model(descriptor, file.path, place, is_named_by_ralph=file.imported_by is None)
         if why is not None:
@@ -151,7 +156,8 @@ class _Reader:
     def _taken(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         try:
             data = os.read(descriptor, self._left + 1)
-        except OSError:
+        except OSError as error:
+            self.notices.append(f"{file.path} is left out: it cannot be read ({error.strerror})")
             return []
         if data and not self._left:
             self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
@@ -185,7 +191,7 @@ class _Reader:
                 os.close(descriptor)
 
     def _has_room(self, name: str, importer: MemoryFile, depth: int) -> bool:
-        """Whether one more import may be read. If not, a notice names it."""
+        """Whether one more import may be read. If not, adds a notice with the name of the import."""
         self._imports += 1
         if depth < _MOST_DEPTH and self._imports <= _MOST_IMPORTS:
             return True

@@ -77,11 +77,11 @@ def refuse_kernel_file(descriptor: int, path: str) -> None:
 def why_not_inside(
     descriptor: int, path: str, top: str | None, top_name: str, denied: Sequence[str] = ()
 ) -> str | None:
-    """The reason why a file that was opened must not be read, or None.
+    """The reason why an opened file must not be read, or None if it may be read.
 
     The file must be a regular file inside the directory `top`, which messages call `top_name`, and must not be
-    secret. If `top` is None, the file may be anywhere. `denied` are paths, without links, that must not be read either.
-    A hard link to a file outside cannot be recognised.
+    secret. If `top` is None, the file may be anywhere. `denied` are more paths, without symbolic links, that must not
+    be read. A hard link to a file outside cannot be recognised.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
@@ -97,7 +97,9 @@ def why_not_inside(
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
-    """Raises OSError if the link led out of the repositories, or to a secret file in one of them."""
+    """Raises OSError if the symbolic link `link` led out of the repositories in `tops`, or to a secret file in one of
+    them.
+    """
     real = opened_path(descriptor, path)
     top = max((top for top in tops if is_beneath(link, (top,))), key=len)
     if real is None or not is_beneath(real, tops):

@@ -47,7 +47,7 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def refusal(self) -> str:
-        """The error message if data arrived after ralph had stopped waiting, because the prompt lacks that data."""
+        """The error message if data arrives only after ralph has stopped waiting. The prompt would lack that data."""
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -55,7 +55,7 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices for the result: no data arrived in time, and how many bytes have arrived since then, if any."""
+        """Notices for the result: that no data arrived in time, and how many bytes have arrived since then, if any."""
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()

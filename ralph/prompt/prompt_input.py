@@ -51,7 +51,7 @@ class PromptFound(Struct, frozen=True):
     silent: SilentPipe | None = None
     """Standard input, if it sent no byte in time. Otherwise None."""
     typed: str | None = None
-    """The part of `text` that is an argument of the command line. None if no part is."""
+    """The part of `text` that was an argument of the command line. None if there was no such argument."""
 
 
 class _Piped(Struct, frozen=True):

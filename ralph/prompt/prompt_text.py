@@ -11,9 +11,8 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The bytes as text, without a byte order mark.
-
-    Raises ValueError, whose text is meant to follow the name of the prompt's source.
+    """The bytes as text, without a byte order mark. Raises ValueError if they are not UTF-8 or contain NUL. The
+    caller puts the name of the prompt's source before the error's text.
     """
     if data.startswith(_UTF_16_MARKS):
         raise ValueError(_refusal(data, 0, _UTF_16))

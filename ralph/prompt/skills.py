@@ -1,4 +1,4 @@
-"""Lists the skills of a run for the model: their names, what they are for, and the files to read."""
+"""Lists the skills of a run for the model: their names, their purposes, and the files to read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ralph.prompt.commands import Command, CommandFile
 
 MOST_LIST_BYTES = 8 * 1024
-"""Each request carries the list."""
+"""The maximum size of the list. Each request contains the list."""
 _LONGEST_DESCRIPTION = 500
 _INTRODUCTION = """\
 # Skills
@@ -34,7 +34,9 @@ class SkillList(Struct, frozen=True):
 
 
 def list_skills(files: Sequence[CommandFile]) -> SkillList:
-    """The list of these skills, in their order, of 8 KB at most. A skill that ralph cannot honour is left out."""
+    """The list of these skills, in their order and at most 8 KB long. A skill that asks for something that ralph
+    lacks is left out.
+    """
     lines, names, notices = [_INTRODUCTION], [], []
     left = MOST_LIST_BYTES - len(_INTRODUCTION)
     for file in files:
@@ -55,7 +57,7 @@ def list_skills(files: Sequence[CommandFile]) -> SkillList:
 
 
 def _line(file: CommandFile, skill: Command) -> str | None:
-    """The line about a skill, or None if its author keeps it from models. Raises ValueError if it has hooks."""
+    """The line about a skill, or None if its author hides it from models. Raises ValueError if the skill has hooks."""
     if as_text(skill.fields.get("disable-model-invocation", "")).lower() == "true":
         return None
     if skill.fields.get("hooks"):

@@ -32,7 +32,7 @@ class Chain:
         self._is_open = False
 
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
-        """The first state of the chain, and its first events."""
+        """The first retry state of the `send_with_retry` call, and its first events."""
         roster, requests = self._site.roster, self._requests
         return begin_chain(
             roster.state,

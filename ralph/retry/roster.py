@@ -154,16 +154,15 @@ class Roster:
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The token counts in `meter`, updated by the sizes that servers have named since."""
+        """The token counts in `meter`, corrected by the request sizes that servers named when they refused requests."""
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Discards what servers reported about the old context.
-
-        It is called when a new context replaces the old one.
+        """Discards the request sizes that servers named for the old context. Must be called when a new context
+        replaces it.
         """
         self._told.clear()
 
@@ -186,7 +185,7 @@ class Roster:
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target with that name. If `name` is None, the first configured target.
+        """The target with that name, or the first configured target if `name` is None.
 
         If `takes_any_model` is True, `name` may also be a model or an alias. The result may then be a new target that
         is not yet in `targets`. Raises ValueError if there is no such target.
@@ -271,7 +270,7 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """Replaces the current target by a copy of it with more facts."""
+        """Replaces the current target by `target`, which is a copy of it with more facts."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
@@ -304,8 +303,8 @@ class TargetLog:
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
         """A list with one record of the state, or an empty list if nothing has changed since the last record.
 
-        With a single route, the list is empty too. `now_s` is the time on the run's clock, and `now` is the same
-        moment on the wall clock.
+        The list is also empty if the run has a single target with a single key. `now_s` is the time on the run's
+        clock, and `now` is the same moment on the wall clock.
         """
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}

@@ -29,10 +29,10 @@ def round_wait(
     *,
     others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
-    """The wait before retry number `retry` (counted from 1), after a round with these failures.
+    """The wait before retry number `retry` (counted from 1), after a round of requests with these failures.
 
-    `others_s` holds the remaining cooldowns, in seconds, of routes that were not asked in this round. The result is
-    the decision to give up if the policy allows no wait.
+    `others_s` holds the remaining cooldowns, in seconds, of targets and keys that were not asked in this round. The
+    result is the decision to give up if the policy allows no wait.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
     requests_s = [failure.requested_s for failure in failed if failure.is_transient]
@@ -61,11 +61,11 @@ def _waits_of_rate_limits(
     rested_s: Sequence[float],
     rules: Rules,
 ) -> list[Wait]:
-    """The possible waits after a round in which every route was rate-limited. The caller uses the first wait that the
-    policy allows.
+    """The possible waits after a round in which every target and key was rate-limited. The caller uses the first wait
+    that the policy allows.
 
-    The usual wait ends when the first route can be asked again. With `round_robin`, another wait comes before it: the
-    longest wait that a server requested or, if none did, as many seconds as the number of the retry.
+    The usual wait ends when the first target can be asked again. With `round_robin`, another wait comes before it:
+    the longest wait that a server requested or, if none did, as many seconds as the number of the retry.
     """
     cooldowns_s = [
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
@@ -88,7 +88,8 @@ def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The seconds during which a failed route is not asked. `next_retry` is the number of the next retry.
+    """The seconds during which a target and key that failed are not asked. `next_retry` is the number of the next
+    retry.
 
     The result is the wait that the server requested. If the server requested none, it is the policy's wait before the
     next retry. If the policy has no further retry, it is the wait before the previous retry, or else the first wait

@@ -103,10 +103,10 @@ def begin_chain(
     attempts: int,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
-    """The first state of a chain, in which no retry has been used, and the first events.
+    """The first state of a `send_with_retry` call, and its first events.
 
-    `attempts` is the number of requests in this turn so far. If the first target to ask is not the preferred one, and
-    has not answered since it replaced the preferred one, a ModelFallback event is among the events.
+    `attempts` is the number of requests in this turn so far. There is a ModelFallback event if the first target to
+    ask is not the preferred one, and has not answered since it replaced the preferred one.
     """
     choice = begin(choice, rules, now_s)
     state = RetryState(choice, rules, targets, turn, attempts)
@@ -119,9 +119,8 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """The next state, the decision after this error, and the events in order.
-
-    The decision is to wait and then ask again, to ask another route at once, or to give up.
+    """The next state, the decision after this error, and the events in order. The decision is to wait and then ask
+    again, to ask another target or key at once, or to give up.
     """
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
@@ -163,7 +162,7 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
-    """The state after the wait, at the beginning of the next round."""
+    """The state after the wait. All usable targets and keys may be asked again."""
     return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
 
 
@@ -174,7 +173,7 @@ def asked(state: RetryState, answer_tokens: int) -> RetryState:
 
 
 def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
-    """The state after an answer, and the events that close the chain and report a change of target."""
+    """The state after an answer, and the events about it: the recovery after retries, and a change of target."""
     events: list[Event] = []
     if state.retries:
         events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
@@ -187,7 +186,7 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """The event that closes a failed chain. `end` is the exception that ended it."""
+    """The event about the failure of a `send_with_retry` call after retries. `end` is the exception that ended it."""
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
@@ -264,9 +263,8 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """The failed attempt whose error ends the chain.
-
-    If several targets may answer later, it is the attempt of the target that may answer first.
+    """The failed attempt whose error `send_with_retry` raises at its end. If several targets may answer later, it is
+    the attempt of the target that may answer first.
     """
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged

@@ -99,7 +99,7 @@ class Rules(Struct, frozen=True):
 
     @property
     def is_rotation(self) -> bool:
-        """Whether there is more than one route."""
+        """Whether the run has more than one target or key."""
         return sum(self.key_counts[target] for target in self.order) > 1
 
     def keys_of(self, target: int) -> list[Route]:
@@ -141,7 +141,7 @@ class TargetsState(Struct, frozen=True):
 
 
 class MoveOn(Struct, frozen=True):
-    """The decision to ask the next route at once. It does not count as a retry."""
+    """The decision to ask the next target or key at once. It does not count as a retry."""
 
 
 Decision = Wait | MoveOn | GiveUp
@@ -155,7 +155,7 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
-    """The state at the beginning of a chain. Its `route` is the first route to ask."""
+    """The state at the beginning of a `send_with_retry` call. Its `route` is the first target and key to ask."""
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first), chain=ChainState())
         return replace(state, route=_rotated(state, rules) or state.route)
@@ -165,7 +165,7 @@ def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
 def after_failure(
     state: TargetsState, failure: Failure, *, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> tuple[Decision, TargetsState]:
-    """The decision, and the new state, after the current route failed at `now_s`."""
+    """The decision, and the new state, after a request to the current target and key failed at `now_s`."""
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
@@ -245,7 +245,7 @@ def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
-    """The routes that this chain may still ask. Those of the preferred target come first."""
+    """The targets and keys that this `send_with_retry` call may still ask. Those of the preferred target come first."""
     out = state.skipped | state.chain.barred
     return [route for target in rules.order for route in rules.keys_of(target) if route not in out]
 
@@ -253,10 +253,8 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after the current route failed.
-
-    Its key, or all keys of its target, are marked: they cool down, are barred for the chain, or are skipped for the
-    task.
+    """The state after a request to the current target and key failed. The key, or all keys of the target, are not
+    asked for some time, in the rest of this `send_with_retry` call, or in the rest of the task.
     """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
@@ -307,7 +305,7 @@ def _moved(state: TargetsState, route: Route) -> TargetsState:
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
-    """The next route of this round, or None if the round is over."""
+    """The target and key to ask next, or None if all usable ones were asked in this round."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
     usable = usable_routes(state, rules)
@@ -321,10 +319,10 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """The next route for `round_robin`, or None if the round is over.
+    """The next target and key for `round_robin`, or None if the round is over.
 
-    A chain begins with the current target. After a permanent failure that may concern only the key, the next key
-    of the same target follows. Otherwise the next target follows.
+    Each `send_with_retry` call begins with the current target. After a permanent failure that may concern only the
+    key, the next key of the same target follows. Otherwise the next target follows.
     """
     order = rules.order
     place = order.index(state.route.target)

@@ -140,8 +140,8 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
 
 
 def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
-    """The part of the prompt that the user wrote, without piped data and without what a loop wrote. None if this is all
-    of it.
+    """The part of the prompt that the user wrote, without piped data and a loop's text. None if the user wrote all of
+    it.
     """
     if found.text is not None and options.task_chars is not None:
         return slice(max(len(found.text) - options.task_chars, 0), len(found.text))

@@ -1,5 +1,5 @@
-"""The gate of a run with hooks in the user's settings: runs their commands about tool calls and the end of a task, and then
-asks the gate that it encloses. A hook that fails refuses.
+"""The gate of a run with hooks in the user's settings. It runs the hooks' commands for tool calls and for the end of
+a task, and then asks the gate that it encloses. A hook that fails refuses the call or the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ralph.agent.ports import Permission
 from ralph.permissions.claude_settings import matches
 from ralph.run.driven import hooks as hk
 from ralph.values.events import HookEnded, HookStarted, Notice
-from ralph.values.ports import GuardRefused, HookStopped
+from ralph.values.ports import GuardRefused, HookStopped, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block, ToolCall, ToolOutput
 
 _BLOCKED = 2
-"""The exit code by which a hook refuses, as in Claude Code."""
+"""The exit code with which a hook refuses, as in Claude Code."""
 
 
 class CommandHookError(Exception):
@@ -47,8 +47,9 @@ class CommandHookGate:
         judge: CallJudge | None,
         is_told: bool,
     ) -> None:
-        """`run` runs a command with a standard input, a limit in seconds, and the words for a heartbeat. `judge` has the
-        rules that people wrote. `is_told` says whether each command is an event.
+        """`run` runs a hook's command: it takes the command, its standard input, the time limit in seconds, and the
+        text of heartbeats. `judge` applies the permission rules. If `is_told` is True, an event is emitted for each
+        command.
         """
         self._inner = inner
         self._hooks = hooks
@@ -59,14 +60,23 @@ class CommandHookGate:
         self._judge = judge
         self._is_told = is_told
         self._called = 0
-        """How many hooks were run. It makes their ids."""
+        """The number of hooks that were run. Their ids are made from it."""
 
     # --- The port
 
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
-        return self._inner.before_task(prompt)
+        words = "\n".join(str(block["text"]) for block in prompt if block.get("type") == "text")
+        try:
+            answers = self._answers(hk.PROMPT, {"prompt": words})
+        except CommandHookError as error:
+            raise GuardRefused(f"the UserPromptSubmit hook failed: {error}") from error
+        self._stop_if_asked(answers)
+        blocked = hk.first_block(answers)
+        if blocked is not None:
+            raise HookStopped(f"a UserPromptSubmit hook refused the task: {blocked}")
+        return (*hk.contexts(answers), *self._inner.before_task(prompt))
 
-    def judge(self, call: ToolCall) -> Permission:
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
         try:
             answers = self._answers(hk.PRE, hk.about_call(call), call.name)
         except CommandHookError as error:
@@ -75,13 +85,11 @@ class CommandHookGate:
         if verdict.denied is not None:
             return Permission(f"PreToolUse:{call.name} hook error: {verdict.denied}")
         self._stop_if_asked(answers)
-        if verdict.asks is not None:
-            return Permission(f"This call was not run: a hook wants somebody to be asked: {verdict.asks}")
         judged = call if verdict.arguments is None else replace(call, arguments=verdict.arguments)
         against = None if self._judge is None else self._judge.judge(judged).denied
         if against is not None:
             return Permission(against)
-        permission = self._inner.judge(judged)
+        permission = self._inner.judge(judged, verdict.asks or asks)
         arguments = permission.arguments if permission.arguments is not None else verdict.arguments
         return replace(permission, arguments=arguments, context=(*verdict.context, *permission.context))
 
@@ -117,7 +125,9 @@ class CommandHookGate:
     # --- Commands
 
     def _answers(self, event: str, about: Mapping[str, Any], tool: str = "") -> list[hk.HookAnswer]:
-        """The answers of all hooks of an event, one after the other. Raises CommandHookError and Interrupted."""
+        """Runs the hooks of an event one after the other, and returns their answers. Raises CommandHookError and
+        Interrupted.
+        """
         fields = {
             "session_id": self._facts.session_id,
             "transcript_path": self._facts.transcript_path,
@@ -134,18 +144,28 @@ class CommandHookGate:
         }
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
         name = f"{event}:{tool}" if tool else event
-        return [answer_of(self._ending(hook, name, given, waiting_for)) for hook in found.values()]
+        endings = [self._ending(hook, name, given, waiting_for) for hook in found.values()]
+        return [answer_of(ending, is_text_context=event == hk.PROMPT) for ending in endings]
 
     def _ending(self, hook: HookCommand, name: str, given: bytes, waiting_for: str) -> HookEnding:
         self._called += 1
         hook_id = f"hook_{self._called}"
         if self._is_told:
             self._events.emit(HookStarted(hook_id, name, hook.event))
-        ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        try:
+            ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+        except Interrupted as stop:
+            self._tell_undone(hook, stop.undone)
+            raise
+        self._tell_undone(hook, ending.undone)
         if self._is_told:
             errors = ending.errors or ending.problem
             self._events.emit(HookEnded(hook_id, name, hook.event, ending.output, errors, ending.status))
         return ending
+
+    def _tell_undone(self, hook: HookCommand, undone: str) -> None:
+        if undone:
+            self._events.emit(Notice(f"the {hook.event} hook: {undone}", is_vital=True))
 
     def _stop_if_asked(self, answers: Sequence[hk.HookAnswer]) -> None:
         reason = hk.first_stop(answers)
@@ -153,8 +173,10 @@ class CommandHookGate:
             raise HookStopped(f"a hook ended the run: {reason}")
 
 
-def answer_of(ending: HookEnding) -> hk.HookAnswer:
-    """The answer that the end of a hook's command means. Raises CommandHookError if it failed."""
+def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAnswer:
+    """The answer that a hook gave by its exit code and its output. If `is_text_context` is True, output that is not a
+    JSON object is a text for the model. Raises CommandHookError if the hook failed.
+    """
     if ending.status is None:
         raise CommandHookError(ending.problem)
     if ending.status == _BLOCKED:
@@ -164,7 +186,7 @@ def answer_of(ending: HookEnding) -> hk.HookAnswer:
         raise CommandHookError(f"it ended with exit {ending.status}{said}")
     text = ending.output.strip()
     if not text.startswith("{"):
-        return hk.HookAnswer()
+        return hk.context_answer(text) if is_text_context and text else hk.HookAnswer()
     try:
         fields = json.loads(text)
         return hk.hook_answer(fields)

@@ -1,7 +1,7 @@
-"""Makes a task's prompt from the file of the command that the user's prompt calls.
+"""Makes a task's prompt from a command file, if the user's prompt calls a command.
 
-Shell lines and files of the command are tool calls, to which all rules of the run apply. If the file has a guard that
-ralph cannot honour, nothing runs.
+Shell lines and files in the command file are tool calls, to which all rules of the run apply. If the file requests a
+protection that ralph does not have, nothing runs.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class CommandPrompt:
         judge: TaskJudge,
         events: Events,
     ) -> None:
-        """`above` and `below` are the texts around the call, such as the facts of a loop and piped data. They are no
-        arguments of the command.
+        """`above` and `below` are texts around the call, such as a loop's text and piped data. They are not arguments
+        of the command.
         """
         self._call = call
         self._above = above
@@ -68,7 +68,7 @@ class CommandPrompt:
         self._name = f"/{call.file.name}"
 
     def make(self, calls: PromptCalls) -> str | list[Block]:
-        """The prompt. Raises PromptRefusedError if the command cannot be carried out as its file asks."""
+        """Makes the prompt. Raises PromptRefusedError if a rule or a fault in the file prevents that."""
         command, rules = self._read()
         self._judge.begin_task(rules.judge)
         self._controls.narrowed = rules.narrowed
@@ -126,7 +126,7 @@ class CommandPrompt:
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
 
     def _permitted(self, calls: PromptCalls, tool: str, arguments: dict[str, str]) -> PromptCall | ToolOutput:
-        """The call if it may run by all rules, otherwise the refusal."""
+        """The call if all rules permit it, otherwise the refusal."""
         judged = calls.judge(tool, arguments)
         if not isinstance(judged, PromptCall):
             return judged
@@ -140,7 +140,7 @@ class CommandPrompt:
         return _text_of(calls.run(self._name, call))
 
     def _read_files(self, expansion: Expansion, calls: PromptCalls) -> tuple[list[str], list[Block]]:
-        """The contents of the files that the command's text names, as texts and as images."""
+        """Reads the files that the command's text names, and returns their contents as texts and images."""
         texts: list[str] = []
         images: list[Block] = []
         for name, path in self._files(expansion):
@@ -156,7 +156,7 @@ class CommandPrompt:
         return texts, images
 
     def _files(self, expansion: Expansion) -> Iterator[tuple[str, str]]:
-        """Yields the names and the paths of the files to read. A name that is no file stays text."""
+        """Yields the names and paths of the files to read. A name without a file is ordinary text."""
         named: Sequence[str] = expansion.files
         for name in named[:_MOST_FILES]:
             path = path_of_file(name, self._cwd)

@@ -1,4 +1,6 @@
-"""The rules in the head of a command's file, which hold for its task beside the rules of the run. They only tighten."""
+"""The permission rules in a command file's frontmatter. They apply to the command's task in addition to the rules of
+the run, and can only forbid calls.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.frontmatter import as_names
 from ralph.values.controls import NarrowedTools
 from ralph.values.tool_calls import RuleVerdict
@@ -22,15 +25,18 @@ ALLOWED, FORBIDDEN = "allowed-tools", "disallowed-tools"
 
 
 class CommandRules(Struct, frozen=True):
-    """The rules of one command. A field is None if the file has no such rules."""
+    """The rules of one command. A field is None if the file has no rules of that kind."""
 
     narrowed: NarrowedTools | None = None
     judge: CallJudge | None = None
-    """The patterns, such as `Bash(git add:*)`."""
+    """Applies the rules with patterns, such as `Bash(git add:*)`."""
 
 
 def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
-    """The rules in the head. Raises ValueError for what ralph cannot keep."""
+    """The rules in the command file. Raises ValueError for a key or a rule that ralph cannot apply."""
+    found = misspelt(command.fields, (ALLOWED, FORBIDDEN, "hooks"))
+    if found is not None:
+        raise ValueError(f"{found[0]} is not known, and is perhaps meant as {found[1]}; nothing was run")
     allowed, forbidden = _names(command, ALLOWED), _names(command, FORBIDDEN)
     if ALLOWED not in command.fields and not forbidden:
         return CommandRules()
@@ -43,7 +49,9 @@ def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
 
 
 def _names(command: Command, key: str) -> tuple[str, ...]:
-    """The names and patterns of ralph's tools in a field. Raises ValueError for a name that no tool has."""
+    """The names and patterns in a field that are for ralph's tools. Raises ValueError for the name of an unknown
+    tool.
+    """
     names = as_names(command.fields.get(key, ()))
     for name in names:
         if name.partition("(")[0] not in TOOL_NAMES and not is_elsewhere(name):
@@ -70,14 +78,14 @@ def _patterns(command: Command, places: RulePlaces) -> CallJudge:
 
 
 class TaskJudge:
-    """The rules of the run together with those of the current task's command. Implements `CallJudge`."""
+    """Applies the rules of the run and of the current task's command. Implements `CallJudge`."""
 
     def __init__(self, of_run: CallJudge | None) -> None:
         self._of_run = of_run
         self._of_command: CallJudge | None = None
 
     def begin_task(self, of_command: CallJudge | None) -> None:
-        """Begins a task with the rules of its command, or without any."""
+        """Replaces the rules of the previous command. `of_command` is None if the task has no such rules."""
         self._of_command = of_command
 
     def judge(self, call: ToolCall) -> RuleVerdict:

@@ -1,4 +1,6 @@
-"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. Pure."""
+"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. No I/O
+happens here.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
-    """Notices about requests that differ from those of the old session, and about an effort that is not sent.
-
+    """Notices about requests that differ from those of the old session, and about an effort setting that is not sent.
     `old` is the session that the run resumes, or None.
     """
     for name in roster.changed:

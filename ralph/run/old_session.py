@@ -6,6 +6,7 @@ another session instead.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,11 @@ from ralph.values.resume_command import resume_command, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
+    from ralph.retry.roster import Roster
     from ralph.sessions.history import SessionHistory
     from ralph.settings.tables import Settings
+    from ralph.values.ports import Clock
 
 
 def open_old_session(
@@ -163,3 +165,15 @@ def _refuse_another_server(old: Session, settings: Settings) -> None:
             f"session {old.id} was with {recorded}, and this run would go on with {planned}: "
             f"say which by --base-url {recorded} or --base-url {planned}",
         )
+
+
+def take_over_cooldowns(roster: Roster, old: Session, clock: Clock) -> None:
+    """Restores the cooldowns of targets and the serving target from the last run.
+
+    A target gets no requests during its cooldown. The serving target is the one that answered last.
+    """
+    now_s, now = clock.now_s(), clock.utc_now()
+    ends_s = {
+        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
+    }
+    roster.cool(ends_s, serving=old.target)

@@ -46,13 +46,15 @@ class RunOptions(Struct, frozen=True):
     claude_settings: str | None = None
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES
+    names_sources: bool = False
+    """True if the command line names the sources of settings made for Claude Code (`--setting-sources`)."""
     """The places from which the run takes files that were made for Claude Code: `user`, `project` and `local`."""
     takes_commands: bool = True
-    """False if a prompt that begins with `/name` is text, and no skills are listed."""
+    """False if a prompt that begins with `/name` is ordinary text. Skills are then not listed either."""
     permission_mode: PermissionMode | None = None
     permissions: Literal["driver", "nobody"] | None = None
-    """The one who is asked about calls that the permission mode does not permit by itself. "nobody" means that they are
-    denied, None that they are permitted."""
+    """Who is asked about a call that the permission mode does not permit by itself: "driver", or "nobody", so that
+    the call is denied. None means that such calls are permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False
@@ -67,9 +69,9 @@ class RunOptions(Struct, frozen=True):
     debug_file: str | None = None
     """The file to which diagnostics are appended. None means standard error."""
     replays_messages: bool = False
-    """True if a driver gets each of its messages back when work on it begins."""
+    """True if ralph sends each of a driver's messages back when it begins to work on the message."""
     includes_hook_events: bool = False
-    """True if each hook that is run as a command is an event."""
+    """True if an event is emitted for each hook that runs a command."""
     title: str | None = None
     """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -91,6 +93,7 @@ class RunOptions(Struct, frozen=True):
             if self.permission_mode in ("plan", "dontAsk")
             else None,
             "--settings": self.claude_settings,
+            "--setting-sources": ",".join(sorted(self.setting_sources)) if self.names_sources else None,
             "--sandbox": self.settings.get("sandbox.mode"),
             "--net": self.settings.get("sandbox.net"),
             "--allow-host": ",".join(self._allowed_hosts) or None,
@@ -105,7 +108,9 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def _mcp_file(self) -> str | None:
-        """The file of `--mcp-config`, if that is one file. JSON may hold credentials, which the journal must not."""
+        """The value of `--mcp-config` if it is a single file. JSON text is left out, because it may hold credentials,
+        and the value is written to the journal.
+        """
         words = self.settings.get("mcp.config")
         is_file = isinstance(words, tuple) and len(words) == 1 and words[0].startswith("/")
         return words[0] if is_file and isinstance(words, tuple) else None

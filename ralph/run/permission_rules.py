@@ -1,4 +1,4 @@
-"""Builds the rules of a run from its options and from the settings files that people wrote for Claude Code."""
+"""Builds the permission rules of a run from its options and from settings files made for Claude Code."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ if TYPE_CHECKING:
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
     from ralph.permissions.judge import Permissions
-    from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.controls import RunControls
 
+_MOST_SHOWN = 5
+"""The maximum number of rules of one file that a notice lists."""
 _MOST_PATHS = 50_000
-"""The most paths of a directory that are looked at to tell whether a command would read a denied file."""
+"""The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
+contains a denied file."""
 
 
 class RunGuards(Struct, frozen=True):
-    """The guards that files and options ask for."""
+    """The protections that settings files and options require."""
 
     judge: Permissions | None = None
-    """The rules, or None if there are none."""
+    """Applies the permission rules. None if there are none."""
     hooks: tuple[HookCommand, ...] = ()
     mode: PermissionMode | None = None
-    """The permission mode that a file asks for, or None."""
+    """The permission mode that a settings file sets, or None."""
+    strict_sandbox: str = ""
+    """The name of the settings file that requires a sandbox, or an empty string."""
     notices: tuple[str, ...] = ()
 
 
@@ -45,16 +50,15 @@ def build_guards(
     controls: RunControls,
     kept: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RunGuards:
-    """Reads the files and builds the rules. `kept` are the lists of tools that the resumed session keeps. Raises
-    SettingsError if a rule or a hook cannot be honoured.
+    """Reads the settings files and builds the rules. `kept` holds the tool lists that the resumed session keeps.
+    Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
     try:
         files = around.settings.claude_files
         if files is None:
             files = read_claude_files(around.cwd, around.environment, options.claude_settings)
-        has_files = guards_in_short(files)
-        for file in files:
-            document_of(file)
+        documents = [document_of(file) for file in files]
+        has_files = guards_in_short(files) or _may_be_misspelt(documents)
     except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
     tools = around.settings.tools
@@ -65,8 +69,17 @@ def build_guards(
     return _built(around, options, controls, files if has_files else (), kept)
 
 
+def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a file has a key that may be a misspelt name of one of the keys in `TOP`."""
+    if not any(documents):
+        return False
+    from ralph.permissions.settings_keys import TOP, misspelt  # noqa: PLC0415 - few runs have settings files
+
+    return any(misspelt(document, TOP) for document in documents)
+
+
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
-    """The lists of tools with patterns, for the record of a run."""
+    """The tool lists that contain patterns such as `Bash(git *)`, for the journal's record of the run."""
     tools = around.settings.tools
     lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
     return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
@@ -89,11 +102,11 @@ def _built(
     except GuardError as error:
         raise SettingsError(str(error)) from error
     pairs = list(zip(sources, read, strict=True))
-    mode = _mode(options, read)
+    mode = _mode(options, pairs)
     _refuse_bypass(mode or controls.permission_mode, pairs)
     try:
         always, listed = _rules_of_options(around)
-        chosen = [rule for one, found in pairs if _is_chosen(one, options) for rule in found.rules]
+        allowing = _allowing_sources(options, pairs, mode)
         before = {
             effect: [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
             for effect, key in ((Effect.DENY, "disallowed"), (Effect.ALLOW, "allowed"))
@@ -107,7 +120,7 @@ def _built(
             listed if any(rule.pattern is not None for rule in listed or ()) else None,
             RulePlaces(str(around.cwd), _home(around)),
             LocalDisk(),
-            narrow=(*(listed or ()), *(rule for rule in chosen if rule.effect is Effect.ALLOW)),
+            narrow=(*(listed or ()), *(rule for one in allowing for rule in _rules_that(Effect.ALLOW, one))),
             kept=before[Effect.ALLOW] or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
         )
@@ -119,18 +132,25 @@ def _built(
             "commands; install them, or remove the rules"
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    return RunGuards(judge, hooks, mode, tuple(_notices(pairs)))
+    strict = next((source.name for source, found in pairs if found.needs_sandbox), "")
+    is_narrow = (mode or controls.permission_mode) is PermissionMode.DONT_ASK
+    are_told = is_narrow and not options.names_sources
+    notices = (
+        *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
+        *_notices(pairs),
+    )
+    return RunGuards(judge, hooks, mode, strict, notices)
 
 
 def has_parser() -> bool:
-    """Whether the packages that parse commands are installed. They are imported with the first command."""
+    """Whether the packages that parse shell commands are installed. It does not import them."""
     from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
 
     return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
 
 
 def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:
-    """The denying rules and the allowing ones in the lists of tools. None if every tool is allowed."""
+    """The rules in the tool lists: those that deny and those that allow. The second is None if every tool is allowed."""
     from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
 
     tools, origins = around.settings.tools, around.settings.origins
@@ -153,16 +173,37 @@ def _is_chosen(source: SettingsSource, options: RunOptions) -> bool:
     return source.kind == "flag" or source.kind in options.setting_sources
 
 
-def _mode(options: RunOptions, read: Sequence[ClaudeSettings]) -> PermissionMode | None:
-    """The tightest mode that a file asks for, unless the command line chooses one."""
-    modes = {found.mode for found in read}
+def _mode(
+    options: RunOptions, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]
+) -> PermissionMode | None:
+    """The strictest permission mode that a file sets. None if no file does, or if the command line sets a mode."""
+    modes = {found.mode for _, found in pairs}
     if options.permission_mode is not None:
         return None
     return next((PermissionMode(mode) for mode in ("plan", "dontAsk") if mode in modes), None)
 
 
+def _allowing_sources(
+    options: RunOptions,
+    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
+    mode: PermissionMode | None,
+) -> list[ClaudeSettings]:
+    """The files whose allow rules are used in the mode dontAsk. `mode` is the mode that a file requests, or None.
+
+    If the user or a driver chooses the mode, allow rules of a repository would permit more calls, so they are used
+    only if the command line names the sources. If only the repository requests the mode, they are used.
+    """
+    is_users_mode = mode is None or any(
+        source.is_trusted and found.mode == "dontAsk" for source, found in pairs
+    )
+    may_all = options.names_sources or not (is_users_mode or options.takes_messages)
+    return [
+        found for source, found in pairs if _is_chosen(source, options) and (source.is_trusted or may_all)
+    ]
+
+
 def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
-    """Raises SettingsError if the user forbids to run without asking, and the run would do that."""
+    """Raises SettingsError if nobody is asked in `mode`, but the user's settings forbid that."""
     if mode in (PermissionMode.PLAN, PermissionMode.DONT_ASK):
         return
     for source, found in pairs:
@@ -173,12 +214,45 @@ def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, C
             )
 
 
+def _rules_that(effect: Effect, found: ClaudeSettings) -> list[PermissionRule]:
+    return [rule for rule in found.rules if rule.effect is effect]
+
+
+def _about_rules(
+    pairs: Sequence[tuple[SettingsSource, ClaudeSettings]],
+    allowing: Sequence[ClaudeSettings],
+    *,
+    left_out_are_told: bool,
+) -> Iterator[str]:
+    """Notices about the rules in force, and about a repository's allow rules that are not used. `allowing` are the
+    files whose allow rules are used.
+    """
+    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few runs have rules
+
+    in_force, left_out = [], []
+    for source, found in pairs:
+        allows = _rules_that(Effect.ALLOW, found)
+        counts = any(found is one for one in allowing)
+        number = len(found.rules) - (0 if counts else len(allows))
+        in_force += [f"{number} of {source.name}"] if number else []
+        if allows and left_out_are_told and not counts and not source.is_trusted:
+            left_out.append(f"{source.name} ({_listed(allows)})")
+    if in_force:
+        yield f"permission rules in force: {', '.join(in_force)}"
+    if left_out:
+        yield (
+            f"allow rules of the repository do not count: {', '.join(left_out)}; --setting-sources user,project,local "
+            "lets them"
+        )
+
+
+def _listed(rules: Sequence[PermissionRule]) -> str:
+    shown = ", ".join(rule.text for rule in rules[:_MOST_SHOWN])
+    return shown if len(rules) <= _MOST_SHOWN else f"{shown} and {len(rules) - _MOST_SHOWN} more"
+
+
 def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
-    """Notices about what the files hold and ralph does not use."""
-    rules = [(source.name, len(found.rules)) for source, found in pairs if found.rules]
-    if rules:
-        listed = ", ".join(f"{count} of {name}" for name, count in rules)
-        yield f"permission rules in force: {listed}"
+    """Notices about contents of the files that ralph does not use."""
     for source, found in pairs:
         if found.unused_hooks and not source.is_trusted:
             yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
@@ -186,6 +260,9 @@ def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator
             yield f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run"
         if found.forbids_bypass and not source.is_trusted:
             yield f"{source.name}: disableBypassPermissionsMode is not honoured; --permission-mode dontAsk runs only what a rule allows"
+        if found.unknown_permissions:
+            listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
+            yield f"{source.name}: permissions has keys that ralph does not know, and that guard nothing: {listed}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
 
@@ -196,7 +273,7 @@ def _home(around: Surroundings) -> str:
 
 
 class LocalDisk:
-    """The disk of this machine, as the rules look at it."""
+    """The disk of this machine. Implements `Disk`."""
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

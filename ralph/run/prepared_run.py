@@ -6,15 +6,12 @@ sent without an open session.
 
 from __future__ import annotations
 
-import json
 import os
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from ralph.agent.task import Run
-from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
 from ralph.output.event_stream import EventStream
@@ -29,14 +26,15 @@ from ralph.run.wiring import (
     build_report_form,
     build_roster,
     build_toolbox,
+    close_denied_places,
     find_library,
     plan_sandbox,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
     text_of_prompt,
+    with_strict_sandbox,
 )
-from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from ralph.agent.ports import Gate
     from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
-    from ralph.conversation.session import Session
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.prompt.commands import Library
@@ -79,10 +76,6 @@ _RESUMABLE = frozenset(
 signal."""
 
 
-_CHANGED = "(Changed since then: "
-"""The beginning of a note for the model about a changed sandbox."""
-
-
 class PreparedRun:
     def __init__(
         self,
@@ -112,6 +105,8 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
+        if self._guards.strict_sandbox:
+            around = self._around = with_strict_sandbox(around, self._guards.strict_sandbox)
         # Both take long, so that they begin first.
         has_servers = bool(around.settings.mcp_servers) or of_driver is not None
         self._mcp = _build_mcp(around, controls, of_driver) if has_servers else None
@@ -142,9 +137,9 @@ class PreparedRun:
             rules = self._guards.judge
             self._library = find_library(around, options, self._plan, rules)
             self._task_judge = _task_judge(rules) if self._library.files else None
-            """The rules about calls, to which a command adds its own. None if there is no command."""
+            """Applies the permission rules of the run and of the current command. None if there are no commands."""
             self._judge: CallJudge | None = self._task_judge or rules
-            """The rules about calls, or None if there are none."""
+            """Applies the permission rules. None if there are none."""
             self._toolbox = self._make_toolbox()
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
@@ -153,15 +148,17 @@ class PreparedRun:
             self.session.journal.close()
             raise
         if self.session.old is not None:
-            _take_over_cooldowns(self.roster, self.session.old, around)
+            from ralph.run.old_session import take_over_cooldowns  # noqa: PLC0415 - a new one needs none of it
+
+            take_over_cooldowns(self.roster, self.session.old, around.clock)
             self._clients.know_answered(self.session.old.answered)
             old = self.session.old
             self._toolbox.resume_from(old.seen, (one.content for one in old.conversation.messages))
         self._run = self._make_run()
 
     def _keep_patterns(self) -> Mapping[str, tuple[str, ...]]:
-        """The lists of tools with patterns that this run keeps. Those of a resumed session hold too, unless the command line
-        selects tools again.
+        """The tool lists with patterns that the journal records for this run. They include those of the resumed
+        session, unless the command line selects tools again.
         """
         old, own = self.session.old, patterns_of_tools(self._around)
         if old is None or self._options.names_tools or not old.tool_patterns:
@@ -180,6 +177,8 @@ class PreparedRun:
         self._writable = options.writable or (old.writable if old is not None else ())
         if self._writable != options.writable:
             self._plan = plan_sandbox(self._around, self._writable)
+        if self._guards.judge is not None:
+            self._plan = close_denied_places(self._plan, self._guards.judge, self._around.cwd, self._writable)
         offered = old.offered_tools if old is not None and not options.names_tools else None
         keeps_list = old is not None and not options.shapes_requests
         toolbox = build_toolbox(
@@ -230,7 +229,7 @@ class PreparedRun:
         return roster, (*notices, *(() if skills is None else skills.notices))
 
     def _list_skills(self, tools: Sequence[ToolDefinition]) -> SkillList | None:
-        """The skills that the system prompt lists. None if there are none, or if the model cannot read their files."""
+        """The skills to list in the system prompt. None if there are none, or if the model cannot read their files."""
         files = self._library.skills
         if not files or not any(tool.name == "Read" for tool in tools):
             return None
@@ -257,7 +256,7 @@ class PreparedRun:
         )
 
     def _gate(self) -> Gate | None:
-        """The gate of the run. None means that the permission mode alone decides, beside the rules."""
+        """The gate of the run. None means that only the permission mode and the rules decide about calls."""
         guards, controls, session = self._guards, self._controls, self.session
         gate = None if self._make_gate is None else self._make_gate(session, self._judge)
         if not guards.hooks:
@@ -312,7 +311,7 @@ class PreparedRun:
             emit(Notice(text))
 
     def _about_rights(self) -> Iterator[str]:
-        """Notices about the permission mode, the tools and the permission rules of this run."""
+        """Notices about the permission mode, the tools and the permission rules."""
         mode = self._controls.permission_mode
         said = self._controls.mode_notice
         if said is not None:
@@ -343,41 +342,24 @@ class PreparedRun:
         return self._library
 
     def mcp_status(self) -> list[dict[str, Any]]:
-        """The MCP servers of the run, as a driver gets them."""
-        servers = {} if self._mcp is None else self._mcp.tools_by_server()
-        return [
-            {
-                "name": name,
-                "status": "connected",
-                "tools": [{"name": tool, "annotations": {}} for tool in tools],
-            }
-            for name, tools in servers.items()
-        ]
+        """The MCP servers of the run, in the form that a driver gets."""
+        if self._mcp is None:
+            return []
+        from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
+
+        return server_status(self._mcp)
 
     def context_sizes(self) -> ContextSizes:
         """The sizes of the parts of the next request."""
-        from ralph.run.driven.context_usage import ContextSizes  # noqa: PLC0415 - few runs are driven
+        from ralph.run.driven.context_usage import sizes_of_next  # noqa: PLC0415 - few runs are driven
 
-        roster, conversation = self.roster, self._run.conversation
-        head = roster.shape.head()
-        tools = len(json.dumps(head.fields.get("tools", [])))
-        in_messages = max(conversation.size * BYTES_PER_TOKEN - len(head.body), 0)
-        return ContextSizes(
-            model=roster.target.model,
-            window_tokens=roster.window,
-            total_tokens=roster.estimate(conversation, self._run.log.session.meter),
-            part_bytes={
-                "System prompt": max(len(head.body) - tools, 0),
-                "System tools": tools,
-                "Messages": in_messages,
-            },
-        )
+        return sizes_of_next(self.roster, self._run.conversation, self._run.log.session.meter)
 
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. Only its part `own`, the user's own words, can be the call then; the rest stays
-        around it. None means that all of it can.
+        The prompt may call a command. If `own` is given, only that part of the prompt, the user's own words, can be a
+        call, and the text around it is kept. None means that the whole prompt can be a call.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
@@ -416,9 +398,8 @@ class PreparedRun:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))
 
     def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
-        """The function that makes the prompt from the file of the command that `prompt` calls. None if it calls none.
-
-        An argument of the command line that calls an unknown command has been refused before. Elsewhere it is text.
+        """The function that makes the prompt from the command file that `prompt` calls. None if `prompt` calls no
+        known command. If a prompt on the command line calls an unknown command, the run was refused earlier.
         """
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
@@ -441,23 +422,23 @@ class PreparedRun:
         return lambda calls: self._task(command.make(calls)) or ""
 
     def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
-        """The prompt, with a note at its end if the model was told something else about the sandbox than is true in this
-        run: by the system prompt, which a resumed session keeps, or by the last such note. Unfinished work that goes on
-        without a prompt gets the note alone. No note if only the end of the last task is to be told again.
+        """Adds a note to the prompt if the model was last told something else about the sandbox than is true in this
+        run.
+
+        The model is told by the system prompt, which a resumed session keeps, or by such a note. If `prompt` is None,
+        the note alone is the prompt. There is no note if the run only delivers the result of the last task.
         """
         old = self.session.old
-        if self._is_change_told or (prompt is None and _is_only_retold(old)):
+        if old is None or self._is_change_told:
             return prompt
-        note = f"{_CHANGED}{self._about_sandbox or 'commands run without a sandbox.'})"
+        from ralph.run.sandbox_note import changed_sandbox_note, with_note  # noqa: PLC0415 - a new session needs none
+
         told = str(self.roster.first_shape.head().fields.get("system", ""))
-        is_true = self._about_sandbox in told if self._about_sandbox else SANDBOX_WORDS not in told
-        last = _last_note(old)
-        if last == note or (is_true and not last):
+        note = changed_sandbox_note(old, self._about_sandbox, told, has_prompt=prompt is not None)
+        if note is None:
             return prompt
         self._is_change_told = True
-        if prompt is None:
-            return note
-        return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
+        return with_note(prompt, note)
 
     def with_resume_command(self, ended: RunEnded) -> RunEnded:
         """Returns `ended` with one more hint, the command that resumes the session.
@@ -496,21 +477,21 @@ class PreparedRun:
         except (OSError, MemoryError, ImportError):
             return None
 
-    def close_tools(self) -> None:
-        """Closes the clients and the tools.
+    def close_tools(self) -> str:
+        """Closes the clients and the tools. Returns what `LocalToolbox.close` returns.
 
         The journal remains open, because the delivery is still to be recorded.
         """
         self._clients.close()
-        self._toolbox.close()
+        return self._toolbox.close()
 
     def close(self) -> None:
         self.session.journal.close()
 
 
 def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
-    """Whether there may be something to say about MCP servers: the run has some, the session had some (`offered` are the
-    tools that it has offered), or the repository has a file that configures some.
+    """Whether the run or its session has MCP servers, or the repository has a file that configures some. `offered`
+    holds the tools that the session has offered to the model.
     """
     had = any(name.startswith(MCP_PREFIX) for name in offered)
     files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))
@@ -564,30 +545,3 @@ def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has
             raise
         fresh = open_new_session(wanted, new_id, around.cwd, around.environment, now)
         return replace(fresh, notices=(*fresh.notices, f"{error}: a new one begins"))
-
-
-def _take_over_cooldowns(roster: Roster, old: Session, around: Surroundings) -> None:
-    """Restores the cooldowns of targets and the serving target from the last run.
-
-    A target gets no requests during its cooldown. The serving target is the one that answered last.
-    """
-    now_s, now = around.clock.now_s(), around.clock.utc_now()
-    ends_s = {
-        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
-    }
-    roster.cool(ends_s, serving=old.target)
-
-
-def _is_only_retold(old: Session | None) -> bool:
-    """Whether a run without a prompt only delivers what the session already has: an answer or an accepted report."""
-    return old is None or old.awaits_delivery or (old.report is not None and old.pending is None)
-
-
-def _last_note(old: Session | None) -> str:
-    """The last note about a changed sandbox in a session. Empty if there is none."""
-    for message in reversed(() if old is None else old.conversation.messages):
-        for block in reversed(message.content):
-            text = str(block.get("text", "")) if message.role == "user" else ""
-            if _CHANGED in text and text.endswith(")"):
-                return text[text.rindex(_CHANGED) :]
-    return ""

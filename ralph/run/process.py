@@ -117,7 +117,8 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """Writes the result to the result file and to standard output. Returns the end that it has written.
+        """Writes the result to the result file and to standard output. Returns the event about the end of the run, as
+        written.
 
         If the result file cannot be written, the outcome becomes io_error. If the machine is short of a resource, the
         outcome becomes api_unavailable instead, so that `ralph loop` waits and then resumes the session.
@@ -155,10 +156,10 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Writes and delivers the result after a wrong command line. Returns the exit code, or raises `error`.
+        """Writes the result after a wrong command line, and returns the exit code. `notices` are the notices of the
+        result.
 
-        `error` is raised if lines for people are written to standard error. The caller then writes the message there.
-        `notices` are the notices of the result.
+        If lines for people go to standard error, raises `error` instead, and the caller writes its message there.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
@@ -267,8 +268,9 @@ class RunProcess:
 
     def _stop_work(self) -> None:
         self.context.notes.close()
-        if self._prepared is not None:
-            self._prepared.close_tools()
+        undone = "" if self._prepared is None else self._prepared.close_tools()
+        if undone:
+            self.context.writer.tell(Notice(undone, is_vital=True))
 
     def _close(self, exit_code: int) -> None:
         context = self.context

@@ -32,8 +32,8 @@ _WORKER = "from ralph.run.report_validator import answer; answer()"
 
 
 class ReportCheck:
-    """A `Validator` that checks all arguments of the report tool. Only a report with a payload needs the separate
-    process, because only the payload has a schema from the user.
+    """A `Validator` that checks all arguments of the report tool. The payload is checked in a separate process,
+    because its schema comes from the user.
     """
 
     def __init__(

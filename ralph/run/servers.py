@@ -1,10 +1,10 @@
-"""Builds and connects the MCP servers of a run, and tells people about them. Only runs with servers, and runs in a
-repository that has a `.mcp.json`, import this module.
+"""Builds and connects the MCP servers of a run, and makes notices about them. To save time, it is imported only by
+runs that have servers and in repositories that contain a `.mcp.json`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.mcp.helper_process import is_package_installed
 from ralph.mcp.ports import ServerFailedError
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 def build_mcp(
     around: Surroundings, controls: RunControls, of_driver: ServerGroup | None = None
 ) -> McpToolset | None:
-    """The tools of the MCP servers, which are not started yet: only the process that will speak with them is. None if
-    the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are the servers in the
-    driver's own process. Raises SettingsError.
+    """The tools of the MCP servers. The servers are not started yet, but the helper process that speaks with them is.
+
+    None if the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are the servers in
+    the driver's own process. Raises SettingsError.
     """
     if controls.stays_in_plan:
         return None
@@ -65,16 +66,24 @@ def build_mcp(
 
 
 def connect_servers(toolbox: LocalToolbox) -> None:
-    """Waits until the servers have listed their tools. Raises SettingsError and Interrupted."""
+    """Starts the servers, and waits until they have listed their tools. Raises SettingsError and Interrupted."""
     try:
         toolbox.connect_servers()
     except ServerFailedError as error:
         raise SettingsError(str(error)) from error
 
 
+def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
+    """The connected servers, in the form that a driver gets."""
+    return [
+        {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
+        for name, tools in mcp.tools_by_server().items()
+    ]
+
+
 def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
-    """Notices about the servers of this run, and about those that it does not start. `offered` are the tools that the
-    session has offered before.
+    """Notices about the servers of this run and about servers that it does not start. `offered` holds the tools that
+    the session has offered to the model before.
     """
     settings = around.settings
     if settings.mcp_servers and mcp is None:

@@ -93,7 +93,7 @@ class OpenSession(Struct, frozen=True):
 def prompt_of_resumed(
     old: Session, prompt: str | None, command_with: Callable[[str], str | None]
 ) -> str | None:
-    """The first prompt for the model in a resumed run. None if the model is told nothing new.
+    """The first prompt for the model in a resumed run. None if the model gets no new prompt.
 
     Without a `prompt`, the model is told once that the limit which ended the last run no longer applies. Raises
     UsageError if the session is completed and there is no `prompt`. `command_with` returns the command that resumes

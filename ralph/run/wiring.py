@@ -24,7 +24,7 @@ from ralph.prompt.system_prompt import PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.notices import roster_notices
-from ralph.sandbox.box_plan import CannotConfineError, plan_box
+from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
@@ -88,13 +89,13 @@ def build_toolbox(
     judge: CallJudge | None = None,
     mcp: McpToolset | None = None,
 ) -> LocalToolbox:
-    """Builds the tools. Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory. `plan` is the
-    sandbox of commands; None means that they have none. `mcp` are the tools of MCP servers, which are not connected yet.
+    """Builds the tools. `plan` is the sandbox of commands, or None for no sandbox. `mcp` are the tools of MCP
+    servers, which are not connected yet. `judge` applies the permission rules.
 
     `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
     out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
     the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
-    `judge` has the rules that people wrote.
+    Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
 
@@ -148,15 +149,28 @@ def _tool_settings(
     )
 
 
+def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
+    """The surroundings with `--sandbox strict`. The settings file named `wanted_by` requires that. Raises
+    SettingsError if the user has switched the sandbox off.
+    """
+    settings = around.settings
+    if settings.sandbox.mode == "off":
+        raise SettingsError(
+            f"{wanted_by}: sandbox.failIfUnavailable cannot be kept with --sandbox off ([sandbox] mode): leave one of the "
+            "two out"
+        )
+    return replace(around, settings=replace(settings, sandbox=replace(settings.sandbox, mode="strict")))
+
+
 def begin_sandbox_trial(around: Surroundings) -> None:
-    """Starts the trial of bubblewrap, unless the user wants no sandbox. It takes as long as loading the HTTP client."""
+    """Starts the trial of bubblewrap, unless the user wants no sandbox. It runs while the HTTP client is loaded."""
     if around.settings.sandbox.mode != "off":
         begin_trial(around.environment.get("PATH", os.defpath), repository_top(around.cwd) or around.cwd)
 
 
 def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     """Decides which sandbox the commands of the run get. `writable` are the directories that commands may write in
-    addition to the working directory. Raises SettingsError if a protection that the user asked for cannot be given.
+    addition to the working directory. Raises SettingsError if a protection that the user requires is impossible here.
     """
     settings, work = around.settings, repository_top(around.cwd) or around.cwd
     try:
@@ -165,14 +179,22 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
         raise SettingsError(str(error)) from error
 
 
+def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:
+    """The sandbox in which commands cannot read what rules deny to read, as far as the kernel can keep that."""
+    places = rules.unreadable_places()
+    if not places or plan.means is None:
+        return plan
+    return with_denied_reads(plan, places, (cwd, *map(Path, writable)))
+
+
 def find_library(
     around: Surroundings,
     options: RunOptions,
     plan: BoxPlan | None = None,
     judge: CallJudge | None = None,
 ) -> Library:
-    """The commands and skills of the run. `plan` is the sandbox, whose read deny list holds for their files, and `judge`
-    has the rules that people wrote.
+    """Finds the commands and skills of the run. Their files must not be on the read deny list of the sandbox `plan`,
+    and must not be forbidden by the permission rules in `judge`.
     """
     if not options.takes_commands:
         return Library()
@@ -184,7 +206,7 @@ def find_library(
 
 
 def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: str) -> None:
-    """Raises UsageError if the prompt, an argument of the command line, calls a command that does not exist."""
+    """Raises UsageError if `prompt`, which comes from the command line, calls a command that does not exist."""
     why = find_library(around, options).why_unknown(prompt) if options.takes_commands else None
     if why is not None:
         raise UsageError(why)
@@ -226,7 +248,7 @@ def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
 
 
 def text_of_prompt(prompt: Prompt | None) -> str:
-    """The text of a prompt that is a text, or a single block of text as a driver sends it. Otherwise empty."""
+    """The text of a prompt that is a text or a single text block. Empty for any other prompt."""
     if prompt is None or isinstance(prompt, str):
         return prompt or ""
     is_text = len(prompt) == 1 and prompt[0].get("type") == "text"
@@ -234,10 +256,8 @@ def text_of_prompt(prompt: Prompt | None) -> str:
 
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
-    """The tool by which the model gives its final report, with the check of its arguments. None if no report is
-    required.
-
-    If the options request no report, the report tool from the requests of the old session is used.
+    """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
+    required. If the options request no report, the report tool from the requests of the old session is used.
     """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:

@@ -1,1 +1,1 @@
-"""Limits what file tools may read and write: protected paths, and places with credentials."""
+"""Limits what commands and file tools may read, write and reach over the network."""

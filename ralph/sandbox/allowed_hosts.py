@@ -1,8 +1,9 @@
-"""Decides which hosts a command may reach through the proxy (`proxy.py`). Pure.
+"""Decides which hosts a command may reach through the proxy (`proxy.py`). No I/O happens here.
 
-The list holds names of hosts (`example.org`), names with a wildcard (`*.example.org`, every name below but not
-`example.org` itself), each with a port if it is not 443 or 80 (`example.org:8443`), and addresses or networks
-(`10.0.0.0/8`). A name of the list may resolve to a private address only if that address is on the list too.
+The user's list holds host names (`example.org`), wildcards (`*.example.org` for all names below `example.org`, but
+not that name itself), and addresses or networks (`10.0.0.0/8`). A name has the ports 443 and 80, unless the entry
+ends with another one (`example.org:8443`). A name may resolve to a private address only if that address is on the
+list too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PORTS = (443, 80)
-"""The ports of https and http. Others must be listed with their host."""
+"""The ports of https and http, which every listed host has. Any other port must be listed with its host."""
 # RFC 1035: at most 253 characters. Underscores occur in real names.
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 # The C library reads a name whose last label is a number as an address: 127.1, 0x7f000001, 2130706433.
@@ -31,9 +32,9 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 class AllowedHost(Struct, frozen=True):
     name: str
-    """A name in lower case. It begins with a dot if every name below it is allowed."""
+    """The name in lower case. It begins with a dot if all names below it are allowed."""
     port: int | None = None
-    """The only allowed port, or None for `PORTS`."""
+    """The only allowed port, or None for those in `PORTS`."""
 
     def has(self, host: str, port: int) -> bool:
         is_name = host.endswith(self.name) if self.name.startswith(".") else host == self.name
@@ -46,7 +47,9 @@ class AllowedHosts(Struct, frozen=True):
     """Private addresses to which listed names may resolve."""
 
     def why_not(self, host: str, port: int) -> str:
-        """Why a command may not reach a host, or an empty string if it may. `host` is as the command wrote it."""
+        """The reason why a command may not reach a host, or an empty string. `host` is the text that the command
+        wrote.
+        """
         name = plain_name(host)
         if is_address(name):
             return "it is an address, and only names of hosts are allowed"
@@ -59,8 +62,8 @@ class AllowedHosts(Struct, frozen=True):
         return "it is not on the list of hosts"
 
     def may_be_at(self, address: str) -> bool:
-        """Whether an allowed name may lead to this address. Private addresses must be listed, because whoever controls a
-        name's records could lead the proxy into the user's network.
+        """Whether the proxy may connect to this address for an allowed name. Private addresses must be listed,
+        because the owner of a name could make it resolve to an address in the user's network.
         """
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
@@ -74,7 +77,9 @@ class AllowedHosts(Struct, frozen=True):
 
 
 def _meant_by(address: Address) -> list[Address]:
-    """The address, and the IPv4 address inside if there is one. Of a mapped address, only the one inside counts."""
+    """The addresses to check for one address: itself, and an IPv4 address that it contains. For an IPv4-mapped
+    address, only the IPv4 address is checked.
+    """
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
@@ -86,17 +91,17 @@ def _meant_by(address: Address) -> list[Address]:
 
 
 def plain_name(host: str) -> str:
-    """A host's name in the form in which names are compared."""
+    """The host name in lower case and without a final dot, so that names can be compared."""
     return host.lower().removesuffix(".")
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address, also in the forms that only the C library understands."""
+    """Whether a text is an IP address, including forms that only the C library accepts."""
     return name.startswith("[") or ":" in name or _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
 
 
 def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
-    """Reads the list of the settings. Raises ValueError for an entry that is none of the forms above."""
+    """Parses the entries of the user's list. Raises ValueError for an entry that is no host name, address or network."""
     hosts: list[AllowedHost] = []
     networks: list[Network] = []
     for entry in entries:

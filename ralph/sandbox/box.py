@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings throughout.
 # ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH118, PTH120, PTH208
-"""Combines a policy with the means of this machine: the Landlock ruleset, the seccomp filter and the namespaces in
-which the commands of a run are confined.
+"""Builds the sandbox of a run from a policy: the Landlock ruleset, the seccomp filter and the command line for
+namespaces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.levels import box_level
 from ralph.sandbox.policy import internet_of, own_mounts
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Box:
-    """Confines all commands of a run. The ruleset is built when `ruleset` is first called."""
+    """The sandbox of all commands of a run. The ruleset is built when `ruleset` is first called."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Box:
         roots: Sequence[str] = (),
         git_directories: Sequence[str] = (),
     ) -> None:
-        """`temporary` is the session's directory for temporary files. `git_directories` are the git directories of the
-        checkouts, inside and outside of the roots. With namespaces, their hooks and configuration are read-only, and so
-        are the protected files at the top of each of `roots`.
+        """`temporary` is the session's directory for temporary files. `git_directories` are the git directories of
+        the checkouts, inside and outside of the roots. With namespaces, hooks and configuration in them are
+        read-only, and so are the protected files at the top of each of `roots`.
         """
         self.level = box_level(means, policy.net, gives_sockets=bool(policy.sockets))
         self.has_own_network = policy.net != "full" and means.has_own_network
@@ -72,8 +72,8 @@ class Box:
         self._uses = 0
 
     def ruleset(self) -> int:
-        """The descriptor of a ruleset that fits the disk as it is now, or `restriction.NO_RULESET`. The next call may
-        close it. Raises OSError.
+        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. It is
+        valid until the next call. Raises OSError.
         """
         if not self._means.landlock.abi:
             return restriction.NO_RULESET
@@ -90,12 +90,12 @@ class Box:
 
     @cached_property
     def has_own_temporary(self) -> bool:
-        """Whether the session's directory is mounted on /tmp. It is not if /tmp is a place that commands may write."""
+        """Whether the session's directory is mounted on /tmp. It is not if commands may write to the machine's /tmp."""
         return self._means.bwrap is not None and has_own_temporary(self._policy.writable)
 
     def outside(self, path: str, own_files: Sequence[str] = ()) -> str:
-        """The path outside of the box of what commands see at `path`, which is absolute and has no `..`. It is another
-        one in /tmp, unless the place is mounted there again.
+        """The path outside of the sandbox for a path inside. The two differ in /tmp, except in places that are
+        mounted there again. `path` is absolute and contains no `..`.
         """
         if not (self.has_own_temporary and is_within(path, TEMPORARY)):
             return path
@@ -105,28 +105,30 @@ class Box:
         return self._temporary + path.removeprefix(TEMPORARY)
 
     def inside(self, path: str) -> str:
-        """The path by which commands find what is at `path` outside of the box."""
+        """The path inside the sandbox for a path outside."""
         if self.has_own_temporary and is_within(path, self._temporary):
             return TEMPORARY + path.removeprefix(self._temporary)
         return path
 
     def bwrap_words(self, own_files: Sequence[str] = ()) -> tuple[str, ...]:
-        """The command line of bubblewrap for a command that starts now. Empty without namespaces. `own_files` are files
-        of this run that the command may read.
+        """The command line of bubblewrap for a command that starts now. Empty without namespaces. `own_files` are
+        files of this run that the command may read.
         """
         bwrap = self._means.bwrap
         return () if bwrap is None else tuple(bwrap_command(bwrap, self._enclosure(own_files)))
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """The mounts that need rules of their own inside the namespaces, as PATH=RIGHTS."""
+        """The mounts inside the namespaces for which Landlock needs rules of their own, in the form PATH=RIGHTS."""
         bwrap, abi = self._means.bwrap, self._means.landlock.abi
         return tuple(f"{place}={rights}" for place, rights in own_mounts(abi)) if bwrap and abi else ()
 
     def words_before(self, ruleset: int, working_directory: str, *, proxy: int | None = None) -> list[str]:
-        """The words to put before a command so that it runs in the box. The process that executes them must inherit the
-        ruleset's descriptor. Commands of a run need no such words: their supervisor does the same without the start of
-        an interpreter. `proxy` is the descriptor of a `ProxyDoor`, which must be inherited too.
+        """The words to put before a command line so that the command runs in the sandbox.
+
+        The process that executes them must inherit the descriptors `ruleset` and `proxy` (that of a `ProxyDoor`). The
+        model's commands do not need these words, because their supervisor confines them without starting another
+        interpreter.
         """
         script = [sys.executable, "-I", "-S", restriction.__file__]
         bwrap = self.bwrap_words()
@@ -155,7 +157,7 @@ class Box:
         )
 
     def protected_places(self) -> tuple[str, ...]:
-        """The places inside of writable ones that mounts keep as they are."""
+        """The paths inside writable places that mounts protect from changes."""
         return tuple(self._protected_files()) if self._means.bwrap is not None else ()
 
     def _visible(self, own_files: Sequence[str]) -> tuple[str, ...]:
@@ -175,7 +177,7 @@ class Box:
         )
 
     def _protected_files(self) -> Iterator[str]:
-        """Yields the protected files and the directories of hooks that exist now."""
+        """Yields the existing protected files and directories of git hooks."""
         for directory in self._git_directories:
             for name in _RUNS_PROGRAMS:
                 yield from _itself(f"{directory}/{name}")
@@ -195,7 +197,7 @@ class Box:
 
 
 def has_own_temporary(writable: Iterable[str]) -> bool:
-    """Whether the session's directory can be mounted on /tmp, where commands may write these places."""
+    """Whether the session's directory can be mounted on /tmp if commands may write to the places in `writable`."""
     return os.path.realpath(TEMPORARY) == TEMPORARY and not any(
         is_within(TEMPORARY, place) for place in writable
     )
@@ -220,8 +222,8 @@ def _program(means: Means, policy: BoxPolicy, internet: Internet) -> bytes:
 
 
 def _home_of(programs: str) -> str:
-    """The directory that holds what the programs of a directory of PATH need: for `.venv/bin` it is `.venv`. In /tmp,
-    commands would not find it otherwise.
+    """The directory with everything that the programs in a directory of PATH need, such as `.venv` for `.venv/bin`.
+    It is mounted again if it is in /tmp, because commands would not see it otherwise.
     """
     real = os.path.realpath(programs)
     above = os.path.dirname(real)

@@ -1,12 +1,15 @@
 # os.path instead of pathlib: the table of protected paths holds strings, and the kernel takes strings.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
+# ruff: noqa: PTH102, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
 """Collects the facts from which a policy is made, such as the git directories that a command may write, and keeps the
-policy's Landlock ruleset in step with the disk. Reads the disk and runs no program.
+policy's Landlock ruleset up to date with the disk. It runs no program, and writes nothing but a missing directory in a
+repository.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
+from ralph.sandbox.within import is_within
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -25,14 +29,20 @@ if TYPE_CHECKING:
 _MOST_BYTES = 65_536
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
+# The directories of a repository that `git commit` and `git fetch` write in a linked worktree, besides the worktree's own.
+_SHARED = ("objects", "refs", "logs")
+_GIT = ".git"
 
 
 class GitPlaces(Struct, frozen=True):
-    """The git directories of the checkouts that the roots belong to. They may lie inside or outside of the roots."""
+    """The git directories of the checkouts that contain the roots. They may be inside or outside of the roots."""
 
     granted: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Directories in git directories that are granted alone, because the git directory could hold other files too.
+    They need not exist."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Directories that a checkout names as its own but that commands may not write, each with the reason."""
+    """Directories that a checkout names as its git directory but that commands may not write, each with the reason."""
 
 
 def box_facts(
@@ -43,15 +53,19 @@ def box_facts(
     scratch: Iterable[str] = (),
     own_files: Iterable[str] = (),
 ) -> tuple[BoxFacts, GitPlaces]:
-    """Collects the facts for `policy.box_policy`, and the git directories with those that were refused. `roots` must not
-    contain symbolic links. `protected` is the table of the file tools.
+    """Collects the facts for `policy.box_policy`, and the git directories. `roots` must not contain symbolic links.
+    `protected` is the table of protected paths of the file tools.
     """
     git = git_places(roots, environment, os.getuid())
+    for part in git.parts:
+        with suppress(OSError):
+            os.mkdir(part)  # git makes `logs` at the first commit, and a place must exist to be opened
     facts = BoxFacts(
         roots=tuple(roots),
         unreadable=tuple(_unreadable(protected)),
         scratch=tuple(map(os.path.realpath, scratch)),
         git_directories=git.granted,
+        git_parts=tuple(filter(os.path.isdir, git.parts)),
         own_files=tuple(map(os.path.realpath, own_files)),
     )
     return facts, git
@@ -68,30 +82,71 @@ def _unreadable(protected: ProtectedPaths) -> Iterator[str]:
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
-    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name. A relative path
-    in these variables starts at the first root. Each directory must be a repository that belongs to `user`, a user id.
+    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name.
 
-    A file `.git` may come from an unpacked archive and name any directory. So the directory is granted only if it names
-    this checkout as its working tree.
+    A relative path in these variables is relative to the first root. Each directory must be a repository that belongs
+    to `user`, a user id. A file `.git` may come from an unpacked archive and name any directory. So the directory is
+    granted only if it names this checkout as its working tree, and as a whole only if its path shows that it is git's:
+    git itself accepts no `.git` from others.
     """
     granted: list[str] = []
+    parts: list[str] = []
     refused: list[tuple[str, str]] = []
-    named = [environment[name] for name in ("GIT_DIR", "GIT_COMMON_DIR") if environment.get(name)]
-    claims = [(os.path.realpath(os.path.join(roots[0], path)), "") for path in named]
-    for root in roots:
-        claims += _claimed(root)
-    for path, why_not in claims:
+    for name in ("GIT_DIR", "GIT_COMMON_DIR"):
+        if environment.get(name):
+            path = os.path.realpath(os.path.join(roots[0], environment[name]))
+            reason = _why_not_a_repository(path, user)
+            if not reason:
+                granted.append(path)
+            elif os.path.lexists(path):
+                refused.append((path, reason))
+    for path, why_not in (claim for root in roots for claim in _claimed(root, roots)):
         reason = why_not or _why_not_a_repository(path, user)
-        if not reason:
+        if reason:
+            if os.path.lexists(path):
+                refused.append((path, reason))
+        elif _is_only_gits(path, roots, user):
             granted.append(path)
-        elif os.path.lexists(path):
-            refused.append((path, reason))
-    return GitPlaces(tuple(dict.fromkeys(granted)), tuple(dict.fromkeys(refused)))
+        else:
+            parts += (one for name in _SHARED if _may_be_part(one := f"{path}/{name}", user))
+    return GitPlaces(
+        tuple(dict.fromkeys(granted)), tuple(dict.fromkeys(parts)), tuple(dict.fromkeys(refused))
+    )
+
+
+def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
+    """Whether a git directory may be granted as a whole, because it holds only git's own files. It must lie in a
+    root, in a `.git`, or in the `worktrees` of the user's repository. Outside of the roots, it must not contain a
+    root.
+    """
+    if _is_in_any(path, roots):
+        return True
+    if any(is_within(root, path) for root in roots):
+        return False
+    if _GIT in path.split("/"):
+        return True
+    common = _common_of(path)
+    return common is not None and _is_worktree_of(path, common) and not _why_not_a_repository(common, user)
+
+
+def _is_in_any(path: str, roots: Sequence[str]) -> bool:
+    return any(is_within(path, root) for root in roots)
+
+
+def _may_be_part(path: str, user: int) -> bool:
+    """Whether a path is a directory of the user, or a missing directory that git will make in a repository."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return all(os.path.isdir(f"{os.path.dirname(path)}/{name}") for name in _REPOSITORY[1:])
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == user
 
 
 def _why_not_a_repository(path: str, user: int) -> str:
-    """Why a directory is no repository of the user, or an empty string if it is one. For the git directory of a linked
-    worktree, `HEAD` and `commondir` are enough.
+    """The reason why a directory is not a repository of the user, or an empty string if it is one. For the git
+    directory of a linked worktree, `HEAD` and `commondir` are enough.
     """
     try:
         status = os.stat(path)
@@ -104,12 +159,12 @@ def _why_not_a_repository(path: str, user: int) -> str:
     return "" if is_repository or is_linked else "it is no repository"
 
 
-def _claimed(root: str) -> Iterator[tuple[str, str]]:
+def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yields the git directories that the checkout around a root names, each with the reason to refuse it or with an
     empty string.
     """
     for above in (root, *map(str, Path(root).parents)):
-        place = f"{above}/.git"
+        place = f"{above}/{_GIT}"
         if os.path.islink(place):
             yield os.path.realpath(place), f"{place} is a link"
             return
@@ -117,14 +172,18 @@ def _claimed(root: str) -> Iterator[tuple[str, str]]:
             yield place, ""
             return
         if os.path.isfile(place):
-            yield from _claimed_by_file(place, above)
+            yield from _claimed_by_file(place, above, roots)
             return
-        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):  # a bare repository
+        if all(os.path.exists(f"{above}/{name}") for name in _REPOSITORY):
+            # Any tree can contain what looks like a bare repository. Inside a real one, no work needs its files.
+            if above != root:
+                yield above, "it only looks like a bare repository around the working directory"
+                continue
             yield above, ""
             return
 
 
-def _claimed_by_file(place: str, checkout: str) -> Iterator[tuple[str, str]]:
+def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
     text = _text(place)
     if not text.startswith("gitdir:"):
         return
@@ -135,11 +194,25 @@ def _claimed_by_file(place: str, checkout: str) -> Iterator[tuple[str, str]]:
     else:
         is_known = _submodule_at(directory) == checkout
     yield directory, "" if is_known else f"it does not name {checkout} as its working tree"
+    common = _common_of(directory)
+    if not is_known or common is None:
+        return
+    if not _is_worktree_of(directory, common):
+        yield common, f"{directory} is not one of its worktrees"
+    elif _is_in_any(directory, roots) and not _is_in_any(common, roots):
+        yield common, f"{directory}, which names it, lies where commands may write"
+    else:
+        yield common, ""
+
+
+def _common_of(directory: str) -> str | None:
+    """The directory that a linked worktree's git directory shares with the main worktree, or None."""
     common = _text(f"{directory}/commondir").strip()
-    if is_known and common:
-        shared = os.path.realpath(os.path.join(directory, common))
-        is_inside = os.path.dirname(directory) == f"{shared}/worktrees"
-        yield shared, "" if is_inside else f"{directory} is not one of its worktrees"
+    return os.path.realpath(os.path.join(directory, common)) if common else None
+
+
+def _is_worktree_of(directory: str, common: str) -> bool:
+    return os.path.dirname(directory) == f"{common}/worktrees"
 
 
 def _submodule_at(directory: str) -> str | None:
@@ -152,7 +225,7 @@ def _submodule_at(directory: str) -> str | None:
 
 
 def _text(path: str) -> str:
-    """The first 64 KiB of a file, or an empty string if it cannot be read. Does not block on a named pipe."""
+    """The first 64 KiB of a file, or an empty string if it cannot be read. A named pipe does not block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -168,8 +241,8 @@ def _text(path: str) -> str:
 
 
 class PolicyRuleset:
-    """Keeps the Landlock ruleset of a policy. The ruleset is built at its first use. It is built again when an entry was
-    made or removed in a directory above an unreadable path; until then, commands cannot read a new entry there.
+    """Keeps the Landlock ruleset of a policy, which is built at its first use. It is built again when an entry was
+    made or removed in a directory above an unreadable path. Until then, commands cannot read a new entry there.
     """
 
     def __init__(self, policy: BoxPolicy, abi: int) -> None:
@@ -179,7 +252,9 @@ class PolicyRuleset:
         self._changed_ns: dict[str, int] = {}
 
     def descriptor(self) -> int:
-        """The descriptor of a ruleset that fits the disk as it is now. The next call may close it. Raises OSError."""
+        """The descriptor of a ruleset that fits the present state of the disk. It is valid until the next call.
+        Raises OSError.
+        """
         if self._descriptor is None or self._is_outdated():
             self.close()
             self._changed_ns = {}

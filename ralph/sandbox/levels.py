@@ -1,5 +1,5 @@
-"""Tells what a box protects on this machine: the level, and each protection with the reason if it is not reached. Pure:
-`detection.py` finds out what the machine has.
+"""Says what a sandbox protects on this machine: the level, and for each missing protection the reason. No I/O happens
+here. `detection.py` finds out what the machine supports.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from ralph.sandbox.policy import Net
 
 LevelName = Literal["namespaces", "landlock", "none"]
-"""The strongest means that works: `namespaces` by bubblewrap (with Landlock inside if the kernel has it), `landlock`, or
-`none`. A seccomp filter and dropped capabilities are part of each level where they work.
-"""
+"""The strongest means that works: `namespaces` by bubblewrap (with Landlock inside if the kernel has it), `landlock`,
+or `none`. On each level, a seccomp filter and dropped capabilities are used too if they work."""
 
 
 class Means(Struct, frozen=True):
-    """The means of confinement that were found on this machine."""
+    """The means of confinement that work on this machine."""
 
     landlock: Support
     why_no_privileges: str = ""
-    """Why a process cannot give up privileges. Empty if it can, as on Linux."""
+    """The reason why a process cannot give up privileges. Empty if it can, as on Linux."""
     why_no_filter: str = ""
-    """Why there is no seccomp filter. Empty if there is one."""
+    """The reason why there is no seccomp filter. Empty if there is one."""
     bwrap: str | None = None
     """The path of a bubblewrap that works on this machine, or None."""
     why_no_namespaces: str = ""
@@ -40,11 +39,11 @@ class Means(Struct, frozen=True):
 
 
 class Reach(Struct, frozen=True):
-    """A protection, and whether a box reaches it."""
+    """A protection, and whether a sandbox provides it."""
 
     name: str
     why_not: str = ""
-    """Why the protection is not reached, or empty if it is reached."""
+    """The reason why the protection is missing, or empty if the sandbox provides it."""
 
     @property
     def is_reached(self) -> bool:
@@ -56,7 +55,7 @@ class BoxLevel(Struct, frozen=True):
     reaches: tuple[Reach, ...]
 
     def missing(self, names: tuple[str, ...] = ()) -> tuple[Reach, ...]:
-        """The protections that are not reached. If names are given, only those among the names."""
+        """The missing protections. If `names` is not empty, only those with these names."""
         return tuple(one for one in self.reaches if one.why_not and (not names or one.name in names))
 
 
@@ -65,8 +64,8 @@ STRICT = ("write", "read", "signals", "network")
 
 
 def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLevel:
-    """The level that these means reach. `gives_sockets` says that the settings allow a Unix socket in the file system;
-    before Landlock ABI 9, allowing one allows all of them.
+    """The level of a sandbox with these means. `gives_sockets` is True if the settings allow a Unix socket in the
+    file system; before Landlock ABI 9, allowing one allows all of them.
     """
     name: LevelName = "none"
     if means.landlock.abi:
@@ -110,7 +109,7 @@ def _reaches(means: Means, net: Net, *, gives_sockets: bool) -> Iterator[Reach]:
 
 
 def _why_no_network(means: Means, net: Net) -> str:
-    """Why the network cannot be restricted as asked, or an empty string if it can. `net` is not `full`."""
+    """The reason why the network cannot be restricted to `net`, which is not `full`. Empty if it can."""
     if means.has_own_network:
         return ""
     without = means.why_no_namespaces or "there is no network namespace"

@@ -1,9 +1,9 @@
-"""Decides which files a command may write and read, and which network it may use. Pure: `box_places.py` collects the
-facts, and `kernel/` builds what makes the kernel enforce the decisions.
+"""Decides which files a command may write and read, and which network it may use. No I/O happens here:
+`box_places.py` collects the facts, and `kernel/` builds what makes the kernel enforce the decisions.
 
-A command may read everything except a deny list, which is that of the file tools (`protected_paths.py`) and what the
-user's settings add to it. It may write only in the roots and in a few places that ordinary work needs. A root wins over
-the deny list: a denied path inside a root can be read and written, and `exposed` names such paths.
+A command may read everything except a deny list, which is that of the file tools (`protected_paths.py`) with the
+paths that the user's settings add. It may write only in the roots and in a few places that ordinary work needs. A
+denied path inside a root can be read and written nevertheless, and `exposed` names such paths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -44,15 +44,17 @@ class BoxFacts(Struct, frozen=True):
     unreadable: tuple[str, ...]
     """The read deny list: files and directories, which need not exist."""
     scratch: tuple[str, ...] = ()
-    """The session's `TMPDIR`, and the package caches of this checkout."""
+    """The session's `TMPDIR`, and the directory for the package caches of this checkout."""
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts that a command may write. `box_places.py` has verified them."""
+    git_parts: tuple[str, ...] = ()
+    """Directories that a command may write although it may not write the rest of the git directory."""
     own_files: tuple[str, ...] = ()
     """Files of this run, such as spill files, that a command may read although they lie in an unreadable place."""
 
 
 class GivenPlaces(Struct, frozen=True):
-    """The paths that the user's settings add. All are absolute and contain no symbolic links."""
+    """The paths that the user's settings allow in addition. All are absolute and contain no symbolic links."""
 
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
@@ -85,8 +87,8 @@ class BoxPolicy(Struct, frozen=True):
         return not any(is_within(path, place) for place in self.unreadable)
 
     def exposed(self) -> tuple[str, ...]:
-        """The paths of the deny list that lie in a writable place. Commands can read and write them, because Landlock
-        cannot take a right away beneath a directory for which it was granted.
+        """The paths of the deny list that are in a writable place. Commands can read and write them, because Landlock
+        cannot take away a right beneath a directory for which it was granted.
         """
         return tuple(
             place for place in self.unreadable if any(is_within(place, root) for root in self.writable)
@@ -94,7 +96,8 @@ class BoxPolicy(Struct, frozen=True):
 
 
 def box_policy(facts: BoxFacts, given: GivenPlaces, net: Net = "full") -> BoxPolicy:
-    writable = (*facts.roots, *facts.scratch, *facts.git_directories, SHARED_MEMORY, *given.write)
+    of_git = (*facts.git_directories, *facts.git_parts)
+    writable = (*facts.roots, *facts.scratch, *of_git, SHARED_MEMORY, *given.write)
     unreadable = dict.fromkeys((*facts.unreadable, *given.read_deny))
     return BoxPolicy(
         writable=_outermost(writable),
@@ -140,9 +143,10 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
 
 
 def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]]) -> Iterator[str]:
-    """Yields paths that together cover the whole file system except the closed paths. In each directory above a closed
-    path, these are the entries that are neither closed nor above a closed path. An entry that is made there later is
-    not covered, so it is closed as well.
+    """Yields paths that together cover the whole file system except the closed paths.
+
+    In each directory above a closed path, these are the entries that are neither closed nor above a closed path. An
+    entry that is made there later is not covered, so it is closed as well.
     """
     above = {directory for place in closed for directory in _directories_above(place)}
     pending = ["/"]
@@ -170,8 +174,8 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def internet_of(net: Net, *, has_own_network: bool) -> Internet:
-    """The internet sockets that a command may open. `has_own_network` says that the command runs in a network namespace
-    whose only device is its own loopback.
+    """The internet sockets that a command may open. `has_own_network` is True if the command runs in a network
+    namespace whose only device is its own loopback.
     """
     if net == "full":
         return "all"

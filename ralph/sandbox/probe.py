@@ -1,9 +1,9 @@
-"""Tries actions that a command must not be able to do, and prints which were denied. The script runs inside the box and
-needs only the standard library (`python -I -S probe.py TARGETS`). `self_test.py` makes the targets, outside the box, and
-compares the verdicts with what the level promises.
+"""Tries actions that a sandbox must deny to a command, and prints which were denied.
 
-Each row is tried in a process of its own with a time limit, and gives one JSON line. The script changes only its
-targets, sends other processes no signal but 0, and starts a bounded number of processes.
+The script runs inside the sandbox and needs only the standard library (`python -I -S probe.py TARGETS`).
+`self_test.py` makes the targets outside the sandbox, and compares the verdicts with what the level promises. Each row
+of the table is tried in its own process with a time limit, and prints one JSON line. The script changes only its
+targets, sends other processes only signal 0, and starts a limited number of processes.
 """
 
 # Each row is about one system call. The functions of `os` name it, and pathlib would hide it.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ALLOWED, DENIED, UNTRIED = "allowed", "denied", "untried"
 SEEN_FROM_OUTSIDE = "seen from outside"
-"""The detail of a row whose verdict only `self_test.py`, outside the box, can find."""
+"""The detail of a row whose verdict only `self_test.py` can find, because it is outside the sandbox."""
 
 _WITHIN_S = 10
 _DAEMON_S = 20
@@ -53,16 +53,16 @@ Targets = dict[str, Any]
 class Row(NamedTuple):
     name: str
     protection: str
-    """The protection that denies the row, by its name in `levels.py`, or empty if none does."""
+    """The name in `levels.py` of the protection that denies the row, or empty if none does."""
     attempt: Callable[[Targets], None]
     also: frozenset[int] = frozenset()
-    """Errors that mean a denial in this row, besides those that always do."""
+    """Errors that mean a denial in this row only. Some errors mean a denial in every row."""
     own_loopback: bool = False
-    """Whether the row is allowed in a network namespace, where it reaches only the command's own loopback."""
+    """True if the row is allowed in a network namespace, where it reaches only the command's own loopback."""
 
 
 class UntriedError(Exception):
-    """The row cannot be tried here. The message says why."""
+    """The action cannot be tried on this machine. The message gives the reason."""
 
 
 def _number(name: str) -> int:
@@ -201,7 +201,7 @@ def _change_root(targets: Targets) -> None:
 
 
 def _read_secrets(targets: Targets) -> None:
-    """Raises PermissionError unless at least one secret can be read. Directories and missing files are passed over."""
+    """Raises PermissionError unless at least one secret can be read. Directories and missing files are skipped."""
     read = []
     for path in targets["secrets"]:
         try:
@@ -467,7 +467,9 @@ def _write_much(targets: Targets) -> None:
 
 
 def _stay_behind(targets: Targets) -> None:
-    """Leaves a process behind that keeps the descriptor `leash` open, so that `self_test.py` can see when it ends."""
+    """Starts a process that does not end and keeps the descriptor `leash` open, so that `self_test.py` sees when it
+    ends.
+    """
     leash = targets["leash"]
     if os.fork() == 0:
         os.setsid()
@@ -553,7 +555,9 @@ ROWS = (
 
 
 def tried(row: Row, targets: Targets) -> tuple[str, str]:
-    """Tries a row. Returns the verdict and a detail: an error's name, why the row is untried, or an empty string."""
+    """Tries one action of the table. Returns the verdict and a detail: the name of an error, the reason why the
+    action is untried, or empty.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,8 +1,8 @@
-"""Decides which changes to protected files a command made and which of them are undone. Pure: `protected_snapshot.py`
-looks at the disk before and after each command and restores what was changed.
+"""Decides which changes that a command made to protected files are undone. No I/O happens here:
+`protected_snapshot.py` compares the disk before and after each command, and restores the files.
 
-The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`. They can
-make git, ralph or another agent run programs, outside of the box.
+The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`. They
+can make git, ralph or another agent run programs outside of the sandbox.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ Kind = Literal["file", "link", "directory", "other"]
 How = Literal["made", "changed", "removed"]
 _DIRECTORY: Kind = "directory"
 _MOST_LISTED = 10
+_BY_COMMAND = (
+    ". Commands may not change these, so git config, git remote add, git push -u and installers of hooks have no lasting "
+    "effect"
+)
+_BETWEEN = ", made between two calls: by an MCP server, or from outside"
 
 # git-init(1) writes these settings. They make git run nothing and send nothing.
 _FRESH_SECTION = re.compile(rb"\[(core|extensions)\]")
@@ -31,7 +36,7 @@ _FRESH_SETTING = re.compile(
 
 
 class Entry(Struct, frozen=True):
-    """A protected path as it was found on disk. Symbolic links were not followed."""
+    """The state of a protected path on the disk. Symbolic links were not followed."""
 
     kind: Kind
     mode: int = 0
@@ -41,9 +46,10 @@ class Entry(Struct, frozen=True):
     read.
     """
     stamp: tuple[int, ...] = ()
-    """Inode, size, times and the like. They differ if the path was changed, but may differ for other reasons too."""
+    """The inode, size, times and similar values. If the path was changed, they differ; they may differ for other
+    reasons too."""
     is_settled: bool = False
-    """Whether the path cannot have changed later without another `stamp`."""
+    """True if any later change of the path must change `stamp`."""
 
     def is_same(self, other: Entry) -> bool:
         if (self.kind, self.mode, self.content) != (other.kind, other.mode, other.content):
@@ -52,17 +58,17 @@ class Entry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A change that must be undone. At most one of the entries is None."""
+    """A change that must be undone. At most one of the two entries is None."""
 
     path: str
     before: Entry | None
-    """None if the command made the path."""
+    """The state before the command. None if the command made the path."""
     after: Entry | None
-    """None if the command removed the path."""
+    """The state after the command. None if the command removed the path."""
 
     @property
     def is_of_mode(self) -> bool:
-        """Whether only the permissions of a directory have changed."""
+        """Whether the only change is in the permissions of a directory."""
         return (
             self.before is not None
             and self.after is not None
@@ -77,23 +83,23 @@ class Change(Struct, frozen=True):
 
 
 class Undone(Struct, frozen=True):
-    """A change that a command made to a protected path and that was undone."""
+    """A command's change to a protected path, after the attempt to undo it."""
 
     path: str
     how: How
     kept: str = ""
-    """Where the command's version is kept, or empty if there is none."""
+    """The path where the command's version is kept, or empty if it was not kept."""
     why_not: str = ""
-    """Why the change could not be undone, or empty if it was undone."""
+    """The reason why the change could not be undone, or empty if it was undone."""
 
 
 def changes_of(
     before: Mapping[str, Entry], after: Mapping[str, Entry], git_directories: Sequence[str]
 ) -> Iterator[Change]:
-    """Yields the changes to undo, directories before what they contain.
+    """Yields the changes to undo. A directory comes before its content.
 
-    If a git directory is gone, that is one change, because a repository that was removed cannot be made again. A new
-    directory where none may be made is one change with everything in it.
+    A missing git directory is a single change, because a removed repository cannot be restored. A new directory in a
+    forbidden place is a single change with all its content.
     """
     made: list[str] = []
     gone = missing_directories(after, git_directories)
@@ -113,12 +119,14 @@ def changes_of(
 
 
 def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[str]) -> list[str]:
-    """The git directories that are not there as directories."""
+    """The git directories that do not exist or are not directories."""
     return [one for one in git_directories if one not in found or found[one].kind != _DIRECTORY]
 
 
 def _may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
-    """Whether a command may make a path: what `git init` makes, and directories whose content is judged by itself."""
+    """Whether a command may make a path. It may make what `git init` makes, and directories whose content is checked
+    separately.
+    """
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
         return (
@@ -132,7 +140,7 @@ def _may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> boo
 
 
 def is_fresh_configuration(content: bytes | None) -> bool:
-    """Whether a git configuration holds only what `git init` writes."""
+    """Whether a git configuration contains only lines that `git init` writes."""
     if content is None:
         return False
     lines = [line.strip() for line in content.splitlines()]
@@ -143,21 +151,23 @@ def _is_beneath(path: str, directories: Sequence[str]) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in directories)
 
 
-def undone_note(undone: Sequence[Undone], working_directory: str) -> str:
-    """Tells the model which changes were undone, in one line. Empty if there are none."""
+def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
+    """One line for the model that says which changes were undone. Empty if there are none. `is_between` says that they
+    were made while no command and no call of a server ran.
+    """
     done = [_shown(one, working_directory) for one in undone if not one.why_not]
     failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]
     sentences = []
     if done:
-        sentences.append(
-            f"undone: changes to {_listed(done)}. Commands may not change these, so git config, git remote add, "
-            "git push -u and installers of hooks have no lasting effect"
-        )
+        why = _BETWEEN if is_between else _BY_COMMAND
+        sentences.append(f"undone: changes to {_listed(done)}{why}")
     if failed:
         sentences.append(f"changed, and could not be undone: {_listed(failed)}")
     kept = next((one.kept.rpartition("/")[0] for one in undone if one.kept), "")
     if kept:
-        sentences.append(f"what the command wrote is kept for the user in {kept}")
+        sentences.append(
+            f"what {'was written there' if is_between else 'the command wrote'} is kept for the user in {kept}"
+        )
     return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
 
 

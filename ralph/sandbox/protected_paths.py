@@ -1,7 +1,8 @@
-"""The table of protected paths. File tools must not write to a protected path, and must not read most of them. Pure.
+"""The table of protected paths. File tools must not write to a protected path, and must not read most of them. No I/O
+happens here.
 
-The rules apply to absolute paths without links. `tools/files/path_guard.py` resolves links, and checks which file was
-really opened. `tools/files/roots.py` has the rule that file tools write only inside certain directories.
+The rules apply to absolute paths without symbolic links. `tools/files/path_guard.py` resolves links, and checks which
+file was really opened. `tools/files/roots.py` has the rule that file tools write only inside certain directories.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
+from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +32,7 @@ _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """Why a path is protected. Converted to text, it is two sentences for the model."""
+    """The reason why a path is protected. Converted to text, it is two sentences for the model."""
 
     place: str
     predicate: str
@@ -41,10 +43,10 @@ class Protection(Struct, frozen=True):
 
 
 class ProtectedPath(Struct, frozen=True):
-    """A protected file, or a directory with everything inside it. It need not exist."""
+    """A protected file, or a protected directory with all its content. It need not exist."""
 
     path: str
-    """An absolute path without links."""
+    """The absolute path, without symbolic links."""
     predicate: str
     advice: str
     may_be_read: bool = False
@@ -116,12 +118,12 @@ class PlaceFacts(Struct, frozen=True):
     """
 
     roots: tuple[str, ...]
-    """The directories where Write and Edit may write, without links. The working directory is the first."""
+    """The directories where Write and Edit may write, without symbolic links. The first is the working directory."""
     homes: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     """The environment variables with which ralph was started."""
     configuration: tuple[str, ...] = ()
-    """Files and directories of ralph's settings, which may contain credentials."""
+    """Files and directories with ralph's settings, which may contain credentials."""
     state: tuple[str, ...] = ()
     """Directories that contain ralph's sessions and loop records."""
     package: str | None = None
@@ -129,31 +131,29 @@ class PlaceFacts(Struct, frozen=True):
     prefixes: tuple[str, ...] = ()
     """The Python environment in which ralph is installed, and the Python installation that it is based on."""
     code: tuple[str, ...] = ()
-    """Files and directories from which Python and ralph load code. They are protected even if a prefix is not,
-    because it contains a root (the prefix /usr and the root /usr/src/x)."""
+    """Files and directories from which Python and ralph load code. They are protected even if a prefix cannot be,
+    because it contains a root (as the prefix /usr contains the root /usr/src/x)."""
     git_directories: tuple[str, ...] = ()
     """The git directories of the checkouts that contain the roots, including git directories that linked working
     trees share."""
     denied: tuple[str, ...] = ()
-    """Files and directories that must not be read because the user's settings say so."""
+    """Files and directories that must not be read because of the user's settings."""
     given: tuple[str, ...] = ()
-    """Files and directories that may be read although they are secret, because the user's settings say so. Without
-    links."""
+    """Secret files and directories that may be read because of the user's settings, without symbolic links."""
 
 
 class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()
-    """The home directories without links. The dotfiles of a home directory are protected if a root contains that
-    directory.
-    """
+    """The home directories, without symbolic links. If a root contains a home directory, the dotfiles in it are
+    protected."""
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
     given: tuple[str, ...] = ()
     """As in `PlaceFacts`."""
 
     def why_not_read(self, path: str) -> Protection | None:
-        """Why a path must not be read, or None if it may be read."""
+        """The reason why a path must not be read, or None if it may be read."""
         if any(is_within(path, place) for place in self.given):
             return None
         for place in self.paths:
@@ -162,7 +162,7 @@ class ProtectedPaths(Struct, frozen=True):
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
-        """Why a path must not be written, or None if this table allows it."""
+        """The reason why a path must not be written, or None if this table allows writing it."""
         for place in self.paths:
             if is_within(path, place.path):
                 return Protection(place.path, place.predicate, place.advice)
@@ -173,7 +173,7 @@ class ProtectedPaths(Struct, frozen=True):
         return self._as_dotfile(path)
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """The paths inside a directory that must not be read, relative to it. Does not include the directory itself."""
+        """The paths inside a directory that must not be read, relative to it. The directory itself is not among them."""
         above = directory.rstrip("/") + "/"
         return tuple(
             place.path[len(above) :]
@@ -191,8 +191,8 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """Why a dotfile in a home directory is protected, or None. If a root is inside the home directory, as with
-        `--add-dir ~/.config/x`, paths in that root are not protected by this rule.
+        """The reason why a path is protected as a dotfile in a home directory, or None. If a root is inside the home
+        directory, as with `--add-dir ~/.config/x`, this rule does not protect paths in that root.
         """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:
@@ -204,13 +204,8 @@ class ProtectedPaths(Struct, frozen=True):
         return None
 
 
-def is_within(path: str, directory: str) -> bool:
-    """Whether `path` is `directory` or is inside it."""
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
 def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> ProtectedPaths:
-    """Makes the table from the facts. `resolved` resolves the links of a path that need not exist."""
+    """Makes the table from the facts. `resolved` resolves the symbolic links of a path that need not exist."""
     found: dict[str, ProtectedPath] = {}
     denied = (ProtectedPath(path, _DENIED, _ASK_TO_COPY) for path in facts.denied)
     found_places = (*_own_places(facts), *_secret_places(facts), *denied)
@@ -274,8 +269,8 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """Yields the directory. If it contains one of the roots, it cannot be protected completely, and only its entries
-    called `names` are yielded.
+    """Yields the directory or, if it contains a root, only its entries with one of these names. A directory that
+    contains a root cannot be protected as a whole.
     """
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)

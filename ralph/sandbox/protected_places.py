@@ -29,9 +29,11 @@ def gather_paths(
     denied: Iterable[str] = (),
     given: Iterable[str] = (),
 ) -> ProtectedPaths:
-    """Makes the table for this machine and this run. `roots` must have no links and begin with the working directory.
-    `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the places that
-    the user's settings deny and give back, without links.
+    """Makes the table for this machine and this run. `roots` must have no symbolic links and begin with the working
+    directory.
+
+    `configuration` and `session_directory` are paths from the command line. `denied` and `given` are the paths,
+    without symbolic links, that the user's settings deny and allow.
     """
     homes = home_directories(environment)
     package = Path(__file__).parent.parent  # the parent of `ralph/sandbox`
@@ -55,8 +57,8 @@ def gather_paths(
 
 
 class _Resolver:
-    """Resolves links like `os.path.realpath`, but faster for many paths in few directories, because each directory is
-    looked up only once.
+    """Resolves symbolic links like `os.path.realpath`. It is faster for many paths in few directories, because it
+    looks each directory up only once.
     """
 
     def __init__(self) -> None:
@@ -107,8 +109,8 @@ def state_directories(
 
 
 def _code() -> Iterator[str]:
-    """Yields the paths of this Python: its library, its programs, `pyvenv.cfg` and its installed packages. Also
-    yields the path of ripgrep.
+    """Yields the paths of this Python (its library, its programs, `pyvenv.cfg` and its installed packages) and of
+    ripgrep.
     """
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)

@@ -1,9 +1,9 @@
 # os instead of pathlib: this runs before and after each command, and names entries of open directories.
 # ruff: noqa: PTH103, PTH104, PTH108, PTH115, PTH118, PTH119, PTH120, PTH208
-"""Undoes what commands do to protected files, where no mount keeps commands from changing them. The files are looked
-at before a command and again after it; changed files are restored, and new ones are moved into a directory of ralph.
+"""Undoes changes that commands made to protected files, where no mount prevents such changes.
 
-The files are read and restored without following symbolic links. `protected_changes.py` decides what is undone.
+The files are compared before and after a command. Changed files are restored, and new ones are moved into a directory
+of ralph, without following symbolic links. `protected_changes.py` decides what is undone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from ralph.sandbox.protected_changes import Change
 
 _MOST_BYTES = 1024 * 1024
-"""A larger file is noticed when it changes, and cannot be restored."""
+"""The maximum size of a file that can be restored. Changes of a larger file are noticed, but not undone."""
 _MOST_HOOKS = 512
-"""A directory with more entries counts as one thing: it is not looked into."""
+"""The maximum number of entries below a directory of hooks. A larger directory is compared only as a whole."""
 _MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
-"""The most bytes of all files together that are kept in memory. Hooks are scripts of some kilobytes."""
+"""The maximum number of bytes of all files that are kept in memory. Hooks are scripts of some kilobytes."""
 _KEPT = 100
-"""The number of directories with what commands wrote. Older ones are removed."""
+"""The maximum number of directories with files that commands wrote. The oldest ones are removed."""
 _KEPT_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _MOST_COPIED_BYTES = 64 * 1024 * 1024
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
@@ -45,12 +45,12 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ProtectedSnapshot:
-    """The protected files of a run. Not thread-safe: `look` and `undo_changes` take turns, around one command."""
+    """The protected files of a run. Not thread-safe: for each command, `look` and then `undo_changes` must be called."""
 
     def __init__(self, roots: Sequence[str], git_directories: Sequence[str], kept_in: str) -> None:
-        """`roots` are the working directory and each `--add-dir`. `git_directories` are those that commands may write,
-        inside and outside of the roots. All are absolute and contain no symbolic links. What commands write to
-        protected files is kept in new directories beneath `kept_in`, which need not exist.
+        """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
+        commands may write. All are absolute and contain no symbolic links. What commands wrote to protected files is
+        kept in new directories beneath `kept_in`, which need not exist.
         """
         self._roots = tuple(roots)
         self._git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
@@ -60,8 +60,8 @@ class ProtectedSnapshot:
         self._left_bytes = 0
 
     def look(self) -> None:
-        """Remembers the protected files, before a command. Files of a repository that an earlier command removed stay
-        remembered, so that they are compared when the repository is there again.
+        """Stores the state of the protected files before a command. It also keeps the stored files of a repository
+        that an earlier command removed, so that they are compared when the repository exists again.
         """
         found = self._found()
         gone = tuple(f"{one}/" for one in missing_directories(found, self._git_directories))
@@ -69,8 +69,8 @@ class ProtectedSnapshot:
         self._known = kept | found
 
     def undo_changes(self) -> tuple[Undone, ...]:
-        """Restores the protected files after a command, and returns what was changed. Raises no OSError: a change that
-        cannot be undone has the reason.
+        """Restores the protected files after a command, and returns the changes. Raises no OSError: a change that
+        cannot be undone contains the reason.
         """
         undoing = _Undoing(self._kept_in, self._git_directories, dict(self._statuses))
         changes = self._changes()
@@ -155,7 +155,7 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _names(directory: str) -> list[str] | None:
-    """The names in a directory. None if it cannot be listed."""
+    """The names in a directory, or None if it cannot be listed."""
     try:
         return os.listdir(directory)
     except OSError:
@@ -207,8 +207,10 @@ class _Undoing:
         return Undone(change.path, change.how, kept, why_not)
 
     def _put_away(self, directory: int, change: Change) -> str:
-        """Keeps the command's version. Moves it away unless a file can be replaced by the old one atomically. A
-        version that cannot be kept is removed, because a protected path matters more. Raises OSError.
+        """Keeps the command's version of a file and returns its new path, or an empty string if it cannot be kept.
+
+        The version is moved, or copied if the old file can atomically replace it. A version that cannot be kept is
+        removed, because the protection matters more. Raises OSError.
         """
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
@@ -234,7 +236,7 @@ class _Undoing:
         return f"{self._kept}/{self._count}-{name}"
 
     def _restored(self, directory: int, change: Change) -> str:
-        """Makes what was there before the command. Returns why that cannot be done, or an empty string."""
+        """Restores the state before the command. Returns the reason if that is impossible, otherwise an empty string."""
         old, name = change.before, os.path.basename(change.path)
         if old is None:
             return ""
@@ -261,7 +263,7 @@ class _Undoing:
 
 
 def _is_replaced(change: Change) -> bool:
-    """Whether the old file is written over the command's file, without a moment in which neither exists."""
+    """Whether the old file atomically replaces the command's file, so that one of them always exists."""
     old, new = change.before, change.after
     return (
         old is not None
@@ -286,7 +288,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _keep_copy(source: str, target: str) -> None:
-    """Keeps a regular file under another name. Raises OSError."""
+    """Copies a regular file to another path. Raises OSError."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another file system, or one without links
@@ -317,7 +319,7 @@ def _check_size(source: str) -> None:
 
 
 def _prune(kept_in: str) -> None:
-    """Removes the oldest directories with what commands wrote, if there are too many."""
+    """Removes the oldest directories with files that commands wrote, if there are too many."""
     import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
 
     kept = sorted(name for name in _names(kept_in) or () if _KEPT_NAME.fullmatch(name))

@@ -1,9 +1,9 @@
-"""The proxy through which commands reach the listed hosts, where their network namespace has only a loopback.
+"""The proxy through which commands reach the listed hosts, if their network namespace has only a loopback.
 
-It runs in ralph's process, outside of the namespace. `machine/restriction.py` makes the listening socket inside, before
-the command starts, and sends it out; a `ProxyDoor` accepts connections on it as long as the command runs. Names are
-resolved here, and the connection goes to the address that was judged. `allowed_hosts.py` decides. A tunnel (CONNECT)
-carries what the two sides say, unseen; a plain request (`GET http://...`) is passed on with a path instead of a URL.
+It runs in ralph's process, outside of the namespace. `machine/restriction.py` makes the listening socket inside,
+before the command starts, and sends it to ralph. A `ProxyDoor` accepts connections on it while the command runs. The
+proxy resolves names itself, and connects only to the address that `allowed_hosts.py` has judged. In a tunnel
+(CONNECT), it passes all bytes on unread. In a plain request (`GET http://...`), it replaces the URL by a path.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ class RefusedConnection(Struct, frozen=True):
     port: int
     reason: str
     count: int = 1
-    """How often the command tried."""
+    """The number of the command's attempts."""
 
 
 class ProxyRequest(Struct, frozen=True):
-    """The first request on a connection."""
+    """The first request on a connection from a command."""
 
     host: str
     port: int
     head: bytes | None
-    """The bytes that the server gets first, or None for a tunnel."""
+    """The first bytes to send to the server, or None for a tunnel."""
 
 
 class NoProxyRequestError(Exception):
-    """The request is not one that a proxy understands."""
+    """The bytes are not a request that the proxy understands."""
 
 
 def read_request(head: bytes) -> ProxyRequest:
-    """Reads the head of a request, without the empty line at its end. Raises NoProxyRequestError."""
+    """Parses the head of a request, without the empty line at its end. Raises NoProxyRequestError."""
     first, *lines = head.split(b"\r\n")
     matched = _REQUEST.fullmatch(first)
     if matched is None:
@@ -101,16 +101,16 @@ def _host_and_port(authority: str, usual: int | None) -> tuple[str, int]:
 
 
 def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host, by this machine's resolver. Raises OSError."""
+    """The addresses of a host, from this machine's resolver. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class ProxyDoor:
-    """The proxy for one command. Safe to use from any thread."""
+    """The proxy for one command. Its methods may be called on any thread."""
 
     def __init__(self, allowed: AllowedHosts, *, resolve: Resolve = resolved) -> None:
-        """Starts a thread. Raises OSError and ShortageError."""
+        """Starts the proxy's thread. Raises OSError and ShortageError."""
         self._allowed = allowed
         self._resolve = resolve
         self._lock = threading.Lock()
@@ -119,9 +119,8 @@ class ProxyDoor:
         self._is_closed = False
         self._received, given = socket.socketpair()
         self.descriptor = given.detach()
-        """The end of a socket pair that the command's process must inherit, and `machine/restriction.py` closes. After
-        the command was started, `started` closes ralph's copy.
-        """
+        """The end of a socket pair that the command's process must inherit and that `machine/restriction.py` closes.
+        After the command was started, `started` closes ralph's copy."""
         self._wakes, self._waker = socket.socketpair()
         try:
             self._thread = start_thread(self._accept, name="proxy")
@@ -132,13 +131,15 @@ class ProxyDoor:
             raise
 
     def started(self) -> None:
-        """Closes ralph's copy of `descriptor`, so that the end of a command that never listened is noticed."""
+        """Closes ralph's copy of `descriptor`. Otherwise ralph would not notice that a command ended without
+        listening.
+        """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def close(self) -> tuple[RefusedConnection, ...]:
-        """Ends all connections, and returns what was refused to the command. At most 50 different refusals are kept."""
+        """Ends all connections, and returns the refused connections of the command, at most 50 different ones."""
         self.started()
         with self._lock:
             self._is_closed = True
@@ -167,7 +168,7 @@ class ProxyDoor:
                 self._begin(client)
 
     def _listener(self) -> socket.socket | None:
-        """The listening socket that came from inside, or None if the command ended without sending one."""
+        """The listening socket from inside the namespace, or None if the command ended without sending one."""
         if not self._is_readable(self._received):
             return None
         try:
@@ -180,7 +181,7 @@ class ProxyDoor:
         return socket.socket(fileno=descriptors[0])
 
     def _is_readable(self, one: socket.socket) -> bool:
-        """Waits until a socket is readable. False if the door was closed meanwhile."""
+        """Waits until a socket is readable. Returns False if the proxy was closed in the meantime."""
         watched = select.poll()
         watched.register(one, select.POLLIN)
         watched.register(self._wakes, select.POLLIN)
@@ -204,7 +205,7 @@ class ProxyDoor:
             self._drop(client)
 
     def _keep(self, one: socket.socket) -> bool:
-        """Registers a socket to be ended by `close`. False if the door is closed already."""
+        """Registers a socket that `close` must end. Returns False if the proxy is already closed."""
         with self._lock:
             if not self._is_closed:
                 self._open.add(one)
@@ -269,7 +270,7 @@ class ProxyDoor:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and what has come after it. Raises OSError and NoProxyRequestError."""
+    """The head of a request, and the bytes that arrived after it. Raises OSError and NoProxyRequestError."""
     held = b""
     while b"\r\n\r\n" not in held:
         chunk = client.recv(4096)
@@ -287,7 +288,7 @@ def _answer(client: socket.socket, status: str, said: str) -> None:
 
 
 def _connected(addresses: Sequence[str], port: int) -> socket.socket:
-    """Connects to the first address that answers. Raises the last OSError."""
+    """Connects to the first address that accepts the connection. Raises the last OSError if none does."""
     last: OSError = OSError("there is no address")
     for address in addresses:
         try:
@@ -298,7 +299,7 @@ def _connected(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 class _Way:
-    """One direction of a connection. The sockets do not block."""
+    """Passes bytes on in one direction of a connection. Its sockets do not block."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source = source
@@ -307,13 +308,13 @@ class _Way:
         self.is_open = True
 
     def waits_for(self) -> tuple[int, int]:
-        """The descriptor and the event of poll(2) at which there is something to do."""
+        """The descriptor and the event for poll(2) that tell when `pass_on` can continue."""
         if self._pending:
             return self._target.fileno(), select.POLLOUT
         return self._source.fileno(), select.POLLIN
 
     def pass_on(self) -> None:
-        """Passes on what is there, as far as the target takes it now. Raises OSError."""
+        """Passes on as many bytes as have arrived and the target accepts without blocking. Raises OSError."""
         with contextlib.suppress(BlockingIOError):
             if not self._pending:
                 self._pending = self._source.recv(_CHUNK_BYTES)
@@ -325,7 +326,9 @@ class _Way:
 
 
 def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Passes on what both sides send, until both have ended or nothing happens for ten minutes. Raises OSError."""
+    """Passes bytes on in both directions, until both sides have ended or nothing was sent for ten minutes. Raises
+    OSError.
+    """
     client.setblocking(False)
     server.setblocking(False)
     ways = [_Way(client, server), _Way(server, client)]

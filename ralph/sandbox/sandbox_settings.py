@@ -57,8 +57,8 @@ class SandboxSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(PLACES, "more files and directories that commands may write"),
     ] = ()
-    """Paths that commands may write in addition to the working directory and each `--add-dir`. These paths, as those of
-    the next three settings, are absolute or begin with `~/`."""
+    """Paths that commands may write in addition to the working directory and each `--add-dir`. In this setting and in
+    the next three, a path is absolute or begins with `~/`."""
     read: Annotated[
         tuple[str, ...],
         Key(PLACES, "secret files and directories that commands may read all the same"),
@@ -114,5 +114,5 @@ class SandboxSettings(Struct, frozen=True):
 
     @property
     def asked_net(self) -> str:
-        """The network that the user asks for: one of `NETS`."""
+        """The network access that the user wants for commands: one of `NETS`."""
         return self.net or ("proxy" if self.allow_hosts else "full")

@@ -1,9 +1,8 @@
-"""The places where credentials are commonly stored, which file tools must not read. Pure.
+"""The places where credentials are commonly stored, which file tools must not read. No I/O happens here.
 
 A place is a file, or a directory with everything inside it, given as a template. `~/x` is in each home directory.
 `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the XDG specification. `$NAME` and
-`$NAME/x` begin with the value of an environment variable that sets another place. Any other template is an absolute
-path.
+`$NAME/x` begin with the value of an environment variable. Any other template is an absolute path.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """The directories with which templates begin, as absolute paths. There may be several of each kind."""
+    """The absolute directories that replace the beginnings of templates. There may be several for each beginning."""
 
     homes: Sequence[str]
     config: Sequence[str]
@@ -186,8 +185,8 @@ class Bases(NamedTuple):
 
 
 def expanded(template: str, bases: Bases) -> Iterator[str]:
-    """Yields the absolute paths for a template. Yields none if its environment variable is not set or is no absolute
-    path.
+    """Yields the absolute paths for a template. Yields nothing if its environment variable is not set or is not an
+    absolute path.
     """
     if template.startswith("/"):
         yield template

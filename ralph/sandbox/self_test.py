@@ -1,7 +1,7 @@
-"""Runs the probe program (`probe.py`) inside a box, and compares each row's verdict with what the level promises.
+"""Runs the probe program (`probe.py`) inside a sandbox, and compares each row's verdict with what the level promises.
 
-The probe's targets are made in a directory of their own under /var/tmp: a root, files outside it, secrets and Unix
-sockets. A TCP server, an abstract socket and another process are targets too.
+The probe's targets are made in a new directory under /var/tmp: a root, files outside it, secrets and Unix sockets. A
+TCP server, an abstract socket and another process are targets too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProbeResult(Struct, frozen=True):
     """`allowed`, `denied` or `untried`."""
     detail: str
     is_promised: bool
-    """Whether the level promises that the row is denied."""
+    """True if the level promises that the row is denied."""
 
     @property
     def is_broken(self) -> bool:
@@ -61,11 +61,11 @@ class ProbeResult(Struct, frozen=True):
 
 
 class ProbeError(Exception):
-    """The probe did not run to its end. The message says why."""
+    """The probe did not run to its end. The message gives the reason."""
 
 
 def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
-    """Whether a box of these means promises that a row is denied."""
+    """Whether a sandbox with these means promises to deny an action of the probe."""
     if row.protection == "network":
         has_own_network = means.bwrap is not None and means.has_network_namespace
         if net == "full" or (row.own_loopback and has_own_network):
@@ -104,7 +104,7 @@ class SelfTest:
         self._stack.close()
 
     def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
-        """Runs the probe in the box: all rows, or those named. Raises ProbeError."""
+        """Runs the probe in the sandbox, for all actions or only for those named in `rows`. Raises ProbeError."""
         box = Box(
             self._means,
             self._policy(),
@@ -122,7 +122,7 @@ class SelfTest:
             self._end_daemons()
 
     def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
-        """Runs the probe without a box, to see what this machine denies by itself. Raises ProbeError."""
+        """Runs the probe without a sandbox, to see what this machine itself denies. Raises ProbeError."""
         (self.directory / "secrets" / "late").write_text("secret")
         try:
             return [*self._results(rows, [], restriction.NO_RULESET)]
@@ -166,8 +166,8 @@ class SelfTest:
             )
 
     def _is_held(self, watched: int) -> bool:
-        """Whether a process of the probe still holds the other end of a pipe. A killed process needs a moment to end, so
-        with namespaces this waits up to 10 seconds.
+        """Whether a process of the probe still holds the other end of a pipe. With namespaces, this waits up to 10
+        seconds, because a killed process needs a moment to end.
         """
         waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
         ended, _, _ = select.select([watched], [], [], waits_s)
@@ -250,7 +250,7 @@ class SelfTest:
             self._targets["terminal"] = os.ttyname(terminal)
 
     def _end_daemons(self) -> None:
-        """Kills processes that the probe left behind and that still run. The name of a file says each process id."""
+        """Kills processes of the probe that still run. The name of a file gives the id of each process."""
         for file in (self.directory / "root").glob("daemon-*"):
             pid = int(file.name.partition("-")[2])
             with suppress(OSError):

@@ -1,4 +1,6 @@
-"""The limits on the processes and the memory of a command's tree, and what is said if a command exceeds one of them."""
+"""The limits on the processes and the memory of a command and its child processes, and the message if one is
+exceeded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _MOST_BYTES = 2**62
 
 
 class TreeLimits(Struct, frozen=True):
-    """The limits of one run or loop."""
+    """The limits on commands in one run or loop."""
 
     most_processes: int = DEFAULT_PROCESSES
     """The maximum number of processes and threads that commands have at a time. 0 means no limit."""
@@ -27,11 +29,13 @@ class TreeLimits(Struct, frozen=True):
 
     @property
     def most_memory_bytes(self) -> int:
-        """0 means no limit."""
+        """The maximum memory of commands in bytes. 0 means no limit."""
         return min((self.most_memory_mb or 0) * _MEBIBYTE, _MOST_BYTES)
 
     def why_stopped(self, how: Ended) -> str | None:
-        """The limit for which a command was stopped, with the name of its setting. None if it ended otherwise."""
+        """The limit that a stopped command exceeded, with the name of its setting. None if the command ended for
+        another reason.
+        """
         from ralph.machine.running_command import Ended  # noqa: PLC0415 - the start of a run needs no commands
 
         if how is Ended.TOO_MANY_PROCESSES:

@@ -1,9 +1,9 @@
-"""Tries the kernel's means of confinement, because a container may answer questions about them and still forbid applying
-them, or end the process that asks. A means that does not work has a reason as text; no error is raised for it. Linux
-only.
+"""Tries the kernel's means of confinement by applying them. It works only on Linux.
 
-A thread that restricts itself and ends takes 0.3 ms. Where a seccomp filter is in force already, as in most containers, a
-child process does the same, which takes some milliseconds: such a filter may end what makes a call that it refuses.
+Questions to the kernel are not enough: a container may answer them and still forbid the means, or kill the process
+that asks. For a means that does not work, the result contains the reason; no error is raised. Normally a thread
+restricts itself and ends, in 0.3 ms. If a seccomp filter is already in force, as in most containers, a child process
+does that, in some milliseconds, because the filter may kill a process that makes a forbidden call.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _ACTIONS = (0x0005_0000, 0x8000_0000)
 
 
 class Tried(Struct, frozen=True):
-    """The means that the kernel let a process use."""
+    """The means that the kernel allowed in the trial."""
 
     landlock: Support
     why_no_privileges: str = ""
-    """Why a process cannot give up privileges. Empty if it can."""
+    """The reason why a process cannot give up privileges. Empty if it can."""
     why_no_filter: str = ""
-    """Why there is no seccomp filter. Empty if there is one."""
+    """The reason why there is no seccomp filter. Empty if there is one."""
 
 
 @cache
 def try_means() -> Tried:
-    """Lets a thread or a child process restrict itself as a command does. Raises ShortageError, which says nothing about
-    the means.
+    """Lets a thread or a child process restrict itself as a command does. Raises ShortageError if the machine lacks
+    resources for the trial.
     """
     try:
         restriction.prepare()
@@ -80,7 +80,7 @@ def try_means() -> Tried:
 
 
 def _has_filter() -> bool:
-    """Whether a seccomp filter is in force, or may be."""
+    """Whether a seccomp filter is or may be in force."""
     try:
         with open("/proc/self/status", "rb", buffering=0) as status:  # noqa: PTH123 - for speed
             return b"\nSeccomp:\t0" not in status.read()
@@ -89,7 +89,7 @@ def _has_filter() -> bool:
 
 
 def _in_thread(steps: dict[str, Callable[[], str]]) -> dict[str, str]:
-    """Runs the steps one after another in a thread, and returns the answers by the steps' names."""
+    """Runs the steps one after another in a thread, and returns their results by name."""
     answers = {}
 
     def run() -> None:
@@ -101,8 +101,8 @@ def _in_thread(steps: dict[str, Callable[[], str]]) -> dict[str, str]:
 
 
 def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
-    """Runs the steps one after another in a child process. Returns the answers by the steps' names, and why there is no
-    more, if the child did not come to its end.
+    """Runs the steps one after another in a child process. Returns their results by name, and the reason why the
+    child ended early, or an empty string.
     """
     reading, writing = os.pipe()
     try:
@@ -130,7 +130,7 @@ def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]
 
 
 def _all_from(reading: int) -> tuple[bytes, bool]:
-    """All that the child has said until its end, and whether that took too long."""
+    """All bytes that the child wrote until its end, and whether reading them took too long."""
     said = b""
     poller = select.poll()
     poller.register(reading, select.POLLIN | select.POLLHUP)
@@ -163,7 +163,7 @@ def _privileges() -> str:
 
 
 def _landlock() -> str:
-    """The version, and the reason if it is 0."""
+    """The version of Landlock as text, followed by the reason if it is 0."""
     support = landlock.support()
     if not support.abi:
         return f"0 {support.why_not}"

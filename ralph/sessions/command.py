@@ -1,4 +1,6 @@
-"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. Never changes a journal."""
+"""Implements `ralph sessions ls`, `show` and `export`, which read journals and print them. It never changes a
+journal.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _PIPE_COLUMNS_WITH_DIRECTORY = 120
 
 
 class SessionsPlace(Struct, frozen=True):
-    """Where to search for sessions."""
+    """The place where sessions are searched for."""
 
     directory: Path | None = None
     """The value of `--session-dir`. None means RALPH_STATE_DIR or the user's state directory."""
@@ -133,9 +135,7 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines. Returns the problem of the journal or, if there is none, a problem that is found while
-    printing. Returns None without any problem.
-    """
+    """Prints the lines. Returns `problem` or, if that is None, a problem that is found while printing, or None."""
     try:
         print_lines(lines)
     except SessionError as error:

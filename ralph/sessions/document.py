@@ -1,5 +1,5 @@
-"""Formats a session for `ralph sessions export`, as Markdown for people or as one JSON object for programs. Pure.
-Text from a model or a tool is put into quotations and fences that it cannot end.
+"""Formats a session for `ralph sessions export`, as Markdown for people or as one JSON object for programs. No I/O
+happens here. Text from a model or a tool is put into quotations and fences that it cannot end.
 """
 
 from __future__ import annotations

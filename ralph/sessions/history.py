@@ -1,7 +1,7 @@
-"""A session as it is shown to people: its runs, costs and outcome. Pure.
+"""A session as it is shown to people: its runs, costs and outcome. No I/O happens here.
 
 A history can be made from the records of any session, even if the session is still running, was killed, or has a
-damaged journal. `conversation/session.py` is stricter, because ralph resumes sessions from what that module returns.
+damaged journal. `conversation/session.py` is stricter, because ralph resumes sessions from its results.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RunHistory(Struct, frozen=True, dict=True):
     lines: tuple[tuple[int, Record], ...]
     """The records of the run with their line numbers. The `run` record itself is not included."""
     is_copied: bool = False
-    """Whether the run was copied from another session when this session was forked from that one. The cost of a
+    """True if the run was copied from another session when this session was forked from that one. The cost of a
     copied run is not part of this session's cost."""
     told: DeliveryRecord | None = None
     """The record of the delivery of this run's result, or None if there is none."""
@@ -82,8 +82,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def undelivered(self) -> str | None:
-        """A sentence that says why the result was not delivered, or that this is unknown. None if it was delivered,
-        or if there is no result yet.
+        """A sentence with the reason why the result was not delivered, or saying that this is unknown. None if it was
+        delivered, or if there is no result yet.
         """
         if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
             return None
@@ -94,7 +94,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def is_retelling(self) -> bool:
-        """Whether the run did no work and only delivered the previous run's result again."""
+        """Whether the run did no work and only delivered the previous run's result once more."""
         return self.ended is not None and not any(
             isinstance(one, UserRecord | AssistantRecord) for one in self.records
         )
@@ -151,7 +151,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def announced(self) -> frozenset[str]:
-        """The ids of the tool calls about which the journal says that they were about to run."""
+        """The ids of the tool calls that the journal records as about to run."""
         return frozenset(record.id for record in self.records if isinstance(record, IntentRecord))
 
 
@@ -268,9 +268,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def prompt_text(record: UserRecord) -> str:
-    """The text of a user record. If the record replaces the previous message, it repeats that message and adds to it,
-    and only the added text is returned.
-    """
+    """The text of a user record. If the record extends the previous message, only the added text is returned."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")

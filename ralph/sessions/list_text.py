@@ -1,4 +1,6 @@
-"""The lines of `ralph sessions ls`, or its JSON values. Pure: the time and the width are parameters."""
+"""Formats the output of `ralph sessions ls`, as lines or as JSON values. No I/O happens here: the time and the width
+are parameters.
+"""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ class SessionLook(Struct, frozen=True):
 
     path: Path
     written_at_s: float
-    """When the journal was last written, in seconds since the epoch."""
+    """The time of the last write to the journal, in seconds since the epoch."""
     outcome: str
     """The outcome of the last run, or one of the constants in `sessions/history.py`."""
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None
-    """Why a part of the session cannot be shown, or None if all of it can."""
+    """The reason why a part of the session cannot be shown, or None if all of it can."""
 
     @property
     def id(self) -> str:
@@ -78,8 +78,8 @@ def _look_by(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> Ses
 
 
 def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> SessionLook:
-    """Reads a session. If something was written between the reading and the test of the lock, it reads again, so
-    that it does not miss the end of a run.
+    """Reads a session. If something was written between the reading and the test of the lock, it reads the session
+    again, so that it does not miss the end of a run.
     """
     for _ in range(_MOST_READINGS):
         size, look = read(path)

@@ -1,4 +1,4 @@
-"""Short descriptions of a session for the user: its id, its age and its task. Pure."""
+"""Short descriptions of a session for the user: its id, its age and its task. No I/O happens here."""
 
 from __future__ import annotations
 

@@ -37,14 +37,14 @@ class KeptJournal(Struct, frozen=True):
     path: str
     size_bytes: int
     age_s: float
-    """Seconds since the last write."""
+    """The seconds since the last write."""
 
 
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
     """The journals to remove, the oldest first. 0 for `keep_days` or `keep_mb` means no limit. If the list of
-    journals is incomplete (`are_all` is false), only `keep_days` applies, because an older journal may be missing
+    journals is incomplete (`are_all` is False), only `keep_days` applies, because an older journal may be missing
     from the list.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
@@ -101,8 +101,8 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 def _remove(journal: KeptJournal) -> None:
     """Removes a journal and its `.torn` files, unless a run has written to it since it was listed. It holds the lock
-    meanwhile, so that a run that opens the journal at the same moment finds it locked or missing, and cannot write to
-    a deleted file.
+    while it does so. A run that opens the journal at the same moment therefore finds it locked or missing, and cannot
+    write to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

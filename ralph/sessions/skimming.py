@@ -133,8 +133,8 @@ class _Skim:
                 self._note(record_of(line, number), number)
 
     def _read_ended(self, run: _FoundRun, end: _Mark) -> None:
-        """Reads a run with a recorded end, up to that record. If the run is skipped, reads only up to its first
-        message, and further if the session's first prompt comes later.
+        """Reads a run with a recorded end, up to that record. If the run is skipped, stops as soon as one of its
+        messages and the session's first prompt have been read.
         """
         first = self._number, self._offset
         try:
@@ -148,8 +148,8 @@ class _Skim:
             self._number, self._offset = end.number, end.offset
 
     def _read_up_to(self, end: _Mark, *, is_passed_over: bool) -> bool:
-        """Reads lines up to the record `end`, or fewer if the run is skipped. Returns whether all lines before that
-        record exist, as far as they were read. Raises JournalDamage.
+        """Reads lines up to the record `end`. If the run is skipped, stops as `_read_ended` says and returns True.
+        Otherwise returns whether all lines before `end` exist. Raises JournalDamage.
         """
         has_message = False
         for number, _, kind, line in self._lines(end.offset, _OFTEN):
@@ -272,8 +272,8 @@ def _line_at(read: Read, offset: int, size: int) -> bytes | None:
 
 
 def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
-    """The offset at which the run begins according to the record of its end. None if the record does not say so, as in
-    older journals, or if no run begins at that offset.
+    """The offset at which the run begins, according to the record of its end. None if the record does not contain it,
+    as in older journals, or if no run begins at that offset.
     """
     if end.run_bytes is None or not 0 < end.run_bytes < mark.offset:
         return None

@@ -38,7 +38,7 @@ class SessionStore:
         """The directory below which new sessions are created, in a directory for each working directory."""
         self._roots = (root, *others)
         self.notice = notice
-        """Why sessions are not in the usual place, as a sentence for the user. None if they are."""
+        """A sentence for the user with the reason why sessions are not in the usual place. None if they are."""
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
@@ -75,7 +75,7 @@ class SessionStore:
         return cls(usual, others=others)
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
-        """Creates the journal of a new session. Raises JournalError. Its cause is FileExistsError if the session
+        """Creates the journal of a new session. Raises JournalError, whose cause is FileExistsError if the session
         exists.
         """
         path = self.root / directory_name(cwd) / f"{session_id}{SUFFIX}"
@@ -298,7 +298,7 @@ def make_private(directory: Path) -> None:
 
 
 def written_at(path: Path) -> float:
-    """When the file was last written, in seconds since the epoch. 0 if it was just deleted."""
+    """The time of the last write to the file, in seconds since the epoch. 0 if the file was just deleted."""
     try:
         return path.stat().st_mtime
     except OSError:  # it was deleted just now

@@ -1,4 +1,6 @@
-"""The course of a session as a sequence of values: prompts, answers, tool calls with their results, events. Pure.
+"""The course of a session as a sequence of values: prompts, answers, tool calls with their results, events. No I/O
+happens here.
+
 Nothing is shortened or formatted here. `story_text.py` formats the values for a terminal, and `document.py` for
 export.
 """
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
-    """Whether ralph itself wrote the message, in the middle of a run."""
+    """True if ralph itself wrote the message, in the middle of a run."""
 
 
 class Said(Struct, frozen=True):
@@ -60,8 +62,9 @@ Happening = Prompted | Said | OtherBlock | Called | Happened
 
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
-    """Yields each run with what happened in it, in order. A call appears at the position of its result, and a call
-    without a result at the end of its run. Raises SessionError if a record is impossible at its position.
+    """Yields each run with its prompts, answers, calls and events, in order. A call comes at the position of its
+    result, or at the end of its run if it has no result. Raises SessionError if a record is impossible at its
+    position.
     """
     calls: dict[str, ToolCall] = {}
     pending: OpenAnswer | None = None

@@ -1,5 +1,5 @@
-"""Formats a session for `ralph sessions show`, in the same style as a run's narration. Pure. Shortens results and
-prompts, which `document.py` writes in full.
+"""Formats a session for `ralph sessions show`, in the same style as a run's narration. Results and prompts are
+shortened, while `document.py` writes them in full. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def result_text(result: ToolResult) -> str:
 
 
 def no_result(called: Called, outcome: str) -> str:
-    """Why a call has no result. `outcome` is the state of its run."""
+    """The reason why a call has no result. `outcome` is the state of its run."""
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"
     if outcome == DAMAGED:
@@ -160,7 +160,7 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """Yields the first and last lines of a text. The first show what a file begins with, and the last whether a
+    """Yields the first and last lines of a text. The first lines show how a file begins, and the last lines whether a
     command succeeded.
     """
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]

@@ -1,4 +1,4 @@
-"""Formats times, costs and ends of runs for the user. Pure, apart from using the local time zone."""
+"""Formats times, costs and ends of runs for the user. No I/O happens here. Times are shown in the local time zone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cost_text(cost_usd: float | None) -> str:
 
 
 def local_time(moment: str) -> str:
-    """An ISO 8601 time as local time. Text that is no valid time is returned unchanged."""
+    """An ISO 8601 time as local time. A text that is not a valid time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):  # the time zone may move it out of the years 1 to 9999
@@ -54,8 +54,8 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The tokens that an attempt was billed for and their cost, as text. "" if the server counted no tokens. An
-    attempt with an incomplete answer is billed too.
+    """The tokens and the cost of an attempt, as text. Empty if the server counted no tokens. An attempt with an
+    incomplete answer is billed too.
     """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():

@@ -1,7 +1,7 @@
 """Finds and reads the settings files that people wrote for Claude Code, and the value of `--settings`.
 
-Their rules protect something, so a file that cannot be read ends the run: nobody knows what it forbids. At most a
-megabyte of a file is read. A pipe is never read, because ralph could wait for it without end.
+Their rules protect something, so a file that cannot be read ends the run. At most a megabyte of a file is read. A
+pipe is never read, because ralph could wait for it without end.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ClaudeFile(Struct, frozen=True):
     """A settings file for Claude Code, or the value of `--settings`."""
 
     name: str
-    """The path of the file, or the option."""
+    """The path of the file, or the name of the option."""
     kind: str
-    """`user`, `project`, `local` or `flag`. A file of the user's in the working directory is a `project` file, because
-    others may have written it."""
+    """`user`, `project`, `local` or `flag`. A user's file inside the working directory is a `project` file, because
+    somebody else may have written it."""
     root: str
     """The directory from which relative paths in the file start. Empty means the working directory."""
     text: str
@@ -64,7 +64,7 @@ def read_claude_files(
 
 
 def document_of(file: ClaudeFile) -> Any:
-    """The JSON object in a file. Raises ClaudeFileError."""
+    """Decodes the JSON object in a file. Raises ClaudeFileError."""
     try:
         document = json.loads(file.text)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def document_of(file: ClaudeFile) -> Any:
 
 
 def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
-    """Whether a file may hold anything about permissions or hooks. A run without it needs no rules."""
+    """Whether a file may contain settings about permissions or hooks. If none does, the run needs no rules."""
     return any(
         word in file.text for file in files for word in ('"permissions"', '"hooks"', '"sandbox"', "\\u")
     )

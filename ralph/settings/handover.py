@@ -71,7 +71,7 @@ class HandedOver(Struct, frozen=True):
 
 
 class _Handover(Struct, frozen=True):
-    """The form in which they are passed on."""
+    """The files of `HandedOver`, in the form in which a loop passes them on."""
 
     files: tuple[tuple[str, bool, str | None, bool, bool], ...]
     claude_files: tuple[ClaudeFile, ...]

@@ -1,8 +1,8 @@
 """The kinds of values that only settings have: addresses, paths, and lists of names. `values/setting.py` has the
 kinds for numbers and plain texts.
 
-A wrong value raises ValueError whose text is meant to follow the setting's name ("must be ..."). The text does not
-repeat values that may contain a secret: URLs, assignments of variables, and headers.
+A wrong value raises ValueError with a text such as "must be ...". The caller puts the setting's name before it. The
+text does not repeat values that may contain a secret: URLs, assignments of variables, and headers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def decoded_table(
     """The values of a table, each decoded by the `Kind` of its key.
 
     Raises a ValueError that names the key if a key is unknown or wrong, or if a key in `needed` is missing. `holder`
-    describes the table in that error. msgspec could decode the whole table
-    at once, but its error would name neither the value nor the known keys.
+    describes the table in that error. msgspec could decode the whole table, but its error would name neither the
+    value nor the known keys.
     """
     for key in raw:
         if key not in kinds:

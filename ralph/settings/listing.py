@@ -69,7 +69,7 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def shown_value(value: object) -> str:
-    """The value of a setting, written as a person would write it. A table with secrets shows its keys alone."""
+    """The value of a setting, written as a person would write it. Only the keys of a table with secrets are shown."""
     match value:
         case None:
             return "not set"

@@ -1,7 +1,8 @@
-"""Collects the MCP servers of a run from `--mcp-config`, the user's settings and, if the user wants that, the repository's
-`.mcp.json`. Reads the files.
+"""Collects the MCP servers of a run from `--mcp-config`, the user's settings and, if the user wants that, the
+repository's `.mcp.json`. It reads these files.
 
-A server that a file in the working directory configures gets no credential: somebody else may have written that file.
+A server that is configured by a file in the working directory gets no credential, because somebody else may have
+written that file.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ _FLAG = "--mcp-config"
 def configured_servers(
     settings: Settings, environment: Mapping[str, str], cwd: Path, files: Sequence[SettingsFile] = ()
 ) -> tuple[McpServer, ...]:
-    """The servers of the run. `files` are those that a loop has read for all its iterations. If two sources configure a server of the same name, the command line wins, then the
-    user's settings. Raises SettingsError.
+    """The servers of the run. `files` are the files that a loop has read for all its iterations.
+
+    If several sources configure a server of the same name, the command line takes precedence, then the user's
+    settings. Raises SettingsError.
     """
     mcp = settings.mcp
     known = {file.path: file.data for file in files if file.is_mcp}
@@ -60,7 +63,7 @@ def repository_file(cwd: Path) -> Path | None:
 
 
 def notice_on_repository(settings: Settings, cwd: Path) -> str | None:
-    """A notice about servers that a repository's `.mcp.json` names and that are not started. None if there are none."""
+    """A notice about servers in a repository's `.mcp.json` that are not started. None if there are none."""
     path = None if settings.mcp.strict or settings.mcp.repository else repository_file(cwd)
     if path is None or str(path) in settings.mcp.config:
         return None
@@ -89,8 +92,8 @@ def _from_file(
     *,
     is_named: bool = False,
 ) -> dict[str, McpServer]:
-    """The servers of a file. `known` holds the contents of files that were read before; None stands for a file that did
-    not exist. `is_named` says that the command line names the file.
+    """The servers of a file. `known` holds the contents of files that were read before; None stands for a file that
+    did not exist. `is_named` is True if the command line names the file.
     """
     try:
         data = known[path] if path in known else read_settings_file(path, required=is_named)

@@ -259,7 +259,7 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
 
 
 def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
-    """The decoded value with its origin. A relative path starts from `directory`."""
+    """The decoded value with its origin. A relative path is relative to `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
@@ -346,10 +346,8 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
-    """A remark for each list of tools that contains names of other programs' tools.
-
-    Such names have no effect in ralph. If there are MCP servers, a name may belong to one of their tools, which only
-    the run will find out.
+    """A remark for each tool list that contains names of tools that ralph does not have. Such names have no effect.
+    If there are MCP servers, a name may belong to one of their tools, which is known only later.
     """
     may_have_servers = mcp != McpSettings()
     for name in _TOOL_LISTS:
@@ -398,7 +396,9 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
-    """The access with a header that asks for the betas, in addition to those of ANTHROPIC_CUSTOM_HEADERS."""
+    """Returns `access` with a header that asks for the beta features, in addition to those in
+    ANTHROPIC_CUSTOM_HEADERS.
+    """
     if not betas:
         return access
     lines = access.headers.plain

@@ -219,7 +219,8 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 3600.0
-    """The seconds to wait for a driver's answer to `can_use_tool`. 0 means no limit. A person may have to be found."""
+    """The seconds to wait for a driver's answer to `can_use_tool`. 0 means no limit. The driver may have to ask a
+    person."""
 
 
 class SessionSettings(Struct, frozen=True):
@@ -340,7 +341,7 @@ class ToolsSettings(Struct, frozen=True):
 
 
 class McpSettings(Struct, frozen=True):
-    """The MCP servers of a run. Only trusted sources may set them."""
+    """The settings of MCP servers. Only trusted sources may set them."""
 
     config: Annotated[
         tuple[str, ...],
@@ -370,7 +371,7 @@ class McpSettings(Struct, frozen=True):
         Secret[dict[str, dict[str, Any]]] | None,
         Key(must_be.SERVERS, "MCP servers, one table each: `[mcp.servers.NAME]` ([MCP](mcp.md))"),
     ] = None
-    """The configuration of each server by its name, in the form that `.mcp.json` has. None if there is none."""
+    """The configuration of each server, by name, in the form of `.mcp.json`. None if there is none."""
     repository: Annotated[
         bool, Key(SWITCH, "`true`: also start the servers of a repository's own `.mcp.json`, unseen")
     ] = False

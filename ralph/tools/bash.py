@@ -49,20 +49,21 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = () if room.box is None else room.box.refusals()
+    between = "" if room.box is None else room.box.undone_between(str(settings.cwd))
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     return ToolOutput(
-        "\n".join([text, *notes, *denials]),
+        "\n".join([text, *notes, *denials, *([between] if between else [])]),
         is_error=has_failed,
         is_denied=bool(denials),
-        notices=refusals,
+        notices=(*refusals, *([between] if between else [])),
     )
 
 
 def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
     """Notes about the changes to protected files that were undone, and about what the sandbox denied to the command.
 
-    A thread does this work, because a file system may never answer, and the output can name any path. The undoing is
-    waited for; the second note is left out if it takes long. Raises Interrupted.
+    A thread finds them, because a file system may never answer, and the output can name any path. This function waits
+    until the changes are undone; the second note is left out if it takes long. Raises Interrupted.
     """
     box = room.box
     if box is None:
@@ -101,8 +102,8 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
 
 
 def _undone_at_stop(room: ToolRoom) -> str:
-    """Undoes what a command that was stopped did to protected files, and returns a note about that. A thread does it,
-    which is not waited for longer than a moment.
+    """Undoes the changes of a stopped command to protected files, and returns a note about them. A thread does this.
+    The function waits for the thread only for a moment.
     """
     box, told = room.box, list[str]()
     if box is None:
@@ -172,8 +173,8 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
 
 
 def _looked(room: ToolRoom, box: CommandBox) -> Mapping[str, str]:
-    """Remembers the protected files and makes the sandbox ready for a command. Returns the command's environment. Raises
-    ToolError if the disk does not answer, OSError and Interrupted.
+    """Stores the state of the protected files, and makes the sandbox for a command. Returns the command's
+    environment. Raises ToolError if the disk does not answer, OSError and Interrupted.
     """
     mailbox = room.waiter.mailbox()
 

@@ -156,8 +156,8 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """Returns `count` lines, of which the first is `before` lines above the one at `position`. There are fewer at the
-    end of the text. Does not split the whole text, for speed.
+    """Returns `count` lines of the text. The first is the line that is `before` lines above the line at `position`.
+    There are fewer at the end of the text. For speed, the text is not split as a whole.
     """
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
@@ -200,15 +200,15 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """The lines without white space, joined by line breaks, with one at each end. So a search in the result finds
-    only complete lines.
+    """Removes white space from the lines and joins them by line breaks, with a line break at each end. So a search in
+    the result finds only complete lines.
     """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
 
 
 def _most_similar(lines: list[str], telling: str) -> str:
-    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. A comparison in
-    full is slow, so only the lines with the highest upper bound of the similarity are compared in this way.
+    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. A full
+    comparison is slow, so only the lines with the highest upper bound of the similarity are compared in full.
     """
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a mistake needs it
 

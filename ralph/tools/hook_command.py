@@ -1,5 +1,5 @@
-"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It runs in
-the sandbox of the commands, with a time limit, and everything that it starts is stopped at its end.
+"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It
+runs in the sandbox of commands with a time limit. All processes that it starts are stopped when it ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import Struct
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import Ended, NotFollowedError, RunningCommand
 from ralph.values.error_text import os_error_text
+from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom
 
 _MOST_OUTPUT_BYTES = 1_000_000
-"""The most bytes that a hook may print. An answer needs a thousandth of it."""
+"""The maximum number of bytes that a hook may print. Real answers are much shorter."""
 _MOST_ERROR_BYTES = 16_384
 # The variable by which hooks that were written for Claude Code find the project.
 _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
@@ -31,17 +32,21 @@ class HookEnding(Struct, frozen=True):
     """The end of a hook's command."""
 
     status: int | None
-    """Its exit code, or None if it could not be started or did not end by itself."""
+    """The exit code, or None if the command could not be started or did not end by itself."""
     output: str = ""
     errors: str = ""
-    """The beginning of its standard error."""
+    """The beginning of the command's standard error."""
     problem: str = ""
-    """Why there is no exit code."""
+    """The reason why there is no exit code."""
+    undone: str = ""
+    """A note about changes of protected files that were undone, by the command or before it ran. Empty if there are
+    none.
+    """
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
     """Runs a hook. `given` is its standard input. Must be called on the main thread. Raises Interrupted."""
-    box, cwd = room.box, str(room.settings.cwd)
+    box, cwd, undone = room.box, str(room.settings.cwd), ""
     try:
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
             stdin.write(given)
@@ -58,15 +63,18 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
                 ending = running.run(limit_s, waiting_for)
             finally:
                 if box is not None:
-                    box.undo_changes(cwd)
+                    undone = "\n".join(filter(None, (box.undo_changes(cwd), box.undone_between(cwd))))
             errors.seek(0)
             said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
+    except Interrupted as stop:
+        stop.undone = undone
+        raise
     except (ShortageError, NotFollowedError, ValueError) as error:
-        return HookEnding(None, problem=f"it could not be run: {error}")
+        return HookEnding(None, problem=f"it could not be run: {error}", undone=undone)
     except OSError as error:
-        return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}")
+        return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
     problem = _problem(ending, limit_s)
-    return HookEnding(None if problem else ending.status, capture.text(), said, problem)
+    return HookEnding(None if problem else ending.status, capture.text(), said, problem, undone)
 
 
 def _started(command: str, room: ToolRoom, stdin: int, errors: int) -> SupervisedCommand:
@@ -95,7 +103,7 @@ def _problem(ending: CommandEnding, limit_s: float) -> str:
 
 
 class _Kept:
-    """Keeps the output of a hook."""
+    """A `Capture` that keeps the output of a hook."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -105,7 +113,7 @@ class _Kept:
         return len(self._data) <= _MOST_OUTPUT_BYTES
 
     def close(self) -> None:
-        """Has nothing to release."""
+        """Does nothing, because there is nothing to release."""
 
     def text(self) -> str:
         return self._data.decode("utf-8", "replace")

@@ -1,5 +1,5 @@
-"""Runs a call of an MCP server's tool, and makes its result one that a request can hold: text is cut like the output of
-a command, and images are checked like those that Read shows.
+"""Runs calls of MCP servers' tools, and converts the results for requests: text is cut like the output of a command,
+and images are checked like those that Read shows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ralph.mcp.server_process import ServerProcess
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.error_text import ToolError
+from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolOutput, unknown_arguments
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
-    """Starts the process of a server as Bash starts a command: in the sandbox, unless its configuration says otherwise,
-    and without credentials. Raises ServerFailedError, ShortageError, ValueError or OSError.
+    """Starts the process of a server in the way that Bash starts a command: without credentials, and in the sandbox
+    unless the server's configuration excludes that. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
     settings = room.settings
     program = server.command if "/" in server.command else room.program(server.command)
@@ -38,6 +39,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
     box = None if not server.is_confined else room.new_box() if needs_own else room.box
     environment = settings.environment if box is None else box.variables(settings.environment)
+    if server.is_confined and room.box is not None:
+        room.box.watch()
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(box),
@@ -50,29 +53,46 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Raises ToolError and Interrupted."""
-    if room.box is not None:
-        room.box.look()
-    undone = ""
+    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted, whose note says what was
+    undone of the call.
+    """
+    box, cwd = room.box, str(room.settings.cwd)
+    if box is not None:
+        box.look()
     try:
-        unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
-        arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
-        result = toolset.call(call.name, arguments)
+        shown, failed = _shown_result(call, toolset, room)
     except CallFailedError as error:
-        raise ToolError(str(error)) from None
-    finally:
-        if room.box is not None:
-            undone = room.box.undo_changes(str(room.settings.cwd))
+        shown, failed = [str(error)], True
+    except BaseException as error:
+        undone = "" if box is None else room.redact(box.undo_changes(cwd))
+        if isinstance(error, Interrupted):
+            error.undone = undone
+        raise
+    undone = "" if box is None else box.undo_changes(cwd)
+    between = "" if box is None else box.undone_between(cwd)
+    notes = [note for note in (undone, between) if note]
+    return ToolOutput(
+        _content([*shown, *notes], room),
+        is_error=failed,
+        is_denied=bool(undone),
+        notices=(between,) if between else (),
+    )
+
+
+def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[list[Block | str], bool]:
+    """Runs the call. Returns the parts of its result, and whether it failed. Raises CallFailedError and Interrupted."""
+    unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
+    arguments = {key: value for key, value in call.arguments.items() if key not in unknown}
+    result = toolset.call(call.name, arguments)
     failed = is_error(result)
-    shown: list[Block | str] = [
-        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed)
-        for part in parts_of(result)
-    ]
-    return ToolOutput(_content([*shown, *([undone] if undone else [])], room), is_error=failed)
+    parts = parts_of(result)
+    return [
+        part if isinstance(part, str) else _shown(part, room, may_be_image=not failed) for part in parts
+    ], failed
 
 
 def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
-    """The content of a result. Texts and images stay in order, unless the text must be cut: then it comes first."""
+    """The content of a tool result. Texts and images stay in order, but if the text must be cut, it comes first."""
     texts = [part for part in parts if isinstance(part, str)]
     text = "\n".join(texts)
     images = [part for part in parts if not isinstance(part, str)]
@@ -85,7 +105,9 @@ def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...
 
 
 def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block | str:
-    """The block for an image, or words about it if it cannot be shown. The API takes no image in an error."""
+    """The content block for an image, or a text that describes it if it cannot be shown. The API accepts no image in
+    an error.
+    """
     media_type = image_media_type(image.data) if may_be_image else None
     if media_type is None:
         return f"[an image that cannot be shown: {image.described}]"

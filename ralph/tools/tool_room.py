@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from ralph.machine.repository import repository_top
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.sandbox.protected_paths import is_within
+from ralph.sandbox.within import is_within
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError, os_error_text
 
@@ -66,9 +66,9 @@ class ToolSettings(Struct, frozen=True):
     box_plan: BoxPlan | None = None
     """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
     tree_limits: TreeLimits | None = None
-    """The limits on processes and memory of commands. None means the default limit on processes alone."""
+    """The limits on processes and memory of commands. None means only the default limit on processes."""
     judge: CallJudge | None = None
-    """The rules that people wrote about calls and paths. None if there are none."""
+    """Applies the permission rules about calls and paths. None if there are none."""
 
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
@@ -88,7 +88,7 @@ class ImageBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Counts one more image. Raises ToolError if the conversation may not have it."""
+        """Counts one more image. Raises ToolError if that would exceed the limit."""
         with self._lock:
             if self._images >= MOST_IMAGES:
                 raise ToolError(
@@ -104,7 +104,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Counts the images that are already in the conversation. There may be more of them than the limit allows."""
+        """Counts the images that are already in the conversation, even if they exceed the limit."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes
@@ -161,7 +161,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_box()
 
     def new_box(self) -> CommandBox | None:
-        """A sandbox with the rights of commands, or None if they run without one. The caller must close it."""
+        """A new sandbox with the rights of commands, or None if commands run without one. The caller must close it."""
         settings = self.settings
         if settings.box_plan is None or settings.box_plan.means is None:
             return None
@@ -187,7 +187,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.box)
 
     def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
-        """A supervisor with the limits of commands, whose commands run in this sandbox. The caller must close it."""
+        """A new supervisor with the limits of commands. Its commands run in the sandbox `box`. The caller must close
+        it.
+        """
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
@@ -237,8 +239,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self._outside(self.settings.cwd / path)
 
     def _outside(self, path: Path) -> Path:
-        """Where a path of the model really lies. The model sees what its commands see, and these may have a /tmp of their
-        own.
+        """The path outside of the sandbox for a path of the model. The model means what its commands see, and they
+        may have a /tmp of their own.
         """
         plan = self.settings.box_plan
         plain = os.path.normpath(path)

@@ -46,6 +46,7 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
+_END_WITHIN_S = 2.0
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
@@ -68,9 +69,10 @@ class LocalToolbox:
         why_refused: Callable[[str], str | None] = lambda _tool: None,
         mcp: McpToolset | None = None,
     ) -> None:
-        """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and `redact_longest` is the length of the longest one in bytes.
-        `why_refused` returns why a tool may not be used now, or None if it may. Raises WorkingDirectoryGoneError, and
-        OSError if another directory cannot be opened.
+        """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and
+        `redact_longest` is the length of the longest one in bytes. `why_refused` returns the reason why a tool must
+        not be used now, or None if it may. Raises WorkingDirectoryGoneError, and OSError if another directory cannot
+        be opened.
         """
         self._why_refused = why_refused
         self._mcp = mcp
@@ -106,8 +108,8 @@ class LocalToolbox:
             self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepares for a call of this tool while its arguments are still arriving. For Bash, it starts the
-        supervisor and makes the sandbox, which takes time. Has no other effect.
+        """Prepares for a call of this tool while its arguments are still arriving. For Bash, starts the supervisor
+        and makes the sandbox, which takes time. Does nothing for other tools.
         """
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
@@ -148,15 +150,37 @@ class LocalToolbox:
         return [result for call in calls for result in self._run_alone(call)]
 
     def run_hook(self, command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
-        """Runs a hook of the user's. Must be called on the main thread. Raises Interrupted."""
+        """Runs a hook from the user's settings. Must be called on the main thread. Raises Interrupted."""
         from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
 
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
-    def close(self) -> None:
-        if self._mcp is not None:
-            self._mcp.close()
+    def close(self) -> str:
+        """Ends the servers and removes temporary files. Returns a note for people about the changes to protected files
+        since the last command that were undone, or an empty string.
+        """
+        if self._mcp is None:
+            self._room.close()
+            return ""
+        self._mcp.close()
+        undone = self._undone_at_end()
         self._room.close()
+        return undone
+
+    def _undone_at_end(self) -> str:
+        """A thread looks, which is not waited for longer than a moment, because a file system may never answer."""
+        box, told = vars(self._room).get("box"), list[str]()
+        if box is None:
+            return ""
+
+        def undo() -> None:
+            told.append(box.end_watch(str(self._room.settings.cwd)))
+
+        try:
+            start_thread(undo, name="protected files").join(_END_WITHIN_S)
+        except ShortageError:
+            undo()
+        return "".join(told)
 
     def _is_mcp(self, call: ToolCall) -> bool:
         return self._mcp is not None and self._mcp.has(call.name)
@@ -175,8 +199,8 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
-        """Runs all jobs at the same time, each on its own thread, so that a signal is noticed meanwhile. A job for
-        which the machine has no thread left runs on this thread.
+        """Runs all jobs at the same time, each on its own thread, so that a signal can stop the wait for them. If the
+        machine has no thread for a job, the job runs on this thread.
         """
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
@@ -264,7 +288,7 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _why_against_rules(self, call: ToolCall) -> str | None:
-        """Why the rules that people wrote refuse a call, for the model. None if they let it run."""
+        """The reason why the permission rules refuse a call, written for the model. None if they permit it."""
         judge = self._room.settings.judge
         if judge is None:
             return None

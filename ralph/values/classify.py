@@ -1,5 +1,5 @@
-"""Classifies an error: whether a retry makes sense, what kind of failure it is, and which outcome a run has that ends
-with it.
+"""Classifies an error: whether a retry makes sense, what kind of failure it is, and which outcome it gives to a run
+that it ends.
 
 The decision is based on fields, not on message texts. There are three exceptions, for which some servers give no
 other sign: context overflow, low credit, and a spend limit. A test compares this module with the table in
@@ -215,7 +215,9 @@ def is_for_later(error: AgentError) -> bool:
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether the server says, with status 400, that the account's credit is too low. Only the text says so."""
+    """Whether the server refused the request (status 400) because the account's credit is too low. Only the error's
+    text shows this.
+    """
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 

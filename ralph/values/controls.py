@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class ModeFixedError(ValueError):
-    """A driver asked for another mode than `plan`, in which the run was started."""
+    """A driver requested another permission mode, but the run was started in the mode `plan`, which is final."""
 
 
 class NarrowedTools(Struct, frozen=True):
-    """The tools that a command's file leaves for its task. It takes tools away, and gives none."""
+    """The tools that a command file allows for its task. It can only remove tools, never add any."""
 
     command: str
     names: frozenset[str]
@@ -47,21 +47,21 @@ class RunControls:
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. A driver cannot change the mode then."""
         self._permissions = permissions
-        """The one who is asked about calls that the mode does not permit by itself: "driver", or "nobody", so that they are
-        denied. None means that they are permitted."""
+        """Who is asked about a call that the mode does not permit by itself: "driver", or "nobody", so that the call
+        is refused. None means that such calls are permitted."""
         self._allowed = allowed
         """The tools that the user allowed by name."""
         self.narrowed: NarrowedTools | None = None
-        """The tools that the command of the current task leaves. None if it leaves all."""
+        """The tools that the current task's command file allows. None if it sets no limit."""
 
     @property
     def mode_notice(self) -> str | None:
-        """A notice that the mode does not do what its name suggests, or None if it does."""
+        """A notice for people if the permission mode does not do what its name suggests, otherwise None."""
         return None if self._permissions is not None else mode_notice(self.permission_mode)
 
     def choose_mode(self, name: str) -> PermissionMode:
-        """Sets the permission mode with this name. Raises ValueError if ralph does not have it, or if the command
-        line fixed the mode. The text of the error is meant to follow the name of the field.
+        """Sets the permission mode with this name. Raises ValueError if there is no such mode, or if the command line
+        fixed the mode. The caller puts the name of the field before the error's text.
         """
         mode = permission_mode(name)
         if self.stays_in_plan and mode is not PermissionMode.PLAN:

@@ -7,7 +7,7 @@ could be redacted.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import Struct
@@ -147,48 +147,64 @@ def is_endpoint_name(name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in upper case, with KEY for KEYS: NPM, CONFIG, AUTH, TOKEN for `npm_config__authToken`."""
+    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. KEYS becomes
+    KEY.
+    """
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
 
 
-@cache
-def credential_shapes() -> re.Pattern[str]:
-    """A regular expression that matches everything in a text that looks like a credential.
+_PEM_LABEL = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+SHAPES = (
+    (("sk-",), r"(?<![A-Za-z0-9])sk-ant-[\w-]{4,}"),
+    # a digit: "sk-learn-..." is a package
+    (("sk-",), r"(?<![A-Za-z0-9])sk-(?=[\w-]{0,64}\d)[\w-]{20,}"),
+    (("gho_", "ghp_", "ghr_", "ghs_", "ghu_"), r"(?<![A-Za-z0-9])gh[oprsu]_[A-Za-z0-9]{20,}"),
+    (("github_pat_",), r"(?<![A-Za-z0-9])github_pat_\w{20,}"),
+    (("glpat-",), r"(?<![A-Za-z0-9])glpat-[\w-]{16,}"),
+    (("xox",), r"(?<![A-Za-z0-9])xox[abeprs]-[\w-]{10,}"),
+    (("akia", "asia"), r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    (("npm_",), r"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{30,}"),
+    (("pypi-",), r"(?<![A-Za-z0-9])pypi-[\w-]{32,}"),
+    (("aiza",), r"(?<![A-Za-z0-9])AIza[\w-]{30,}"),
+    (("hf_",), r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
+    (("k_live_", "k_test_"), r"(?<![A-Za-z0-9])[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    (
+        ("bearer ", "basic "),
+        r"(?<![A-Za-z0-9])(?i:bearer|basic) (?=[^\s\d]{0,64}\d)[\w.~+/-]{16,}={0,2}",
+    ),
+    (("eyj",), r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w.-]*"),
+    (("-----begin ",), rf"-----BEGIN {_PEM_LABEL}[\s\S]*?(?:-----END {_PEM_LABEL}|\Z)"),
+    (("@",), r"""(?<=://)[^\s/:@"'<>]{0,256}:(?P<password>[^\s/?#"'<>]{1,1024})@"""),
+)
+"""The forms of credentials, as regular expressions. A text that contains none of the marks beside a form, in any case,
+does not contain a credential of this form either."""
 
-    The group `password` matches the password of a URL. The search takes linear time even for hostile texts, because
-    no run of characters is searched twice.
+
+def credential_shapes(text: str) -> re.Pattern[str]:
+    """A regular expression that matches everything in `text` that looks like a credential. It finds less in other texts.
+
+    The group `password`, where there is one, matches the password of a URL. The search takes linear time even for
+    hostile texts, because no run of characters is searched twice.
     """
-    return re.compile(
-        r"""
-          (?<![A-Za-z0-9]) (?:
-              sk-ant-[\w-]{4,}
-            | sk-(?=[\w-]{0,64}\d)[\w-]{20,}                # a digit: "sk-learn-..." is a package
-            | gh[oprsu]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
-            | xox[abeprs]-[\w-]{10,}
-            | (?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])
-            | npm_[A-Za-z0-9]{30,} | pypi-[\w-]{32,} | AIza[\w-]{30,} | hf_[A-Za-z0-9]{30,}
-            | [rs]k_(?:live|test)_[A-Za-z0-9]{16,}
-            | (?i:bearer|basic)\ (?=[^\s\d]{0,64}\d)[\w.~+/-]{16,}={0,2}
-          )
-        | (?<![\w-]) eyJ[\w-]{8,}\.[\w-]{8,}\.[\w.-]*
-        | -----BEGIN\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
-            [\s\S]*? (?: -----END\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?----- | \Z )
-        | (?<=://) [^\s/:@"'<>]{0,256} : (?P<password> [^\s/?#"'<>]{1,1024} ) @
-        """,
-        re.VERBOSE | re.ASCII,
-    )
+    lowered = text.lower()
+    # Compiling a form takes longer than searching many texts for its marks.
+    return _compiled(tuple(form for marks, form in SHAPES if any(mark in lowered for mark in marks)))
+
+
+@lru_cache(64)
+def _compiled(forms: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(forms) or "(?!)", re.ASCII)
 
 
 def looks_like_credential_value(value: str) -> bool:
     """Whether a value contains a key of a known form, or a URL with a password."""
-    return credential_shapes().search(value) is not None
+    return credential_shapes(value).search(value) is not None
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The secret values among `headers`: those of a header whose name or value looks like a credential's.
-
-    For a value of several words, such as `Bearer x`, the last word follows on its own.
+    """Yields the secret values among `headers`. A value is secret if the value or the header's name looks like that
+    of a credential. If such a value has several words, as `Bearer x` has, the last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
@@ -270,6 +286,8 @@ def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
     no credential. It is also empty if only the user's own login name stands before the `@`, because that name occurs
     in the paths of the user's files.
     """
+    if "@" not in url:
+        return []
     found = re.match(r"(?:[a-z][a-z0-9+.-]*://)?([^/?#]*)@", url.strip(), re.IGNORECASE)
     if found is None or found[1] in login_names:
         return []
@@ -280,8 +298,8 @@ def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
 
 
 def _secret_parts(value: str) -> Iterator[str]:
-    for match in credential_shapes().finditer(value):
-        password = match["password"]
+    for match in credential_shapes(value).finditer(value):
+        password = match.groupdict().get("password")
         if password is not None:
             yield password
             yield _unquoted(password)

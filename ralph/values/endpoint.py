@@ -55,7 +55,7 @@ def normal_base_url(text: str) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """The path without the API's own part at its end. A gateway may have a path before that part."""
+    """Removes `/v1` or `/v1/messages` from the end of a path. A path that a gateway has before that remains."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):

@@ -7,7 +7,7 @@ AgentError
 ├── Api              no answer: connect, reset, timeout, DNS, TLS, or garbage before the headers
 └── Json             a data line of the stream is not JSON
 
-`classify.classify_error` decides whether an error is transient. Only after a transient error is a request retried.
+`classify.classify_error` decides whether an error is transient. A request is retried only after a transient error.
 """
 
 from __future__ import annotations

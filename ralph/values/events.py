@@ -233,7 +233,9 @@ class Heartbeat(Struct, frozen=True):
 
 
 class TurnStarted(Struct, frozen=True):
-    """A turn has started. It lasts until the model has completed an answer and the calls in it have results."""
+    """A turn has started. The turn lasts until the model has completed an answer and the calls in the answer have
+    results.
+    """
 
     turn: int
     """The number of the turn within the run, counted from 1."""
@@ -332,11 +334,11 @@ class PermissionModeChanged(Struct, frozen=True):
 
 
 class HookStarted(Struct, frozen=True):
-    """A command of a hook in the user's settings begins. Only a run that was asked to tells it."""
+    """A hook's command begins. The event is emitted only if the user asked for hook events."""
 
     hook_id: str
     name: str
-    """The event, and the tool if it is about a call: `PreToolUse:Bash`."""
+    """The event of the hook, followed by the tool's name if the event concerns a call: `PreToolUse:Bash`."""
     event: str
 
 
@@ -348,13 +350,15 @@ class HookEnded(Struct, frozen=True):
     event: str
     output: str = ""
     errors: str = ""
-    """The beginning of its standard error, or why there is no exit code."""
+    """The beginning of the command's standard error, or the reason why it has no exit code."""
     status: int | None = None
-    """Its exit code, or None if it has none."""
+    """The exit code of the command, or None if it has none."""
 
 
 class MessageTaken(Struct, frozen=True):
-    """Work on a driver's message begins. Only a driver that asked for its messages back is told."""
+    """Ralph begins to work on a driver's message. The event is emitted only if the driver asked for its messages
+    back.
+    """
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
@@ -362,8 +366,8 @@ class MessageTaken(Struct, frozen=True):
 
 
 class SessionStateChanged(Struct, frozen=True):
-    """The run began to work, to wait for the driver, or to wait for a message. Only a driver that asked for it is
-    told: it keeps its end of the pipe open until `idle`.
+    """The run begins to work, to wait for the driver's decision, or to wait for a message. The event is emitted only
+    if the driver asked for it. Such a driver keeps ralph's input open until `idle`.
     """
 
     state: str
@@ -380,21 +384,21 @@ class Notice(Struct, frozen=True):
 
 
 class LoopEvent(Struct, frozen=True):
-    """An event of a loop itself, and not of one of its runs. `loop/events.py` has the kinds."""
+    """An event of a loop itself, and not of one of its runs. `loop/events.py` defines the kinds."""
 
 
 class PromptCalled(Struct, frozen=True):
-    """A tool call for which the prompt's command asks, and not the model, is about to run."""
+    """A tool call that the prompt's command file requests is about to run. The model did not request it."""
 
     command: str
     """The command as it is called, such as `/fix`."""
     tool: str
     argument: str
-    """The call's telling argument: the command line of Bash, or the path of a file."""
+    """The argument to show: the command line of Bash, or the path of a file."""
 
 
 class PromptCallEnded(Struct, frozen=True):
-    """A tool call for which the prompt's command asked has ended. Its output is part of the prompt."""
+    """A tool call that the prompt's command file requested has ended. Its output is part of the prompt."""
 
     command: str
     tool: str

@@ -102,9 +102,8 @@ class Budget:
         )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
-        """The US dollars that must be left before ralph makes a request: for the prompt, and for the shortest answer.
-
-        It is 0 if the price of the model is unknown.
+        """The cost in US dollars of a request with its prompt and the shortest answer. No request is made if less is
+        left. It is 0 if the price of the model is unknown.
         """
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:

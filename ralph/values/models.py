@@ -127,8 +127,8 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
     """The model that a name stands for. The name is an id or an alias, with or without `[1m]` at its end.
 
     `default` stands for ralph's own choice. Raises ValueError if the name is `opusplan` (in Claude Code, two models),
-    if it is only `[1m]`, or if it ends with `[1m]` and the model's window is known to be smaller. The text of the
-    error is meant to follow the name of the option or setting.
+    if it is only `[1m]`, or if it ends with `[1m]` and the model's window is known to be smaller. The caller puts the
+    name of the option or setting before the error's text.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
@@ -158,9 +158,8 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether this is a Claude model, possibly with an addition of a gateway to its name.
-
-    Only requests to Claude models contain prompt-cache markers.
+    """Whether the name is that of a Claude model. A gateway may have added something to the name. Only requests to
+    Claude models contain prompt-cache markers.
     """
     return "claude" in model
 

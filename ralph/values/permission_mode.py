@@ -1,7 +1,7 @@
 """The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
 Ralph never asks for permission. A mode in which Claude Code asks the user allows everything here, and a notice says
-so. In the mode `dontAsk`, only calls run that an allow rule names; `ralph/permissions/` judges them.
+so. In the mode `dontAsk`, a call runs only if an allow rule covers it; `ralph/permissions/` checks that.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The permission mode with that name.
-
-    Raises ValueError if ralph does not support the mode. The text of the error is meant to follow the name of the
-    option.
+    """The permission mode with that name. Raises ValueError if ralph does not support the mode. The caller puts the
+    option's name before the error's text.
     """
     try:
         return PermissionMode(text)
@@ -50,9 +48,8 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
-    """Whether somebody must be asked before a call of this tool, as far as the mode decides that.
-
-    `allowed` are the names that the user allowed without a pattern.
+    """Whether the mode requires that somebody is asked before a call of this tool. `allowed` holds the tools that the
+    user allowed by name, without a pattern.
     """
     if mode is PermissionMode.BYPASS or tool in READ_ONLY or tool in allowed:
         return False
@@ -70,7 +67,7 @@ def why_refused(mode: PermissionMode, tool: str) -> str | None:
 
 
 def mode_notice(mode: PermissionMode) -> str | None:
-    """A notice that a mode does not do what its name suggests. None if the mode does what its name suggests."""
+    """A notice for people if the mode does not do what its name suggests, otherwise None."""
     if mode in _ASKING:
         return f"permission mode {mode}: nobody is asked here, and every tool of the run may be used"
     return None

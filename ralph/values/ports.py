@@ -33,7 +33,7 @@ class Interrupted(BaseException):
     """The token counts for an answer that was not yet complete. The output count is ralph's estimate if that is
     higher than the server's count."""
     undone = ""
-    """A note for the model about what was undone of a tool call that was stopped. Empty if there was nothing."""
+    """A note for the model that says which effects of a stopped tool call were undone. Empty if there were none."""
 
 
 class SignalReceived(Interrupted):
@@ -205,18 +205,18 @@ class Events(Protocol):
 
 
 class CallJudge(Protocol):
-    """Judges calls and paths by the rules that people wrote. May be called on any thread."""
+    """Judges tool calls and paths by the permission rules. Its methods may be called on any thread."""
 
     def judge(self, call: ToolCall) -> RuleVerdict: ...
 
     def grant(self, call: ToolCall) -> None:
-        """Tells the rules that somebody was asked about a call, and that it may run."""
+        """Stores that somebody was asked about this call and allowed it."""
         ...
 
     def why_not_read(self, path: str) -> str | None:
-        """The rule for which a path must be neither read nor found, or None. The path is absolute, without links."""
+        """The rule that forbids reading or finding an absolute path without symbolic links, or None."""
         ...
 
     def why_not_written(self, path: str) -> str | None:
-        """The rule for which a path must not be written, or None. The path is absolute, without links."""
+        """The rule that forbids writing an absolute path without symbolic links, or None."""
         ...

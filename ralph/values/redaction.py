@@ -75,7 +75,8 @@ class Redactor:
         This method is for error messages and similar texts. It sometimes replaces harmless text too, so it is not
         used on tool results.
         """
-        redacted = credential_shapes().sub(_mark_shape, self.redact(text))
+        redacted = self.redact(text)
+        redacted = credential_shapes(redacted).sub(_mark_shape, redacted)
         return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
 
     @cached_property
@@ -196,7 +197,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _mark_shape(match: re.Match[str]) -> str:
-    if match["password"] is None:
+    if match.groupdict().get("password") is None:
         return MARK
     before = match.start("password") - match.start()
     return f"{match[0][:before]}{MARK}@"

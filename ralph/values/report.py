@@ -51,7 +51,9 @@ class Report(Struct, frozen=True):
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults of a report's status and summary. It is the `Validator` if there is no schema for a payload."""
+    """The faults of a report's status and summary. If there is no schema for a payload, this function is the
+    `Validator`.
+    """
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -63,7 +65,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults of a report for whose payload there is a schema, except the faults inside the payload."""
+    """The faults of a report that may have a payload. The content of the payload is not checked."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')

@@ -21,10 +21,8 @@ def resume_command(
     again: Mapping[str, str] | None = None,
     prompt: str | None = None,
 ) -> str:
-    """The shell command that resumes a session.
-
-    `name` is the session's id or its beginning. `again` maps options that the next run needs again to their values.
-    What is None is left out of the command.
+    """The shell command that resumes a session. `name` is the session's id or its beginning. `again` holds the values
+    of options that the next run needs again, by option name. The command leaves out every argument that is None.
     """
     options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]

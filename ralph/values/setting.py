@@ -45,7 +45,7 @@ class Kind(Struct, frozen=True):
 
     @property
     def plain_type(self) -> type:
-        """The type without the range of its values."""
+        """The type of the values, without their range."""
         plain: type = getattr(self.type, "__origin__", self.type)
         return plain
 
@@ -53,7 +53,7 @@ class Kind(Struct, frozen=True):
         """Decodes and checks a raw value, and returns the value to use.
 
         If `is_text` is True, a number or a boolean may be written as text, as in an environment variable. Raises
-        ValueError, whose text is meant to follow the setting's name ("must be ...").
+        ValueError with a text such as "must be ...". The caller puts the setting's name before it.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -183,10 +183,10 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns what both lists allow, or None if the requested list allows all that the trusted one allows, and more.
+    """Returns the tools that both lists allow, or None if the requested list contains the trusted list and more.
 
-    If `trusted` is None, all names are allowed. A pattern (`Bash(git *)`) allows less than the name of its tool. Of two
-    patterns for one tool, which cannot be combined, only equal ones stay.
+    If `trusted` is None, all names are allowed. A pattern (`Bash(git *)`) allows less than the name of its tool. If
+    the lists have different patterns for one tool, neither pattern is kept.
     """
     if trusted is None:
         return requested
@@ -199,7 +199,9 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that either list forbids, or None if the requested list is only a part of the trusted one."""
+    """Returns the tools that at least one list forbids, or None if the requested list is only a part of the trusted
+    list.
+    """
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -240,7 +242,7 @@ class Flag(Struct, frozen=True):
     spelling: str
     help: str
     metavar: str | None = None
-    """The name of the value in the help, or None for typer's own choice."""
+    """The name of the value in the help. None means its choices, or `VALUE`."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
     """The only values that the flag accepts. If this is empty, the flag accepts any text."""
@@ -276,7 +278,7 @@ class Key(Struct, frozen=True):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The spelling of the flag and the name of the variable. One that does not exist is left out."""
+        """The flag and the environment variable of the setting, as far as they exist."""
         return tuple(place for place in (self.spelling, self.variable) if place)
 
     def from_variable(self, text: str) -> Any:

@@ -65,7 +65,7 @@ _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def with_whole_keys(value: Any) -> Any:
-    """The JSON value without the entries of objects whose key contains half of a surrogate pair, at any depth.
+    """The JSON value without those object entries, at any depth, whose key contains half of a surrogate pair.
 
     msgspec encodes keys as UTF-8 to compare them, so it cannot convert an object with such a key. Ralph reads none of
     these entries.

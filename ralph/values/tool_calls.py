@@ -59,18 +59,19 @@ class ToolOutput(Struct, frozen=True):
     a large file, to its inode, size and modification time. It is written to the journal, and is not sent to the
     API."""
     is_denied: bool = False
-    """Whether the sandbox denied something to the call. It is neither written to the journal nor sent to the API."""
+    """True if the sandbox refused something that the call tried. It is neither written to the journal nor sent to the
+    API."""
     notices: tuple[str, ...] = ()
     """Notices for people about the call. They are neither written to the journal nor sent to the API."""
 
 
 class RuleVerdict(Struct, frozen=True):
-    """The decision of the rules that people wrote about one call."""
+    """The decision of the permission rules about one call."""
 
     denied: str | None = None
     """The reason why the call must not run, written for the model. None if no rule denies it."""
     asks: str | None = None
-    """The reason why somebody must be asked before the call runs. None if no rule wants that."""
+    """The reason why somebody must be asked before the call runs. None if no rule requires that."""
 
 
 class FileChange(Struct, frozen=True):

@@ -84,20 +84,18 @@ def is_elsewhere(name: str) -> bool:
 
 
 def tool_of(name: str) -> str:
-    """The tool that an entry of a list of tools is about: `Bash` for `Bash(git *)`."""
+    """The tool's name in an entry of a tool list: `Bash` in `Bash(git *)`."""
     return name.partition("(")[0]
 
 
 def is_pattern(name: str) -> bool:
-    """Whether an entry of a list of tools is about some calls of a tool alone."""
+    """Whether an entry of a tool list covers only some calls of the tool, as `Bash(git *)` does."""
     return "(" in name and name.partition("(")[2] not in ("*)", ":*)")
 
 
 def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
-    """Raises ValueError if the name belongs to no known tool.
-
-    If `takes_patterns` is True, a pattern in parentheses may follow the name. The text of the error is meant to follow
-    the name of the option.
+    """Raises ValueError if the name belongs to no known tool. The caller puts the option's name before the error's
+    text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
     """
     tools = ", ".join(TOOL_NAMES)
     form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
@@ -123,7 +121,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names that belong to no tool of ralph."""
+    """The names in `names` that belong to no tool of ralph."""
     return tuple(name for name in names if tool_of(name) not in TOOL_NAMES)
 
 
@@ -133,8 +131,8 @@ def enabled_tools(
     """The tools that a run may use.
 
     `exact` lists the only tools to use; None means all tools. `allowed` lists tools that are allowed in addition to
-    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. A pattern in
-    `allowed` allows its tool, and one in `disallowed` takes none away: `ralph/permissions/` judges the calls.
+    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. For an entry
+    with a pattern, such as `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
@@ -163,9 +161,8 @@ class ToolLists(Struct, frozen=True):
 
 
 def covers(pattern: str, name: str) -> bool:
-    """Whether a pattern stands for the tool of an MCP server with this name.
-
-    `mcp__server` stands for all tools of the server, and `*` for any characters.
+    """Whether an entry of a tool list covers the MCP tool with this name. `mcp__server` covers all tools of the
+    server, and `*` matches any characters.
     """
     if "*" in pattern:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
@@ -173,10 +170,11 @@ def covers(pattern: str, name: str) -> bool:
 
 
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
-    """Whether a run may use the tool of an MCP server with this name.
+    """Whether a run may use the MCP tool with this name.
 
-    `is_asked_for` says that the command line names the server. Without a name of an MCP tool in it, `--tools` selects
-    only among ralph's own tools, as in Claude Code, but then a server that stands only in the settings is left out.
+    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) names MCP tools, only
+    those may be used. If it names none, it limits only ralph's own tools, as in Claude Code, and an MCP tool may be
+    used only if `is_asked_for` is True, which means that the command line configures its server.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

@@ -5,8 +5,7 @@ down.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -16,7 +15,7 @@ from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
-from ralph.run.prepared_run import _take_over_cooldowns
+from ralph.run.old_session import take_over_cooldowns
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
@@ -87,7 +86,7 @@ class Life:
         if old is None:
             self.journal.append(session_record("s1", "/work", "now", "0"))
         else:
-            _take_over_cooldowns(self.roster, old, cast("Any", SimpleNamespace(clock=clock)))
+            take_over_cooldowns(self.roster, old, clock)
         self.run = Run(
             self.roster,
             off(),

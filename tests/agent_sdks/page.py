@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.agent_sdks.installed import WANTED
 from tests.agent_sdks.table import ROWS
+from tests.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ control](control.md), and flags, files and variables are on [the page for people
 ## Options
 
 This page is made from the rows of a test (`python -m tests.agent_sdks.page > docs/agent-sdk.md`), which plays each with
-the real SDKs against a scripted server: {WANTED["python"].replace("==", " ")}, {WANTED["typescript"].replace("sdk@", "sdk ")}.
+the real SDKs against a scripted server: {PYTHON_SDK} {VERSIONS[PYTHON_SDK]}, {TYPESCRIPT_SDK} {VERSIONS[TYPESCRIPT_SDK]}.
 """
 
 TITLES: dict[Verdict, str] = {

@@ -603,12 +603,7 @@ SKILLS = Trial(
 BOXED = Trial(
     name="boxed",
     answers=(bash("touch ../outside.txt"), DONE),
-    runs=(
-        Run(
-            python={"sandbox": {"enabled": True}},
-            typescript={"sandbox": {"enabled": True, "failIfUnavailable": False}},
-        ),
-    ),
+    runs=(same("sandbox", {"enabled": True}),),
 )
 
 SOMEBODY = Trial(
@@ -676,9 +671,7 @@ OWN_ROWS = (
     Row(
         python="sandbox",
         typescript="sandbox",
-        says="ralph's [own](sandbox.md) is always on. `network`, `filesystem`, `credentials` and `failIfUnavailable` are "
-        "errors: use `sandbox`, `net`, `allow-host` in `extra_args`. TypeScript's SDK adds `failIfUnavailable`: set it to "
-        "false",
+        says="ralph's [own](sandbox.md) is always on. `failIfUnavailable`, which TypeScript's SDK adds, is `--sandbox strict`. `network`, `filesystem` and `credentials` are errors: use `net`, `allow-host` in `extra_args`",
         trial=BOXED,
         check=lambda ran: ended_well(ran) and not (ran.cwd.parent / "outside.txt").exists(),
     ),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.agent_sdks.installed import NotInstalledError, folder_of
 from tests.agent_sdks.table import BESIDES, ROWS
-from tests.agent_sdks.trials import SDKS, play
+from tests.agent_sdks.trials import PACKAGES, SDKS, play
+from tests.outside_programs import folder_of, folder_or_skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,12 +38,7 @@ DECLARED = {
 def sdk(request: pytest.FixtureRequest) -> str:
     """The name of an installed SDK."""
     name = str(request.param)
-    try:
-        folder_of(name)
-    except NotInstalledError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"a program of npm or PyPI cannot be installed: {error}")
+    folder_or_skip(PACKAGES[name])
     return name
 
 
@@ -54,7 +48,7 @@ def rows_of(sdk: str) -> dict[str, Row]:
 
 def test_every_option_of_the_sdk_has_a_row(sdk) -> None:
     file, part, name = DECLARED[sdk]
-    found = re.search(part, (folder_of(sdk) / file).read_text(), re.DOTALL | re.MULTILINE)
+    found = re.search(part, (folder_of(PACKAGES[sdk]) / file).read_text(), re.DOTALL | re.MULTILINE)
     assert found is not None
     declared = set(re.findall(name, found[1], re.MULTILINE))
     assert declared - BESIDES == set(rows_of(sdk))

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.mock_api import MockApi, Playable, Scenario
-from tests.agent_sdks.installed import folder_of
+from tests.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, folder_of
 from tests.patience import within_s
 from tests.program.model_answers import DONE
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
 
-SDKS = ("python", "typescript")
+PACKAGES = {"python": PYTHON_SDK, "typescript": TYPESCRIPT_SDK}
+SDKS = tuple(PACKAGES)
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 KEY = "sk-ant-test-0123456789abcdef"
@@ -170,7 +171,7 @@ def _order(sdk: str, trial: Trial, base_url: str, directory: Path) -> dict[str, 
 def _gave(sdk: str, orders: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     program = [sys.executable, "drive.py"] if sdk == "python" else ["node", "drive.mjs"]
     ran = subprocess.run(
-        [program[0], str(HERE / program[1]), str(folder_of(sdk))],
+        [program[0], str(HERE / program[1]), str(folder_of(PACKAGES[sdk]))],
         input=json.dumps(orders),
         capture_output=True,
         text=True,

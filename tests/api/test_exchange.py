@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from ralph.api.exchange import READ_AHEAD_CHUNKS, Wire
+from ralph.api.exchange import CHUNK_COST_BYTES, PIECE_BYTES, READ_AHEAD_BYTES, Wire
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
 from tests.patience import within_s
@@ -42,11 +42,13 @@ def wait_until(condition: Any) -> None:
 def test_a_server_that_is_faster_than_we_is_read_only_a_little_ahead() -> None:
     server: Any = EndlessServer()
     exchange = Wire(server, InboxWaiter(SystemClock())).start(SimpleNamespace(extensions={}))  # type: ignore[arg-type]
-    wait_until(lambda: server.taken == READ_AHEAD_CHUNKS + 1)
+    most = READ_AHEAD_BYTES // (1000 + CHUNK_COST_BYTES) + 2  # one too many, and one in the thread's hand
+    wait_until(lambda: server.taken == most)
     time.sleep(0.05)
-    assert server.taken == READ_AHEAD_CHUNKS + 1
+    assert server.taken == most
     exchange.next_item(None, "the head")
-    exchange.next_item(None, "a chunk")
-    wait_until(lambda: server.taken == READ_AHEAD_CHUNKS + 2)
+    # All that is there, at most one piece.
+    assert len(exchange.next_item(None, "chunks")) == PIECE_BYTES // 1000 * 1000
+    wait_until(lambda: server.taken == most + PIECE_BYTES // 1000)
     exchange.abort()
     wait_until(server.was_closed.is_set)

@@ -69,6 +69,19 @@ assert "_MOST_ASKED = 1000" in source
 exec(compile(source.replace("_MOST_ASKED = 1000", "_MOST_ASKED = 5"), path, "exec"))
 """
 
+# The command starts another process between the listing of its tree and the signal.
+ASKS_LATE = """
+import sys
+path = sys.argv.pop(1)
+source = open(path).read()
+asks = "        send_signal([pid for pid in tree "
+wait = "        if not self._asked_to_end:\\n"
+wait += "            open(LISTED, 'x').close()\\n"
+wait += "            while not children_of(tree[0]): time.sleep(0.001)\\n"
+assert asks in source
+exec(compile(source.replace(asks, wait + asks), path, "exec"))
+"""
+
 # Forks parents with a command each, kills them at any moment of its start and life, and prints what is left of a
 # tree, or for each kind of command how many had been started. All of it is below this process, which adopts every orphan.
 KILL_PARENTS = """
@@ -171,9 +184,12 @@ def started(line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            process.wait(120)
-            is_over.set()
-            reaper.join()
+            try:
+                process.wait(within_s(120))
+            finally:
+                process.kill()  # otherwise a test that fails would wait for ever
+                is_over.set()
+                reaper.join()
 
 
 def _reap_until(is_over: threading.Event, others: set[int]) -> None:
@@ -273,6 +289,14 @@ def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(numb
             time.sleep(0.002)
         output, _ = process.communicate(timeout=within_s(30))
     assert (process.returncode, output) == (5, b"asked\nready\n")
+
+
+@linux_only
+def test_a_process_that_starts_while_the_others_are_asked_to_end_is_asked_too(tmp_path: Path) -> None:
+    listed = tmp_path / "listed"
+    command = shell(f"kill -TERM $PPID; until [ -e {listed} ]; do :; done; sleep 99; :")
+    script = ASKS_LATE.replace("LISTED", repr(str(listed)))
+    assert finished(line_for(command, grace_s=within_s(90), script=script))[0] == 143
 
 
 def test_asked_in_the_moment_before_the_start_it_starts_nothing(tmp_path: Path) -> None:

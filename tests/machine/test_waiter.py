@@ -273,7 +273,7 @@ class Silence:
     def beat_at(self, now_s: float) -> list[float]:
         """Sets the clock and asks for a heartbeat. Returns the silences in seconds of all heartbeats so far."""
         self.clock.seconds = now_s
-        beat = self.heartbeats.beat("the answer to go on")
+        beat = self.heartbeats.beat("the answer to go on", self.clock.now_s())
         self.told += [beat] if beat is not None else []
         return [each.since_s for each in self.told]
 

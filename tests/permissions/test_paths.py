@@ -45,6 +45,30 @@ def test_the_meaning_of_a_path_pattern(pattern, path, is_denied) -> None:
     assert (judge.why_not_read(path) is not None) is is_denied
 
 
+@pytest.mark.parametrize(
+    ("pattern", "places"),
+    [
+        ("~/secret/**", (f"{HOME}/secret",)),
+        ("~/secret/*", (f"{HOME}/secret",)),
+        ("~/{a,b}", (f"{HOME}/b", f"{HOME}/a")),
+        ("//etc/x.conf", ("/etc/x.conf",)),
+        ("~/link/**", ("/keys",)),
+        ("~/*/secret", ()),
+        ("~/secret/*.pem", ()),
+        ("//**", ()),
+        ("//**/.env", ()),
+        ("/bin/**", ()),
+        ("./secrets/**", ()),
+        (".env", ()),
+    ],
+)
+def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> None:
+    links = {f"{HOME}/link": "/keys"}
+    judge = permissions(deny=[f"Read({pattern})"], ask=["Read(//asked/**)"], links=links)
+    assert judge.unreadable_places() == places
+    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places() == ()
+
+
 def test_a_rule_of_a_file_is_about_its_directory_and_the_working_directory() -> None:
     judge = permissions(deny=["Read(./conf/**)"], root="/w")
     assert denies(judge, "Read", file_path="/w/conf/x")

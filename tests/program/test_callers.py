@@ -1,15 +1,30 @@
-"""The argument lines that programs made for `claude -p` really send. Each finishes a scripted job."""
+"""Programs made for `claude -p` finish a scripted job with ralph: by the argument lines that they send, and whole."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.mock_api import Turn
+from tests.outside_programs import ORCHESTRATOR, folder_or_skip
+from tests.patience import within_s
 from tests.program.model_answers import DONE, bash, calls, results
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.program.conftest import Ralph
+
+PAGE = Path(__file__).parents[2] / "docs" / "from-claude.md"
+
 WRITE = calls(("Write", {"file_path": "made.txt", "content": "made\n"}))
-ORCHESTRATOR = (
+ORCHESTRATOR_2 = (
     *("--dangerously-skip-permissions", "--verbose", "--output-format", "stream-json", "--print"),
     "--disallowedTools=TodoWrite,TaskCreate,TaskUpdate,TaskList,TaskGet",
     *("--setting-sources", "project,local", "-p", "Make the file."),
@@ -21,7 +36,7 @@ CLAUDE_CODE = (
 
 
 @pytest.mark.parametrize(
-    "line", [ORCHESTRATOR, CLAUDE_CODE], ids=["ralph-orchestrator 2", "ralph-claude-code"]
+    "line", [ORCHESTRATOR_2, CLAUDE_CODE], ids=["ralph-orchestrator 2", "ralph-claude-code"]
 )
 def test_the_line_of_a_runner_finishes_its_job(ralph, serve, line) -> None:
     serve(WRITE, bash("echo done"), DONE)
@@ -41,17 +56,58 @@ def test_each_tool_of_a_list_is_an_argument_of_its_own_and_its_patterns_limit(ra
     assert "Loop 1." in json.dumps(server.requests[0].json()["system"])
 
 
-def test_the_playbooks_loop_pipes_its_prompt(ralph, serve) -> None:
-    serve(WRITE, DONE)
-    words = (
-        "-p",
-        "--dangerously-skip-permissions",
-        "--output-format=stream-json",
-        "--model",
-        "opus",
-        "--verbose",
+@pytest.fixture
+def on_path(ralph) -> str:
+    """A PATH on which `claude` and `ralph` are the ralph of this tree."""
+    folder = ralph.cwd.parent / "shim"
+    folder.mkdir()
+    for name in ("claude", "ralph"):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ralph "$@"\n')
+        (folder / name).chmod(0o755)
+    return f"{folder}:{ralph.environment['PATH']}"
+
+
+def example(beginning: str) -> str:
+    """The line of the page for people who come from `claude -p` that begins so."""
+    [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(beginning)]
+    return line
+
+
+def run(command: Sequence[str], ralph: Ralph, path: str) -> subprocess.CompletedProcess[str]:
+    environment = {**ralph.environment, "PATH": path}
+    return subprocess.run(
+        command,
+        cwd=ralph.cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=within_s(300),
+        check=False,
     )
-    ran = ralph(*words, stdin=b"Make the file.")
-    assert ran.code == 0, ran.stderr
-    assert json.loads(ran.stdout.splitlines()[-1])["subtype"] == "success"
-    assert (ralph.cwd / "made.txt").exists()
+
+
+@pytest.mark.parametrize("beginning", ["while ", "ralph loop "])
+def test_the_playbooks_loop_runs_to_its_end(ralph, serve, on_path, beginning: str) -> None:
+    done = calls(("Write", {"file_path": "DONE", "content": ""}))
+    server = serve(WRITE, Turn("There is more to do."), done, DONE)
+    (ralph.cwd / "PROMPT.md").write_text("Make the file.")
+    ran = run(["sh", "-c", example(beginning)], ralph, on_path)
+    assert ran.returncode == 0, ran.stderr
+    assert len(server.requests) == 4
+    assert (ralph.cwd / "made.txt").read_text() == "made\n"
+    if beginning == "while ":
+        ends = [json.loads(line) for line in ran.stdout.splitlines() if '"result"' in line]
+        assert [end["subtype"] for end in ends if end["type"] == "result"] == ["success", "success"]
+
+
+@pytest.mark.outside
+def test_ralph_orchestrator_runs_to_its_end(ralph, serve, on_path) -> None:
+    home = folder_or_skip(ORCHESTRATOR)
+    server = serve(WRITE, Turn("Written."), bash("cat made.txt"), Turn("It is there. LOOP_COMPLETE"))
+    (ralph.cwd / "PROMPT.md").write_text("Make the file.")
+    words = shlex.split(example("PATH="))
+    ran = run([str(home / "bin" / "ralph"), *words[2:]], ralph, on_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "Completion promise matched" in ran.stdout
+    assert results(server, 3)[0][0].strip() == "made"
+    assert (ralph.cwd / "made.txt").read_text() == "made\n"

@@ -134,7 +134,8 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
         calls(("Glob", {"pattern": "*"})),
         DONE,
     )
-    ran = ralph("go", "--permission-mode", "dontAsk", "--output-format", "stream-json")
+    named = ("--setting-sources", "project")
+    ran = ralph("go", "--permission-mode", "dontAsk", *named, "--output-format", "stream-json")
     assert ran.code == 0
     assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
         False,
@@ -146,12 +147,41 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
     assert ran.objects[0]["permissionMode"] == "dontAsk"
 
 
-def test_dont_ask_without_rules_only_reads_and_takes_allow_rules_from_chosen_sources(ralph, serve) -> None:
-    write(ralph.cwd / ".claude" / "settings.json", {"permissions": {"allow": ["Bash(echo *)"]}})
-    server = serve(bash("echo hi"), DONE)
-    ran = ralph("go", "--permission-mode", "dontAsk", "--setting-sources", "user")
-    assert ran.code == 0
+ALLOWS = {"permissions": {"allow": ["Bash(echo *)"]}}
+NOT_COUNTED = "allow rules of the repository do not count: {} (Bash(echo *)); --setting-sources user,project,local lets them"
+
+
+def test_a_repository_allows_nothing_in_dont_ask_unless_the_user_names_it(ralph, serve) -> None:
+    project = write(ralph.cwd / ".claude" / "settings.json", ALLOWS)
+    server = serve(bash("echo hi"), DONE, bash("echo hi"), DONE)
+    mode = ("--permission-mode", "dontAsk", "--output-format", "stream-json")
+    ran = ralph("go", *mode)
     assert results(server, 1)[0][1]
+    assert notices(ran)[0] == NOT_COUNTED.format(project)
+    assert not any("in force" in text for text in notices(ran))
+    ran = ralph("go", *mode, "--setting-sources", "user")
+    assert results(server, 3)[0][1]
+    assert not any("do not count" in text for text in notices(ran))
+
+
+def test_a_repository_that_asks_for_dont_ask_itself_allows_what_it_names(ralph, serve) -> None:
+    asks = {"permissions": {**ALLOWS["permissions"], "defaultMode": "dontAsk"}}
+    write(ralph.cwd / ".claude" / "settings.json", asks)
+    server = serve(bash("echo hi; ls"), bash("echo hi"), DONE)
+    assert ralph("go").code == 0
+    assert [results(server, nth)[0][1] for nth in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize("sources", [(), ("--setting-sources", "project")])
+def test_a_repository_allows_a_driver_only_what_the_driver_lets_it(drive, serve, ralph, sources) -> None:
+    asks = {"permissions": {**ALLOWS["permissions"], "defaultMode": "dontAsk"}}
+    write(ralph.cwd / ".claude" / "settings.json", asks)
+    server = serve(bash("echo hi"), DONE)
+    driver = drive(*sources)
+    driver.ask("set_permission_mode", mode="dontAsk")
+    driver.say("go")
+    assert driver.finish().code == 0
+    assert results(server, 1)[0][1] == (not sources)
 
 
 def test_a_mode_in_a_file_holds_unless_the_command_line_says_another(ralph, serve) -> None:
@@ -164,6 +194,10 @@ def test_a_mode_in_a_file_holds_unless_the_command_line_says_another(ralph, serv
 
 
 REFUSED = {
+    "a misspelt name": (
+        {"permissons": {"deny": ["Bash"]}},
+        "permissons is not known, and is perhaps meant as",
+    ),
     "an unknown tool": (
         {"permissions": {"deny": ["Bsh(rm)"]}},
         "permissions.deny: 'Bsh(rm)': no tool is called 'Bsh'",
@@ -195,8 +229,8 @@ def test_an_allow_rule_that_cannot_be_understood_allows_nothing_and_stops_nothin
 
 FOR_GUARDS = {
     "a hook of another type": {"hooks": {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "x"}]}]}},
-    "a hook that may refuse a prompt": {
-        "hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": "true"}]}]}
+    "a hook that may refuse a permission": {
+        "hooks": {"PermissionRequest": [{"hooks": [{"type": "command", "command": "true"}]}]}
     },
     "a matcher that is no expression": {
         "hooks": {"PreToolUse": [{"matcher": "(", "hooks": [{"type": "command", "command": "true"}]}]}
@@ -204,6 +238,18 @@ FOR_GUARDS = {
     "no bypassing": {"permissions": {"disableBypassPermissionsMode": "disable"}},
     "a sandbox of another program": {"sandbox": {"network": {"allowedDomains": ["x.org"]}}},
 }
+
+
+def test_fail_if_unavailable_is_a_strict_sandbox(ralph, ralph_here, serve) -> None:
+    serve(DONE, DONE)
+    asked = ("--settings", json.dumps({"sandbox": {"failIfUnavailable": True}}))
+    # What strict refuses on each machine: a home directory that commands may write.
+    ran = ralph_here("go", *asked, "--cd", ralph.environment["HOME"])
+    assert ran.code == 78
+    assert "--sandbox strict: " in ran.last_line
+    ran = ralph_here("go", *asked, "--sandbox", "off")
+    assert ran.code == 78
+    assert "sandbox.failIfUnavailable cannot be kept with --sandbox off" in ran.last_line
 
 
 @pytest.mark.parametrize("document", FOR_GUARDS.values(), ids=FOR_GUARDS.keys())

@@ -140,6 +140,33 @@ def test_a_stop_hook_sends_the_model_back_to_work_and_is_told_so(ralph, serve) -
     assert [one["stop_hook_active"] for one in told(ralph)] == [False, True]
 
 
+def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralph, serve) -> None:
+    server = serve(DONE)
+    ran = start(ralph, hooks("UserPromptSubmit", f"{KEEP}; echo 'It is Monday.'"))
+    assert ran.code == 0
+    [about] = told(ralph)
+    assert (about["hook_event_name"], about["prompt"]) == ("UserPromptSubmit", "go")
+    assert "It is Monday." in json.dumps(server.requests[0].json()["messages"][-1])
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (
+            "echo 'not on Mondays' >&2; exit 2",
+            130,
+            "a UserPromptSubmit hook refused the task: not on Mondays",
+        ),
+        ("exit 1", 78, "the UserPromptSubmit hook failed: it ended with exit 1"),
+    ],
+)
+def test_a_prompt_hook_that_refuses_or_fails_lets_nothing_be_sent(ralph, serve, command, code, says) -> None:
+    server = serve(DONE)
+    ran = start(ralph, hooks("UserPromptSubmit", command))
+    assert (ran.code, server.request_count) == (code, 0)
+    assert says in ran.result["errors"][-1]
+
+
 def test_a_stop_hook_that_fails_is_no_success(ralph, serve) -> None:
     serve(DONE)
     ran = start(ralph, hooks("Stop", "exit 1"))
@@ -161,8 +188,11 @@ def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> N
     serve(bash("true"), DONE)
     outside = tmp_path / "outside"
     outside.mkdir()
-    command = f"env > env; touch {outside}/x; exit 0"
-    assert start(ralph, hooks("PreToolUse", command)).code == 0
+    command = f"env > env; echo x > .mcp.json; touch {outside}/x; exit 0"
+    ran = start(ralph, hooks("PreToolUse", command))
+    assert ran.code == 0
+    assert "[notice] the PreToolUse hook: [undone: changes to .mcp.json." in ran.stderr
+    assert not (ralph.cwd / ".mcp.json").exists()
     assert ralph.environment["ANTHROPIC_API_KEY"] not in (ralph.cwd / "env").read_text()
     assert not (outside / "x").exists()
 

@@ -183,6 +183,11 @@ REFUSED = {
     "a broken pattern": ([], "---\nallowed-tools: Bash()\n---\n!`touch ran`", "Bash()"),
     "a mistyped tool": ([], "---\nallowed-tools: bash\n---\n!`touch ran`", "no tool is called so"),
     "an odd head": ([], "---\nallowed-tools Read\n---\n!`touch ran`", "line 2 of its head is not understood"),
+    "a mistyped guard": (
+        [],
+        "---\nallowed_tools: Read\n---\n!`touch ran`",
+        "is perhaps meant as allowed-tools",
+    ),
     "not text": ([], "\udcff", "it is not UTF-8 text"),
     "nothing": ([], "---\ndescription: x\n---\n", "/fix has no text"),
 }

@@ -285,6 +285,24 @@ def test_a_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(dri
     assert (ralph.cwd / "ran").exists()
 
 
+def test_a_command_hook_that_asks_reaches_the_driver_even_if_everything_is_permitted(
+    drive, serve, ralph
+) -> None:
+    serve(bash("touch ran"), DONE)
+    answer = decision("ask", permissionDecisionReason="is that so?")
+    hook = {"type": "command", "command": f"echo '{json.dumps(answer)}'"}
+    settings = json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}})
+    driver = drive(*ASKS, "--permission-mode", "bypassPermissions", "--settings", settings)
+    driver.ask("initialize")
+    driver.say("go")
+    request = asked(driver)
+    about = request["request"]
+    assert (about["subtype"], about["decision_reason"]) == ("can_use_tool", "is that so?")
+    reply(driver, request, {"behavior": "allow"})
+    driver.finish()
+    assert (ralph.cwd / "ran").exists()
+
+
 def test_a_denial_with_interrupt_ends_the_message(drive, serve) -> None:
     serve(bash("touch ran"), DONE)
     driver = drive(*ASKS)

@@ -212,6 +212,12 @@ def test_continue_takes_limits_and_a_directory(asked, tmp_path) -> None:
     assert asked == [LoopOptions(there, continues=True, limits_given=LoopLimits(9, 1.0, 60.0))]
 
 
+def test_continue_takes_another_server(asked, tmp_path) -> None:
+    assert run_cli(["loop", "-c", "--base-url", "http://localhost:8080"]) == 42
+    here = LoopPlan(str(tmp_path), str(tmp_path))
+    assert asked == [LoopOptions(here, continues=True, base_url_given="http://localhost:8080")]
+
+
 def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
     assert run_cli(["loop", "--continue"]) == 42
     assert asked == [LoopOptions(LoopPlan(str(tmp_path), str(tmp_path)), continues=True)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Turn
+from ralph.mock_api import Fault, Turn
 from tests.program.conftest import loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash, write
 
@@ -173,3 +173,15 @@ def test_where_the_place_of_the_stop_file_is_no_directory_the_loop_says_so_and_w
     assert f"{place}: is no directory (a link is none): move it out of the way" in loop_lines(ran)[-1]
     assert list(elsewhere.iterdir()) == []
     assert ralph("loop", "go", "--until", "true").code == 0, "with a check nothing is kept there"
+
+
+def test_a_loop_whose_server_has_moved_goes_on_as_its_own_words_say_exits_0(ralph, serve) -> None:
+    begun = ("loop", "go", "--until", "test -e done", "--max-iterations", "2")
+    serve(bash("touch one"), Fault(status=401))
+    assert ralph(*begun).code == 77
+    moved = serve(bash("touch done"), Turn("Done."))
+    refused = ralph("loop", "--continue")
+    assert refused.code == 78
+    assert f"or --base-url {moved.base_url}" in refused.stderr
+    assert ralph("loop", "--continue", "--base-url", moved.base_url).code == 0
+    assert f"--base-url {moved.base_url}" in " ".join(loop_record(ralph)["plan"]["run_arguments"])

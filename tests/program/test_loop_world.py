@@ -107,9 +107,13 @@ def test_a_reader_of_both_outputs_that_leaves_after_a_line_changes_nothing(ralph
     assert ((ralph.cwd / "log").read_text(), server.request_count) == ("1\n", 2)
 
 
-def test_closed_outputs_change_nothing(ralph, iterations) -> None:
+def test_closed_standard_error_and_input_change_nothing(ralph, iterations) -> None:
     iterations([bash("echo 1 >> log")])
-    arguments = ["sh", "-c", f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >&- <&-"]
+    arguments = [
+        "sh",
+        "-c",
+        f"exec {sys.executable} -m ralph loop go --max-iterations 1 2>&- >/dev/null <&-",
+    ]
     ran = subprocess.run(arguments, cwd=ralph.cwd, env=ralph.environment, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0
     assert loop_record(ralph)["ended"]["exit_code"] == 0

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from ralph.cli.commands import COMMANDS
+from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
+from tests.fork_server import REPOSITORY
+from tests.rows import every_row
 
 MISTYPED = {
     ("doctr",): "ralph doctor",
@@ -82,3 +89,42 @@ def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
     server = serve(Turn("Hello."))
     assert ralph("status", "-p").code == 0
     assert server.requests[0].json()["messages"][0]["content"][0]["text"] == "status"
+
+
+@every_row(
+    ("words", "instead"),
+    [
+        (("PROMPT.md",), "`ralph -f PROMPT.md`"),
+        (("run", "notes.txt"), "`ralph -f notes.txt`"),
+        (("-p", "PROMPT.md"), "`ralph -f PROMPT.md`"),
+        (("loop", "PROMPT.md", "--max-iterations", "1"), "`ralph loop -f PROMPT.md`"),
+    ],
+)
+def test_a_prompt_that_is_the_name_of_a_text_file_is_exit_2_with_what_was_meant(
+    ralph, ralph_here, serve, words, instead
+) -> None:
+    server = serve(Turn("never"))
+    for name in ("PROMPT.md", "notes.txt"):
+        (ralph.cwd / name).write_text("Do it.")
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"did you mean {instead}" in ran.stderr
+
+
+@every_row("prompt", ["PROMPT.md", "read PROMPT.md", "folder.md", "a\0.md", "x" * 300 + ".md"])
+def test_other_words_about_files_are_prompts(tmp_path, monkeypatch, prompt) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.md").mkdir(exist_ok=True)
+    refuse_file_as_prompt(prompt)
+
+
+def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", REPOSITORY / "quickstart.py", "bogus"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert ran.stderr.startswith("quickstart: 'bogus' is none of test, ")
+    assert all(f" {command}" in ran.stderr for command in COMMANDS)

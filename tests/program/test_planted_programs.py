@@ -105,7 +105,7 @@ def test_a_loop_runs_neither_git_nor_a_shell_nor_ssh_of_the_checkout(
 
 def console(ralph, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     script = ralph.cwd.parent / "bin" / "ralph"
-    script.parent.mkdir()
+    script.parent.mkdir(exist_ok=True)
     script.write_text(CONSOLE_SCRIPT)
     return subprocess.run(
         [sys.executable, script, *arguments],
@@ -119,7 +119,7 @@ def console(ralph, *arguments: str, cwd: Path | None = None) -> subprocess.Compl
 
 
 def test_a_module_that_pythonpath_finds_in_the_working_directory_is_not_imported(ralph, serve, mark) -> None:
-    for directory in (ralph.cwd, ralph.cwd / "src"):
+    for directory in (ralph.cwd, ralph.cwd / "src", ralph.cwd.parent / "bin"):
         plant_modules(directory, mark, *MODULES)
     python_path = f"{leading_in(ralph, 'src')}{os.pathsep}{ralph.environment['PYTHONPATH']}"
     ralph.environment["PYTHONPATH"] = python_path

@@ -11,6 +11,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
+from tests.rows import every_row
 
 HELLO = Turn(content="Hello there.")
 
@@ -242,16 +243,49 @@ def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None
     assert ralph("hi").code == 0
 
 
-def test_p9_closed_standard_streams_and_a_reader_that_leaves_change_no_exit_code(ralph, serve) -> None:
-    serve(HELLO, HELLO)
-    closed = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m ralph hi >&- 2>&- <&-"],
+def with_streams(ralph, line: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell in which RALPH stands for the program."""
+    return subprocess.run(
+        ["sh", "-c", line.replace("RALPH", f"{sys.executable} -m ralph")],
         cwd=ralph.cwd,
         env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         check=False,
         timeout=PATIENCE_S,
     )
-    assert closed.returncode == 0
+
+
+@every_row("words", ["hi", "loop hi --max-iterations 1", "--help", "--version", "doctor"])
+def test_p9_with_closed_standard_output_nothing_is_spent_or_said_to_be_done_exits_74(
+    ralph, serve, words
+) -> None:
+    server = serve(HELLO)
+    ran = with_streams(ralph, f"RALPH {words} >&-")
+    assert (ran.returncode, server.request_count) == (74, 0)
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("ralph: ")
+    assert "standard output" in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_p4_a_version_that_a_full_disk_does_not_take_exits_74(ralph) -> None:
+    ran = with_streams(ralph, "RALPH --version >/dev/full")
+    assert (ran.returncode, ran.stderr) == (
+        74,
+        "ralph: cannot write to standard output: No space left on device\n",
+    )
+
+
+def test_p9_closed_streams_do_not_matter_to_a_run_with_a_result_file_exits_0(ralph, serve) -> None:
+    serve(HELLO)
+    assert with_streams(ralph, "RALPH hi --result-file result >&- 2>&- <&-").returncode == 0
+    assert json.loads((ralph.cwd / "result").read_text())["result"] == "Hello there."
+
+
+def test_p9_a_reader_that_leaves_changes_no_exit_code(ralph, serve) -> None:
+    serve(HELLO)
     with ralph.start("hi", "--output-format", "stream-json") as process:
         assert process.stdout.readline()
         process.stdout.close()

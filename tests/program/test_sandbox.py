@@ -44,6 +44,21 @@ def secret(ralph: Ralph) -> Path:
 
 
 @needs_landlock
+def test_what_a_rule_denies_to_read_commands_cannot_read_by_other_words(ralph, serve) -> None:
+    home = Path(ralph.environment["HOME"])
+    for name in ("plans", "open", "work"):
+        (home / name).mkdir()
+        (home / name / "x").write_text(f"text of {name}\n")
+    (ralph.cwd / "show.sh").write_text("cat ~/plans/x; cat ~/open/x")
+    denied = ("--disallowedTools", "Read(~/plans/**)", "Read(~/**/none)")
+    server = serve(bash("sh show.sh"), DONE)
+    assert ralph("go", *denied).code == 0
+    [(told, _)] = results(server, 1)
+    assert "text of open" in told
+    assert "text of plans" not in told
+
+
+@needs_landlock
 def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph, serve, tmp_path) -> None:
     place = secret(ralph)
     tries = [
@@ -399,7 +414,7 @@ def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ral
 # --- Limits on a command's tree
 
 
-HOG = f"{sys.executable} -c 'import time; x = bytearray(90_000_000); print(1, flush=True); time.sleep(600)'"
+HOG = f"{sys.executable} -c 'import time; print(1, flush=True); x = bytearray(90_000_000); time.sleep(600)'"
 
 
 @linux_only
@@ -500,6 +515,19 @@ def test_a_loops_check_runs_in_the_sandbox_and_its_git_does_not_exits_3(ralph, i
     assert not (ralph.cwd / "ralph.toml").exists()
     assert not (tmp_path / "outside").exists()
     assert ((ralph.cwd / "told").read_text() == "/tmp\n") is bool(MEANS.bwrap)
+    assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
+
+
+@needs_landlock
+def test_a_loops_listing_of_files_outside_of_git_runs_in_the_sandbox_exits_0(ralph, iterations) -> None:
+    """Here the rules of .gitignore stand in a secret file, which ripgrep cannot read in the sandbox."""
+    rules = secret(ralph)
+    rules.write_text("one\n")
+    (ralph.cwd / ".gitignore").symlink_to(rules)
+    iterations([bash("echo 1 > one"), Turn("Done.")])
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert any("1 file changed: one" in line for line in loop_lines(ran)), ran.stderr
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 

@@ -50,6 +50,18 @@ def test_a_line_that_is_not_understood_is_named(head: str, line: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("---\nallowed-tools: Read\nDo it", "its head has no end: no line is ---"),
+        ("---\na: b\n- Read\n---\n", "the value of a in its head is not understood"),
+    ],
+)
+def test_a_head_in_which_a_guard_could_be_lost_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        split_frontmatter(text)
+
+
+@pytest.mark.parametrize(
     "field",
     [
         "Read, Bash(git add:*, x)  Edit",

@@ -325,7 +325,22 @@ def test_a_fifo_or_directory_of_that_name_does_not_block(repository) -> None:
     os.mkfifo(repository / "CLAUDE.md")
     (repository / "sub" / "CLAUDE.md").mkdir()
     (repository / "sub" / "AGENTS.md").write_text("agents")
-    assert texts(repository / "sub") == ["agents"]
+    memory = read_memory(repository / "sub", None)
+    assert [found.text for found in memory.files] == ["agents"]
+    assert sorted(memory.notices) == [
+        f"{path} is left out: it is no regular file"
+        for path in (repository / "CLAUDE.md", repository / "sub" / "CLAUDE.md")
+    ]
+
+
+@pytest.mark.ordinary_user
+def test_a_file_that_may_not_be_opened_and_a_link_to_nowhere_are_named(repository) -> None:
+    (repository / "CLAUDE.md").write_text("secret")
+    (repository / "CLAUDE.md").chmod(0)
+    (repository / "AGENTS.md").symlink_to("nowhere.md")
+    assert sorted(read_memory(repository, None).notices) == [
+        f"{repository / name} is left out: it cannot be opened" for name in ("AGENTS.md", "CLAUDE.md")
+    ]
 
 
 @pytest.mark.ordinary_user

@@ -93,6 +93,87 @@ def test_a_link_and_a_plain_directory_are_refused(repository, tmp_path) -> None:
     assert granted(tmp_path / "plain").granted == ()
 
 
+def looks_bare(directory: Path) -> Path:
+    """Makes a directory that git takes for a bare repository, with files that any tree may contain."""
+    for name in ("objects", "refs", "logs"):
+        (directory / name).mkdir(parents=True)
+    (directory / "HEAD").write_text("ref: refs/heads/main\n")
+    return directory
+
+
+def test_a_tree_cannot_open_the_directories_around_the_working_directory(repository) -> None:
+    """Here a clone brings what looks like a bare repository, and the user works below it."""
+    brought = looks_bare(repository / "brought")
+    work = brought / "work"
+    work.mkdir()
+    assert granted(work).granted == (str(repository / ".git"),)
+    assert granted(work).parts == ()
+    # In a bare repository itself, its hooks are protected.
+    assert granted(brought).granted == (str(brought),)
+
+
+def test_a_git_directory_that_commands_may_write_names_no_other_one(repository) -> None:
+    """Here the working directory itself is called `worktrees`, as if it were in a git directory."""
+    brought = looks_bare(repository / "brought")
+    work = brought / "worktrees"
+    (work / "x").mkdir(parents=True)
+    (work / ".git").write_text("gitdir: x\n")
+    (work / "x" / "gitdir").write_text("../.git\n")
+    (work / "x" / "HEAD").write_text("ref: refs/heads/main\n")
+    (work / "x" / "commondir").write_text("../..\n")
+    found = granted(work)
+    assert (found.granted, found.parts) == ((str(work / "x"),), ())
+    assert found.refused == ((str(brought), f"{work}/x, which names it, lies where commands may write"),)
+
+
+@pytest.mark.parametrize(("work_in", "place"), [(".", "."), (".", "other"), (".git", ".git")])
+def test_of_a_repository_that_may_hold_other_work_only_gits_own_directories_may_be_written(
+    tmp_path, work_in, place
+) -> None:
+    """Here an archive has a repository and a submodule's back-link in it, and the user works in a part of it."""
+    work = tmp_path / work_in / "work"
+    work.mkdir(parents=True)
+    brought = looks_bare(tmp_path / place)
+    (brought / "config").write_text(f"worktree = {os.path.relpath(work, brought)}\n")
+    (work / ".git").write_text(f"gitdir: {os.path.relpath(brought, work)}\n")
+    (brought / "logs").rmdir()
+    (brought / "logs").symlink_to("/etc")
+    found = granted(work)
+    assert (found.granted, found.parts) == ((), (f"{brought}/objects", f"{brought}/refs"))
+
+
+def test_a_false_worktree_gets_nothing(tmp_path) -> None:
+    work, other = tmp_path / "work", tmp_path / "other"
+    work.mkdir()
+    other.mkdir()
+    (work / ".git").write_text(f"gitdir: {other}\n")
+    (other / "gitdir").write_text(f"{work}/.git\n")
+    (other / "HEAD").write_text("ref: refs/heads/main\n")
+    (other / "commondir").write_text(f"{looks_bare(tmp_path / 'bare')}\n")
+    assert granted(work).granted == granted(work).parts == ()
+
+
+def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_path) -> None:
+    bare = tmp_path / "bare"
+    git("clone", "-q", "--bare", str(repository), str(bare), cwd=tmp_path)
+    for name in ("one", "two"):
+        git("worktree", "add", "-q", "-b", name, name, cwd=bare)
+    found = granted(bare / "one")
+    assert found.granted == (str(bare / "worktrees" / "one"),)
+    assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))
+    facts, _ = box_facts([str(bare / "one")], gather_paths([str(bare / "one")], {}), environment={})
+    policy = box_policy(facts, GivenPlaces())
+    assert policy.may_write(str(bare / "objects" / "ab"))
+    assert not policy.may_write(str(bare / "two" / "file"))
+    assert not policy.may_write(str(bare / "config"))
+    if ABI:
+        commit = f"git -C {bare}/one -c user.name=x -c user.email=x@y commit -q --allow-empty -m y".split()
+        attempts = {"commit": f"__import__('subprocess').run({commit}, check=True)"}
+        ruleset = PolicyRuleset(policy, ABI)
+        assert verdicts(attempts, ruleset=ruleset.descriptor()) == {"commit": "done"}
+        ruleset.close()
+
+
 @pytest.mark.skipif(ABI == 0, reason="this kernel has no Landlock")
 def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
     home = tmp_path / "home"

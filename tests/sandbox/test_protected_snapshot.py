@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.command_box import BoxPlaces, CommandBox
+from ralph.sandbox.levels import BoxLevel
 from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
+from ralph.sandbox.protected_places import gather_paths
 from ralph.sandbox.protected_snapshot import ProtectedSnapshot
 from tests.patience import wait_until
 from tests.rows import every_row
@@ -316,3 +320,30 @@ def test_many_large_hooks_are_remembered_within_a_bound_and_noticed_all_the_same
     undone = work.run("for i in 0 7; do echo y >> .git/hooks/large-$i; done")
     assert set(undone) == {".git/hooks/large-0", ".git/hooks/large-7"}
     assert sorted(one.why_not for one in undone.values()) == ["", "its content was not known"]
+
+
+def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_and_told_once(work) -> None:
+    variables, roots = {"HOME": str(work.kept_in)}, (str(work.root),)
+    box = CommandBox(
+        BoxPlan(BoxLevel("none", ())), BoxPlaces(roots, variables, lambda: gather_paths(roots, variables))
+    )
+
+    def command(script: str, *, before: str = "true") -> tuple[str, str]:
+        subprocess.run(["sh", "-c", before], cwd=work.root, check=True)
+        box.look()
+        subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
+        return box.undo_changes(str(work.root)), box.undone_between(str(work.root))
+
+    assert command("true", before="echo '#' >> ralph.toml") == ("", ""), "the user did that"
+    box.watch()
+    during, between = command("true", before="echo '#' >> ralph.toml")
+    assert during == ""
+    assert between.startswith("[undone: changes to ralph.toml, made between two calls: by an MCP server")
+    during, between = command("rm -rf .git")
+    assert "could not be undone: .git" in during
+    assert command("true") == ("", ""), "the command did that, and it was told"
+    (work.root / "ralph.toml").unlink()
+    assert "changes to ralph.toml, made between" in box.end_watch(str(work.root))
+    assert (work.root / "ralph.toml").read_text() == "[model]\n#\n"
+    assert box.end_watch(str(work.root)) == ""
+    box.close()

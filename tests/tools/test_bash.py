@@ -82,6 +82,9 @@ class SlowBox:
     def undo_changes(self, _working_directory: str) -> str:
         return "[undone: all of it]"
 
+    def undone_between(self, _working_directory: str) -> str:
+        return ""
+
     def refusals(self) -> tuple[str, ...]:
         return ()
 

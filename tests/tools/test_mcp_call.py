@@ -9,6 +9,7 @@ import pytest
 
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.toolset import McpToolset
+from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import ToolLists
@@ -125,3 +126,26 @@ def test_a_tool_that_a_list_forbids_is_neither_offered_nor_run(make_tools) -> No
     assert tools.error("mcp__fake__say").startswith("There is no tool mcp__fake__say")
     assert servers.asked == []
     assert toolset.notices == ("mcp__other names no tool of the MCP servers of this run",)
+
+
+def test_an_interrupted_call_says_what_was_undone_of_it(toolbox_of, monkeypatch) -> None:
+    class Box:
+        confinement = None
+
+        def look(self) -> None:
+            pass
+
+        def undo_changes(self, _working_directory: str) -> str:
+            return f"[undone: {SECRET}]"
+
+        def end_watch(self, _working_directory: str) -> str:
+            return ""
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(ToolRoom, "box", Box())
+    tools = toolbox_of(FakeServers(SignalReceived(15)))
+    with pytest.raises(SignalReceived) as stop:
+        tools.call("mcp__fake__say", {})
+    assert stop.value.undone == "[undone: [redacted]]"

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.values.credentials import (
+    SHAPES,
     Credential,
     Secret,
     child_environment,
@@ -66,12 +69,14 @@ def test_ordinary_variable_or_header_is_no_credential(name: str) -> None:
     assert not looks_like_credential_name(name)
 
 
-SHAPES = [
+EXAMPLES = [
     "sk-ant-api03-abcdefgh",
     "sk-proj-abcdefghijklmnop1234",
     "ghp_" + "a1B2" * 9,
     "gho_" + "a1B2" * 9,
+    "ghr_" + "a1B2" * 9,
     "ghs_" + "a1B2" * 9,
+    "ghu_" + "a1B2" * 9,
     "github_pat_" + "a1B2_" * 9,
     "glpat-" + "a1B2-" * 4,
     "xoxb-123456789012-abcdef",
@@ -83,7 +88,9 @@ SHAPES = [
     "AIzaSy" + "a1B2" * 9,
     "hf_" + "a1B2" * 9,
     "sk_live_" + "a1B2" * 6,
+    "rk_test_" + "a1B2" * 6,
     "Bearer abcdefghijklmnop1234",
+    "BASIC abcdefghijklmnop1234",
     JWT,
     PEM,
     "postgres://app:hunter2@db:5432/x",
@@ -91,10 +98,16 @@ SHAPES = [
 ]
 
 
-@every_row("value", SHAPES)
+@every_row("value", EXAMPLES)
 @every_row("around", ["{}", 'key = "{}", rest', "x={}\n"])
 def test_credential_is_known_by_its_shape_wherever_it_stands(value: str, around: str) -> None:
     assert looks_like_credential_value(around.format(value))
+
+
+def test_every_form_and_every_mark_has_an_example() -> None:
+    for marks, form in SHAPES:
+        examples = [example for example in EXAMPLES if re.search(form, example, re.ASCII)]
+        assert all(any(mark in example.lower() for example in examples) for mark in marks), form
 
 
 @every_row(
@@ -172,7 +185,7 @@ def test_a_name_that_is_withheld_stays_behind_however_short_its_value_is_unless_
         ({"DATABASE_URL": "postgres://app:hunter2hunter2@db/x"}, {"hunter2hunter2"}),
         ({"DATABASE_URL": "postgres://app:p%40ssword@db/x"}, {"p%40ssword", "p@ssword"}),
         ({"DATABASE_URL": "postgres://app:p@ssword@db/x"}, {"p@ssword"}),
-        ({"NOTE": f"use {SHAPES[0]} here"}, {SHAPES[0]}),
+        ({"NOTE": f"use {EXAMPLES[0]} here"}, {EXAMPLES[0]}),
         ({"HEADER": "Bearer abcdefghijklmnop1234"}, {"Bearer abcdefghijklmnop1234", "abcdefghijklmnop1234"}),
         ({"DEPLOY": PEM}, {PEM, "b3BlbnNzaC1rZXktdjEAAAAA", "AAAABG5vbmUAAAAE"}),
     ],

@@ -1,4 +1,4 @@
-"""Looks at the permission rules and hooks in the settings files that people wrote for Claude Code."""
+"""Checks the permission rules and hooks in settings files that were made for Claude Code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = "permission rules"
 
 
 def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings about the files whose rules a run would keep, and about what it would not keep."""
+    """Findings about the settings files whose rules a run would apply, and about rules that it would not apply."""
     try:
         files = read_claude_files(cwd, environment)
         sources = [SettingsSource(file.name, file.kind, file.root) for file in files]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 _DESCRIPTORS = 16
-"""About how many file descriptors a run has open at the same time."""
+"""The approximate number of file descriptors that a run has open at the same time."""
 
 # Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (

@@ -1,4 +1,4 @@
-"""Tries on this machine what a command could do in the sandbox, for `ralph doctor --sandbox`."""
+"""Tries on this machine which actions the sandbox allows to commands, for `ralph doctor --sandbox`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_NAME = "nothing denies these"
 
 class TriedSandbox(Struct, frozen=True):
     rows: tuple[str, ...] = ()
-    """The table, line by line."""
+    """The lines of the table."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -58,7 +58,7 @@ def try_sandbox(environment: Mapping[str, str], cwd: Path | None) -> TriedSandbo
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
-    """Files of the read deny list that exist."""
+    """The existing files on the read deny list."""
     for place in gather_paths([], environment).paths:
         if place.may_be_read:
             continue

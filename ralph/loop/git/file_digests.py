@@ -1,6 +1,7 @@
-"""Computes digests that show whether a file has changed. Opens only regular files, and never blocks on one. A new
-modification time alone is not a change, unless the file is too big or the files are too many bytes to be read each
-time.
+"""Computes digests that show whether a file has changed. It opens only regular files, and never blocks.
+
+A digest depends on the content. It depends on the modification time instead if the file, or all files together, are
+too large to be read each time.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class FileDigests:
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """With `is_by_time`, every file is compared by size and modification time. `most_bytes` limits the bytes that
-        are read from all files together. Beyond this limit, `of` raises TooMuchToReadError.
+        """If `is_by_time` is True, every file is compared by size and modification time. `most_bytes` limits the
+        bytes that are read from all files together. Beyond this limit, `of` raises TooMuchToReadError.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
@@ -50,8 +51,8 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. A link is not
-        followed: its digest is that of its target's name. Raises Interrupted and TooMuchToReadError.
+        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. The digest of a link
+        is that of its target's name. Raises Interrupted and TooMuchToReadError.
         """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:

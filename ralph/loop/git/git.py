@@ -112,8 +112,9 @@ class GitProgram:
         is_merged: bool = False,
     ) -> GitAnswer:
         """Runs one git command. `name` stands for the command in error messages, and `given` is its standard input.
-        Standard error is kept apart from the output, so that warnings are not parsed as output; `is_merged` joins the
-        two. Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
+
+        Standard error is part of the output only if `is_merged` is True, so that warnings are not parsed as output.
+        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
         ShortageError if this machine is short of a resource that the command needs.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
@@ -187,7 +188,7 @@ class Git:
     """
 
     def __init__(self, top: Path, seams: GitSeams) -> None:
-        """Raises CheckoutError and Interrupted."""
+        """Reads the git settings of the checkout. Raises CheckoutError and Interrupted."""
         self.top = top
         self._program = GitProgram(top, seams)
         self._environment = _environment(top, seams.environment)

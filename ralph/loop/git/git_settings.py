@@ -151,9 +151,10 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
-    """Whether the user's own configuration defines the filter `name`. `keys` are the keys that the repository sets
-    for this filter. If `process` is among them, the user must define `process` too, because git does not run `clean`
-    when `process` is set, even to an empty value.
+    """Whether the user's own configuration defines the filter `name`.
+
+    `keys` are the keys that the repository sets for this filter. If `process` is among them, the user must define
+    `process` too, because git does not run `clean` when `process` is set, even to an empty value.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))

@@ -1,5 +1,5 @@
-"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep is to follow .gitignore files
-and prints nothing for too long, gives up.
+"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep follows .gitignore files and
+prints nothing for too long, the listing fails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from ralph.machine.ripgrep import (
     RipgrepError,
     ripgrep_path,
 )
-from ralph.machine.starting import patiently
+from ralph.machine.starting import patiently, start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from subprocess import Popen
 
     from ralph.values.ports import Clock, Waiter
 
@@ -41,15 +42,22 @@ class Listing:
     """Lists the files below this process's working directory once."""
 
     def __init__(
-        self, waiter: Waiter, clock: Clock, look_up: Callable[[], None], *, follows_rules: bool = True
+        self,
+        waiter: Waiter,
+        clock: Clock,
+        look_up: Callable[[], None],
+        *,
+        follows_rules: bool = True,
+        start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules`, files that
-        .gitignore excludes are not listed.
+        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules` is True, files
+        that .gitignore excludes are not listed. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
         """
         self._waiter = waiter
         self._clock = clock
         self._look_up = look_up
         self._follows_rules = follows_rules
+        self._start_program = start
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
         """Directories that could not be listed, with the error of each. Complete after `paths` has yielded its last
@@ -73,7 +81,9 @@ class Listing:
         rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
         command = [*FILES_AS_GIT_SEES_THEM, *rules, "--files", "--null", "--", "./"]
         try:
-            return Ripgrep(command, cwd=None, environment={}, is_over=self._is_over)
+            return Ripgrep(
+                command, cwd=None, environment={}, is_over=self._is_over, start=self._start_program
+            )
         except RipgrepError as error:
             raise _cannot_list(error) from None
 

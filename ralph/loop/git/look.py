@@ -1,6 +1,7 @@
-"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it. The loop
-compares two such states to see progress. Git runs separately in each inner repository, with settings made for that
-repository. If git in the outer repository looked into the inner one, it would run programs that the inner
+"""Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it.
+
+The loop compares two such states to detect progress. Git runs separately in each inner repository, with settings made
+for that repository. If git in the outer repository looked into the inner one, it would run programs that the inner
 configuration names.
 """
 

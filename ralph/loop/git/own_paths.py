@@ -24,15 +24,14 @@ class OwnPaths:
     """
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
-        """`places` are absolute paths of files or directories, which need not exist. Paths outside `top` have no
-        effect. A path that contains the loop's directory has no effect either, because then no work there would
-        count.
+        """`places` are absolute paths of files or directories, which need not exist. A path outside `top` is ignored.
+        So is a path that contains the loop's directory, because otherwise no work there would count.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
         counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
-        """Paths relative to `top`."""
+        """The paths, relative to `top`."""
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
@@ -61,8 +60,8 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """Yields the path itself and the path that it leads to, which differs if it is a link. Both are needed: the link
-    may be replaced, and its target may be written.
+    """Yields the path itself and, if it is a link, the path that it leads to. Both are needed, because the link may
+    be replaced and its target may be written.
     """
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
     yield os.path.realpath(place)

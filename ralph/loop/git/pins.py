@@ -49,12 +49,12 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""How many digits of a digest are kept. These are enough to notice a change, and too few to recover a password."""
+"""The number of digits of a recorded digest. These are enough to notice a change, and too few to recover a password."""
 
 
 class BrokenPinsError(ValueError):
-    """The record of pinned settings cannot be used. The message lacks a subject, as in "is damaged: ...", and the
-    caller adds one.
+    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...", to which the
+    caller adds the subject.
     """
 
 
@@ -132,7 +132,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """Pins the settings of the repository's current configuration. `places` stays empty."""
+    """The settings to pin, with their values in the repository's current configuration. `places` stays empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)

@@ -21,19 +21,23 @@ from ralph.loop.git.listing import Listing, ListingEndedError
 from ralph.loop.git.own_paths import OwnPaths
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import Changes, Snapshot
+from ralph.machine.starting import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from subprocess import Popen
 
     from ralph.values.ports import Clock, Waiter
 
 MOST_FILES_TOLD_APART = 200_000
-"""The most files for which a snapshot keeps separate digests. With more files, it has only one digest of them all."""
+"""The maximum number of files for which a snapshot keeps separate digests. With more files, it has one digest of all."""
 
 
 class PlainDirectory:
-    """Implements `Checkout` for the working directory without git. Files that .gitignore excludes do not count."""
+    """Implements `Checkout` for a working directory that is not under git. Files that .gitignore excludes do not
+    count.
+    """
 
     def __init__(
         self,
@@ -44,9 +48,10 @@ class PlainDirectory:
         clock: Clock,
         own_paths: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
+        start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
-        user.
+        user. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
         """
         self.top = directory
         self._plan_file = os.path.normpath(plan_file)
@@ -54,6 +59,7 @@ class PlainDirectory:
         self._waiter = waiter
         self._clock = clock
         self._warn = warn
+        self._start = start
         self._warned: set[str] = set()
         self._is_by_time = False
         self._follows_rules = True
@@ -104,7 +110,13 @@ class PlainDirectory:
         """
         self._refuse_unreadable()
         seen = _Seen()
-        listing = Listing(self._waiter, self._clock, digests.look_up, follows_rules=self._follows_rules)
+        listing = Listing(
+            self._waiter,
+            self._clock,
+            digests.look_up,
+            follows_rules=self._follows_rules,
+            start=self._start,
+        )
         for path in listing.paths():
             if not self._own.hold(path):
                 seen.add(path, digests.of(path))

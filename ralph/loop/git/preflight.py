@@ -12,10 +12,12 @@ from ralph.loop.git.look import status_of
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
 from ralph.machine.repository import repository_top
+from ralph.machine.starting import start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from subprocess import Popen
 
     from ralph.loop.git.git import Git, GitSeams
     from ralph.loop.git.push import Push
@@ -29,16 +31,24 @@ def open_checkout(
     own_paths: tuple[Path, ...] = (),
     writable: tuple[Path, ...] = (),
     warn: Callable[[str], None] = lambda _text: None,
+    start: Callable[..., Popen[bytes]] = start_process,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. `own_paths` are
     absolute paths that ralph itself writes to; changes there are not progress. `writable` are absolute paths besides
-    the directory where the agent may write. `warn` tells the user which files are compared less exactly.
+    the directory where the agent may write. `warn` tells the user which files are compared less exactly. `start` starts
+    ripgrep, which lists the files outside of git.
     """
     top = repository_top(directory)
     if top is None:
         waiter, clock = seams.waiter, seams.clock
         return PlainDirectory(
-            directory, plan_file=plan_file, waiter=waiter, clock=clock, own_paths=own_paths, warn=warn
+            directory,
+            plan_file=plan_file,
+            waiter=waiter,
+            clock=clock,
+            own_paths=own_paths,
+            warn=warn,
+            start=start,
         )
     return GitCheckout(
         top, directory, plan_file=plan_file, seams=seams, own_paths=own_paths, writable=writable

@@ -78,8 +78,8 @@ class Push:
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
     ) -> None:
-        """Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git fails. Raises
-        Interrupted.
+        """Chooses the remote. Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git
+        fails. Raises Interrupted.
         """
         self.target = target_of(settings, status.branch)
         self._git = git
@@ -110,8 +110,8 @@ class Push:
         return max((_count(self._git, answer, before) for answer in answers), default=0)
 
     def try_out(self) -> None:
-        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not work,
-        and Interrupted.
+        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not, and
+        Interrupted.
         """
         self._remote_git.refuse_old()
         for url in self.urls():

@@ -86,8 +86,8 @@ class RemoteGit:
             raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
     def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
-        """Pushes the branch to the address `url` only. With `is_tried_out`, the remote stays unchanged. The answer's
-        output contains standard error too. Raises CheckoutError and Interrupted.
+        """Pushes the branch only to the address `url`. If `is_tried_out` is True, the remote is not changed. The
+        answer's output contains standard error too. Raises CheckoutError and Interrupted.
         """
         options = ["--dry-run"] if is_tried_out else []
         return self._reach(
@@ -114,8 +114,8 @@ class RemoteGit:
             )
 
     def _for_theirs(self, path: str) -> list[str]:
-        """Git options that keep git from running programs that the repository at `path` on this machine names. Raises
-        CheckoutError and Interrupted.
+        """Git options that keep git from running programs that are named by the repository at `path` on this machine.
+        Raises CheckoutError and Interrupted.
         """
         place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
@@ -151,8 +151,8 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """Shell text that sets environment variables for git in a remote on this machine. They make git read the same
-        configuration files of the user as in the checkout.
+        """Shell text that sets environment variables for git in a remote on this machine. With them, git reads the
+        same configuration files of the user as in the checkout.
         """
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(

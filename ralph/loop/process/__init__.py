@@ -1,1 +1,1 @@
-"""Runs one iteration as a process, waits for its end, and turns the end into a value."""
+"""Runs one iteration as a process, waits for its end, and returns its result as a value."""

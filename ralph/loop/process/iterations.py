@@ -118,8 +118,8 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The command line of the process. The plan's arguments come first: if an option is given twice, the last one
-        counts.
+        """The command line of the process. The plan's arguments come first, because the last one counts if an option
+        is given twice.
         """
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:

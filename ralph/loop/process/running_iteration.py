@@ -1,8 +1,8 @@
-"""Waits for the end of an iteration's process. Meanwhile, passes on signals and enforces the time limit. Afterwards
-kills every process of the iteration that is left. A signal to the loop is sent only to the iteration's main process.
+"""Waits for the end of an iteration's process, passes signals on to it, and enforces the time limit. At the end,
+kills every remaining process of the iteration. A signal to the loop is sent only to the iteration's main process.
 That process then stops its own commands within six seconds and still writes its result.
 
-Ctrl-Z suspends only the loop, and the iteration runs on. If the iteration were suspended too and the loop then
+Ctrl-Z suspends only the loop, and the iteration continues. If the iteration were suspended too and the loop then
 killed, the iteration could not end and would hold the checkout's lock.
 """
 
@@ -37,11 +37,11 @@ class IterationEnding(Struct, frozen=True):
     exit_code: int
     """The exit code, 0-255. It is 128 + n if signal n killed the process."""
     stopped_by: int | None = None
-    """The first signal that the loop received meanwhile, or None."""
+    """The first signal that the loop received during the run, or None."""
     killed_by: int | None = None
     """The signal that killed the process, or None if it exited by itself."""
     was_overdue: bool = False
-    """Whether the process ran past its time limit and was stopped."""
+    """True if the process ran past its time limit and was stopped."""
     is_all_gone: bool = True
     """False if a process that the iteration started could not be killed. Such a process belongs to another user or is
     stuck in the kernel.

@@ -298,7 +298,9 @@ class _RunMetrics:
         self._report_turns.append(event.turn)
 
     def _count_turns(self, of_this_run: int) -> None:
-        """Raises the number of turns, but never lowers it. A run that ends early or by a bug reports 0 turns."""
+        """Sets the number of turns, but never to a lower number, because a run that ends early or by a bug reports 0
+        turns.
+        """
         self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
         self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)
 

@@ -1,4 +1,4 @@
-"""The list of event fields that traces contain, with their attribute names. All other fields are left out. Pure.
+"""The list of event fields that traces contain, with their attribute names. No I/O happens here.
 
 Names, numbers and kinds are exported. Fields that may hold text are not: prompts, answers, arguments, outputs and
 error messages. A value of None means that the value is unknown; the attribute is then left out.

@@ -1,9 +1,8 @@
-"""Decodes the lines that a driver sends, and makes the responses to its requests. Pure.
+"""Decodes the lines that a driver sends, and makes the responses to its requests. No I/O happens here.
 
-A driver also answers the requests that ralph sends to it. `questions.py` sends them.
-
-A line may consist of any bytes. A line that is not valid becomes a `Malformed`, which says what is wrong and, for a
-wrong value, which values are allowed.
+A line may also be the driver's response to a request of ralph's, which `questions.py` has sent. A line may consist of
+any bytes. An invalid line becomes a `Malformed`, which says what is wrong and, for a wrong value, which values are
+allowed.
 """
 
 from __future__ import annotations
@@ -67,9 +66,8 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` in a line with a user message. Keys that are not fields here are dropped.
-
-    One of them could be a cache marker, which would be added to the markers that ralph sets.
+    """The `message` object in a line that carries a user message. Keys that are not fields here are dropped, because
+    one of them could be a cache marker, which would be added to the markers that ralph sets.
     """
 
     role: Literal["user"]
@@ -176,7 +174,7 @@ class UserMessage(Struct, frozen=True):
     uuid: str | None = None
     """The driver's own id of the message, or None."""
     is_verbatim: bool = False
-    """True if a program put the text together: no part of it is a call of a command."""
+    """True if a program composed the text, so that no part of it calls a command."""
 
 
 class ControlRequest(Struct, frozen=True):

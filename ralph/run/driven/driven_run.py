@@ -50,7 +50,7 @@ _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
-    """The connection to a driver: the channel that reads its lines, and the steering that answers them."""
+    """The connection to a driver: the channel that reads its lines, and the `Steering` that answers them."""
 
     channel: ControlChannel
     steering: Steering
@@ -134,9 +134,7 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
 
 
 def _driver_servers(around: Surroundings, setup: DriverSetup, questions: Questions) -> DriverServers | None:
-    """The MCP servers in the driver's own process, which it names in `initialize` or in --mcp-config. None if there are
-    none.
-    """
+    """The MCP servers in the driver's own process that `initialize` or --mcp-config names. None if there are none."""
     configured = [server.name for server in around.settings.mcp_servers if server.transport == "sdk"]
     names = tuple(dict.fromkeys((*configured, *setup.servers)))
     if not names:
@@ -148,7 +146,7 @@ def _driver_servers(around: Surroundings, setup: DriverSetup, questions: Questio
 
 
 def _early_choice(context: RunContext, around: Surroundings) -> ModelChoice:
-    """The models as far as they are known before the session is open."""
+    """The models that are known before the session is open."""
     roster, _ = build_roster(around, (), context.options, None)
     return ModelChoice(roster, around.settings, context.redactor, AboutSession())
 

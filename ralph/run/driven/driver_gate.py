@@ -1,7 +1,8 @@
 """The gate of a driven run: asks the driver's hooks and its permission callback about tool calls, tasks and ends.
 
-The order for a call is: PreToolUse hooks, the permission mode and the rules (which judge the arguments that a hook changed),
-the permission callback. A hook that fails, and a driver that has left, refuse the call.
+A call is judged first by the PreToolUse hooks, then by the permission mode and the rules, then by the permission
+callback. The rules judge the arguments that a hook has changed. If a hook fails or the driver has left, the call is
+refused.
 """
 
 from __future__ import annotations
@@ -44,35 +45,35 @@ _GONE = "the driver has closed standard input, so that nobody can answer"
 
 
 class HookFacts(Struct, frozen=True):
-    """The facts about the session that each hook is told."""
+    """The facts about the session that each hook gets."""
 
     session_id: str
     transcript_path: str
-    """The path of the journal, or "" if the session is not kept."""
+    """The path of the journal, or "" if there is no journal."""
     cwd: str
 
 
 class PermissionAsking(Struct, frozen=True):
-    """How the driver is asked about tool calls."""
+    """The settings for questions to the driver about tool calls."""
 
     is_on: bool = False
-    """True if the driver answers `can_use_tool`. If False, a call about which a hook wants somebody to be asked is
-    denied."""
+    """True if the driver answers `can_use_tool`. If it does not, a call is denied when a hook requires a question
+    about it."""
     denies: bool = False
-    """True if calls about which the mode would ask are denied without asking."""
+    """True if calls that need a permission are denied without a question."""
     within_s: float = 3_600.0
     allowed: tuple[str, ...] = ()
-    """Tools that the user allowed by name, about which nobody is asked."""
+    """Tools that the user allowed by name, so that no question is needed."""
 
 
 class DriverLink(Struct, frozen=True):
-    """The way to the driver that a gate uses."""
+    """The gate's connection to the driver."""
 
     hooks: Callable[[], HookTable]
-    """The hooks that the driver has registered by now."""
+    """Returns the hooks that the driver has registered so far."""
     questions: Questions
     tell_state: Callable[[str], None]
-    """Tells the driver what the run does, as in `SessionStateChanged`."""
+    """Tells the driver the state of the run, one of those in `SessionStateChanged`."""
 
 
 class HookFailedError(Exception):
@@ -90,7 +91,7 @@ class DriverGate:
         *,
         judge: CallJudge | None = None,
     ) -> None:
-        """`judge` has the rules that people wrote."""
+        """`judge` applies the permission rules. None means that there are none."""
         self._judge = judge
         self._link = link
         self._asking = asking
@@ -99,7 +100,7 @@ class DriverGate:
         self._events = events
         self._prompt_id = str(uuid.uuid4())
         self._allowed = set(asking.allowed)
-        """The tools about which nobody is asked. The driver may add to them."""
+        """The tools that need no question. The driver may add to them."""
 
     # --- The port
 
@@ -112,7 +113,7 @@ class DriverGate:
             raise HookStopped(f"a UserPromptSubmit hook refused the task: {blocked}")
         return hk.contexts(answers)
 
-    def judge(self, call: ToolCall) -> Permission:
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
         try:
             answers = self._call_hooks(hk.PRE, hk.about_call(call), call.id, call.name)
         except HookFailedError as error:
@@ -128,7 +129,7 @@ class DriverGate:
         by_rules = RuleVerdict() if self._judge is None else self._judge.judge(judged)
         if by_rules.denied is not None:
             return Permission(by_rules.denied)
-        asks = by_rules.asks or verdict.asks
+        asks = by_rules.asks or verdict.asks or asks
         if asks is None and (verdict.allows or not self._must_ask(judged)):
             return Permission(arguments=verdict.arguments, context=verdict.context)
         permission = self._ask(judged, asks)
@@ -168,7 +169,9 @@ class DriverGate:
     def _guarding(
         self, event: str, about: Mapping[str, Any], tool_use_id: str | None
     ) -> Sequence[HookAnswer]:
-        """Calls the hooks of a task or its end. Raises GuardRefused if one fails, and HookStopped."""
+        """Calls the hooks for a task or its end, and returns their answers. Raises GuardRefused if a hook fails, and
+        HookStopped if a hook ends the work.
+        """
         try:
             answers = self._call_hooks(event, about, tool_use_id)
         except HookFailedError as error:
@@ -179,7 +182,7 @@ class DriverGate:
     def _call_hooks(
         self, event: str, about: Mapping[str, Any], tool_use_id: str | None, tool: str = ""
     ) -> Sequence[HookAnswer]:
-        """Calls all hooks of an event at once, and returns their answers. Raises HookFailedError."""
+        """Calls all hooks of an event at the same time, and returns their answers. Raises HookFailedError."""
         found = self._link.hooks().matching(event, tool)
         if not found:
             return ()
@@ -216,7 +219,7 @@ class DriverGate:
         return is_wanted and must_ask(self._controls.permission_mode, call.name, self._allowed)
 
     def _ask(self, call: ToolCall, reason: str | None) -> Permission:
-        """Asks the driver about a call. `reason` is the reason that a hook gave, or None."""
+        """Asks the driver about a call. `reason` is a hook's or a rule's reason for asking, or None."""
         if not self._asking.is_on:
             why = "" if reason is None else f": {reason}"
             return Permission(f"This call was not run: it needs a permission, and nobody is asked here{why}")
@@ -276,7 +279,7 @@ class DriverGate:
 
 
 def _hook_answer(reply: Reply) -> HookAnswer:
-    """The answer of a hook. Raises HookFailedError if there is none that can be used."""
+    """Reads a hook's answer from the driver's reply. Raises HookFailedError if the reply contains no usable answer."""
     match reply:
         case Gone():
             raise HookFailedError(_GONE)
@@ -291,7 +294,7 @@ def _hook_answer(reply: Reply) -> HookAnswer:
 
 
 def _with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
-    """The output with what hooks replaced in it or added to it."""
+    """The output with the texts that hooks add to it or put in its place."""
     for answer in answers:
         new = answer.specific.updated_tool_output
         if new is not None:

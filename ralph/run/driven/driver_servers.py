@@ -1,5 +1,5 @@
-"""The MCP servers that run inside the driver's own process. Their messages pass as control requests, so that they need
-neither the package for MCP nor a process of their own.
+"""The MCP servers that run inside the driver's own process. Their messages are sent as control requests. So these
+servers need neither the `mcp` package nor a process of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _UNKNOWN = "Its effects are unknown: look at the state of things before you repe
 
 
 def answer_to_server(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The response to a message that a server sent by itself. A notification needs none; a request is refused, because
-    ralph offers servers nothing.
+    """The response to a message that a server sent without being asked. A notification gets an empty response. A
+    request is refused, because ralph offers servers nothing.
     """
     if "id" not in message:
         return {}
@@ -40,10 +40,12 @@ class NoAnswerError(Exception):
 
 
 class DriverServers:
-    """Implements `ServerGroup`."""
+    """The driver's MCP servers. Implements `ServerGroup`."""
 
     def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
-        """`start_s` and `call_s` limit the time for an answer while connecting and for a call. 0 means no limit."""
+        """`start_s` and `call_s` are time limits in seconds, for each answer while connecting and for a call. 0 means
+        no limit.
+        """
         self._names = tuple(names)
         self._questions = questions
         self._start_s = start_s or math.inf
@@ -55,7 +57,7 @@ class DriverServers:
         return self._names
 
     def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Does nothing: the servers run already."""
+        """Does nothing, because the servers are already running."""
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         found = {}
@@ -93,10 +95,10 @@ class DriverServers:
             raise CallFailedError(f"The MCP server {server!r} gave no result: {error}. {_UNKNOWN}") from None
 
     def close(self) -> None:
-        """Does nothing: the servers end with the driver."""
+        """Does nothing, because the servers end with the driver."""
 
     def _asked(self, server: str, method: str, params: dict[str, Any], within_s: float) -> dict[str, Any]:
-        """The result of a request. Raises NoAnswerError, and Interrupted."""
+        """Sends a request to a server and returns its result. Raises NoAnswerError and Interrupted."""
         self._sent += 1
         message = {"jsonrpc": "2.0", "id": self._sent, "method": method, "params": params}
         answer = self._send(server, message, within_s)

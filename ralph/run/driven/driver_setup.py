@@ -1,4 +1,4 @@
-"""Decodes the wishes of a driver for the session, which its `initialize` request contains. Pure."""
+"""Decodes the settings for a session that a driver sends in its `initialize` request. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOT_OFFERED = ("mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
 _LONGEST_TITLE = 200
-"""A longer title is cut: it is only for people."""
+"""The maximum number of characters in a title. A longer title is cut."""
 
 
 class _Asked(Struct, frozen=True, rename="camel"):
@@ -40,19 +40,19 @@ class DriverSetup(Struct, frozen=True):
     """The JSON Schema of the final report that the driver requires, or None."""
     hooks: HookTable = field(default_factory=HookTable)
     title: str | None = None
-    """The title of the session, in one line, or None. That of the command line wins."""
+    """The title of the session in one line, or None. A title on the command line takes precedence."""
     servers: tuple[str, ...] = ()
     """The names of the MCP servers in the driver's own process."""
 
     @property
     def shapes_requests(self) -> bool:
-        """Whether it changes what is sent to the model, which is fixed once the session is open."""
+        """Whether the setup changes requests to the model, which is possible only before the session is open."""
         return bool(self.servers) or (self.system_prompt, self.append_system_prompt, self.json_schema) != (
             *(None, None, None),
         )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
-        """The options of the run with what the driver wants. The driver wins over the command line."""
+        """The options of the run with the driver's settings, which take precedence over all options except the title."""
         report = None if self.json_schema is None else RequestedReport(self.json_schema)
         return replace(
             options,
@@ -64,10 +64,10 @@ class DriverSetup(Struct, frozen=True):
 
 
 def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
-    """Decodes the fields of `initialize`. Raises ValueError for what ralph cannot do.
+    """Decodes the fields of `initialize`. Raises ValueError if they request something that ralph does not support.
 
-    TypeScript's SDK sends `systemPrompt` as a list. It sends `[""]` if the program sets none, as Python's SDK gives
-    `--system-prompt ""`.
+    The TypeScript SDK sends `systemPrompt` as a list, and sends `[""]` if the program sets no system prompt. The
+    Python SDK uses `--system-prompt ""` for that.
     """
     refused = [name for name in NOT_OFFERED if fields.get(name)]
     if refused:
@@ -89,7 +89,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, if it is one that a report can be checked against. Raises ValueError."""
+    """Returns the schema. Raises ValueError if reports cannot be checked against it."""
     try:
         return read_schema(json.dumps(schema), ".")
     except ValueError as error:

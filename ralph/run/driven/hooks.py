@@ -1,6 +1,5 @@
-"""The hooks that a driver registers in `initialize`: their matchers, and the meaning of their answers. Pure.
-
-The rules are those of Claude Code, except that a hook that fails denies (`specs/control.md`).
+"""The hooks that a driver registers in `initialize`: their matchers, and the meaning of their answers. No I/O happens
+here. The rules are those of Claude Code, except that a failed hook refuses the call (`specs/control.md`).
 """
 
 from __future__ import annotations
@@ -43,28 +42,28 @@ OBSERVING = frozenset(
         *("PostToolBatch", "Elicitation", "ElicitationResult", "MessageDisplay", "UserPromptExpansion"),
     }
 )
-"""Events of Claude Code that ralph does not have. Their hooks decide about nothing that happens in ralph."""
+"""Events of Claude Code that do not occur in ralph. Ralph accepts hooks for them and never calls these hooks."""
 
 DEFAULT_S = 600.0
-"""The time that a hook has if it names none, as in Claude Code's reference."""
+"""The time limit in seconds of a hook that sets none, as in Claude Code's reference."""
 _PLAIN_NAME = re.compile(r"[\w\-]+(?:[|,]\s*[\w\-]+)*")
 
 _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class HookMatcher(Struct, frozen=True):
-    """Some hooks of one event, with the tools to which they belong."""
+    """The hooks of one event for certain tools."""
 
     callback_ids: Annotated[tuple[str, ...], Meta(min_length=1)] = field(name="hookCallbackIds")
     matcher: str | None = None
     """The names of tools, or a regular expression. None and "" mean all tools."""
     timeout: _Seconds | None = None
     on_failure: Literal["continue", "block"] | None = field(default=None, name="onFailure")
-    """Accepted without effect: a hook that fails denies in any case."""
+    """Accepted without effect, because a failed hook always refuses the call."""
 
 
 class Hook(Struct, frozen=True):
-    """One hook to call. The driver knows it by its id."""
+    """A hook to call. The driver identifies it by its id."""
 
     callback_id: str
     within_s: float
@@ -76,7 +75,9 @@ class HookTable(Struct, frozen=True):
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
     def matching(self, event: str, tool: str = "") -> tuple[Hook, ...]:
-        """The hooks to call for an event, each once. `tool` is the name of the tool, if the event concerns one."""
+        """The hooks to call for an event, without duplicates. `tool` is the name of the tool, if the event concerns
+        one.
+        """
         found: dict[str, Hook] = {}
         for each in self.by_event.get(event, ()):
             if event not in _OF_TOOLS or matches(each.matcher, tool):
@@ -91,9 +92,8 @@ class HookTable(Struct, frozen=True):
 
 
 def hook_table(value: object) -> HookTable:
-    """Decodes the `hooks` of an `initialize` request. None means no hooks.
-
-    Raises ValueError if ralph cannot honour one of them: an unknown event, or a matcher that is no regular expression.
+    """Decodes the `hooks` of an `initialize` request. None means no hooks. Raises ValueError for an unknown event,
+    and for a matcher that is not a valid regular expression.
     """
     if value is None:
         return HookTable()
@@ -149,9 +149,9 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
     decision: Literal["approve", "block"] | None = None
     reason: str | None = None
     system_message: str | None = None
-    """Accepted without effect: it is meant for a person at a screen."""
+    """Accepted without effect, because it is meant for a person at a screen."""
     is_async: bool = field(default=False, name="async")
-    """True if the hook works on, and has no opinion."""
+    """True if the hook continues in the background and has no opinion."""
     specific: _Specific = field(default_factory=_Specific, name="hookSpecificOutput")
 
     @property
@@ -166,7 +166,7 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
 
 
 def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
-    """Decodes an answer. Raises ValueError if it has a field of the wrong kind: such a hook counts as failed."""
+    """Decodes an answer. Raises ValueError if a field has the wrong type; the hook then counts as failed."""
     try:
         answer = convert(fields, HookAnswer)
     except ValidationError as error:
@@ -174,15 +174,20 @@ def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
     return HookAnswer() if answer.is_async else answer
 
 
+def context_answer(text: str) -> HookAnswer:
+    """The answer of a hook whose only effect is to add `text` for the model."""
+    return HookAnswer(specific=_Specific(additional_context=text))
+
+
 class CallVerdict(Struct, frozen=True):
-    """The joint decision of all PreToolUse hooks of one call. The strictest decision counts."""
+    """The combined decision of all PreToolUse hooks about one call. The strictest decision counts."""
 
     denied: str | None = None
     """The reason why the call must not run, or None."""
     asks: str | None = None
     """The reason why somebody must be asked about the call, or None."""
     allows: bool = False
-    """True if a hook allowed the call, so that nobody needs to be asked unless a rule says so."""
+    """True if a hook allowed the call. Then nobody is asked about it, unless a rule requires that."""
     arguments: dict[str, Any] | None = None
     """The changed arguments, or None if they stay as they are."""
     context: tuple[str, ...] = ()
@@ -213,7 +218,7 @@ def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
 
 
 def first_stop(answers: Iterable[HookAnswer]) -> str | None:
-    """The reason of the first hook that ends the run, or None if no hook ends it."""
+    """The reason of the first hook that ends the run, or None if no hook does."""
     for answer in answers:
         if not answer.goes_on:
             return answer.stop_reason or "a hook ended the run"
@@ -231,12 +236,14 @@ def _context_of(answer: HookAnswer) -> Iterator[str]:
 
 
 def about_call(call: ToolCall) -> dict[str, Any]:
-    """The fields by which a hook is told about a call."""
+    """The fields that describe a call to a hook."""
     return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
 
 
 def response_of(call: ToolCall, output: ToolOutput) -> object:
-    """The output in the form in which a hook gets it. ralph keeps one text for both streams of a command."""
+    """The output in the form that a hook gets. For Bash, all output is in `stdout`, because ralph does not separate
+    the streams.
+    """
     if call.name == "Bash":
         return {"stdout": words_of(output), "stderr": "", "interrupted": False, "isImage": False}
     return output.content if isinstance(output.content, str) else list(output.content)

@@ -1,4 +1,5 @@
-"""Decides whether ralph lacks a safeguard that a driver requested, such as a hook or a permission mode. Pure.
+"""Decides whether ralph lacks a safeguard that a driver requested, such as a hook or a permission mode. No I/O
+happens here.
 
 Ralph does no work while a requested safeguard is missing. A hook that is never called may have been the only
 protection against a command.
@@ -74,8 +75,8 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object], reason: str) -> MissingGuard:
-    """The new value after ralph refused an `initialize` request for another reason, `reason`. Its hooks count as
-    missing, because they were not registered, and so does what ralph does not offer.
+    """The new value after ralph refused an `initialize` request for another reason, `reason`. Hooks in the request
+    count as missing, because they were not registered. So do features that ralph does not offer.
     """
     missing = after_initialize(missing, fields)
     if missing.for_good is not None:
@@ -92,7 +93,7 @@ def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object],
 
 
 def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks hooks as missing that ralph cannot call. Such are hooks of unknown events and with faulty matchers."""
+    """Marks as missing hooks that ralph cannot call, because their event is unknown or their matcher is faulty."""
     asked = {name: value for name, value in fields.items() if name.lower() == "hooks"}
     for name, value in asked.items():
         try:
@@ -105,9 +106,8 @@ def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> Missing
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """The new value after a driver requested a permission mode and ralph refused it. `reason` says why.
-
-    The requested mode counts as a missing safeguard, unless the mode in force, `mode`, is `plan`: no mode is stricter.
+    """The new value after ralph refused the permission mode that a driver requested. `reason` says why. The requested
+    mode counts as a missing safeguard, unless the current mode `mode` is `plan`, because no mode is stricter.
     """
     if mode is PermissionMode.PLAN:
         return missing

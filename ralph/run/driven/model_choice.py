@@ -35,7 +35,7 @@ def _no_sizes() -> ContextSizes:
 
 
 class AboutSession(Struct, frozen=True):
-    """The parts of an open session about which a driver can ask. The defaults are for one that is not open yet."""
+    """The facts about a session for which a driver can ask. The defaults apply before the session is open."""
 
     sizes: Callable[[], ContextSizes] = _no_sizes
     """Returns the sizes of the parts of the next request."""
@@ -96,7 +96,9 @@ class ModelChoice:
 
 
 def described_commands(library: Library) -> tuple[dict[str, str], ...]:
-    """The commands that a prompt can call, as drivers expect them. A file that cannot be used has no description."""
+    """The commands that a prompt can call, in the form that drivers expect. The description of an unusable file is
+    empty.
+    """
     return tuple(_described(library.files[name]) for name in library.names)
 
 

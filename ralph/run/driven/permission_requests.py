@@ -1,4 +1,4 @@
-"""Decides when a driver is asked about a tool call, and what its answer means. Pure."""
+"""Makes the request that asks a driver about a tool call, and decodes its answer. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Deny(Struct, frozen=True, tag_field="behavior", tag="deny"):
 
 
 def permission_answer(fields: Mapping[str, Any]) -> Allow | Deny:
-    """Decodes an answer to `can_use_tool`. Raises ValueError if it is not valid: the call is then denied."""
+    """Decodes an answer to `can_use_tool`. Raises ValueError if it is invalid; the call is then denied."""
     try:
         return convert(fields, Allow | Deny)
     except ValidationError as error:
@@ -31,7 +31,7 @@ def permission_answer(fields: Mapping[str, Any]) -> Allow | Deny:
 
 
 def permission_request(call: ToolCall, reason: str | None) -> dict[str, Any]:
-    """The request that asks a driver about a call. `reason` says why it is asked, or is None."""
+    """The request that asks a driver about a call. `reason` is the reason for asking, or None."""
     request: dict[str, Any] = {
         "subtype": "can_use_tool",
         "tool_name": call.name,
@@ -62,20 +62,22 @@ class NamedRule(Struct, frozen=True, rename="camel"):
 
 
 class Updates(Struct, frozen=True):
-    """The meaning of the permission updates in an answer for ralph."""
+    """The changes of permissions that a driver's answer requests."""
 
     mode: str | None = None
     """The name of the permission mode to set, or None."""
     allowed: tuple[str, ...] = ()
-    """The tools about which nobody is asked any more."""
+    """The tools that need no question any more."""
     ignored: tuple[str, ...] = ()
-    """The types of updates that ralph does not apply, although nothing is lost: it goes on asking."""
+    """The types of updates that ralph does not apply. Without them, ralph asks more often than needed."""
     refused: str | None = None
-    """The update that would have limited later calls, and that ralph cannot apply. None if there is none."""
+    """An update that would restrict later calls, but that ralph cannot apply. None if there is none."""
 
 
 def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
-    """Reads the permission updates of an answer. A rule that widens may be left out, one that limits may not."""
+    """Reads the permission updates of an answer. An update that gives more permissions may be ignored. The first one
+    that takes permissions away and is not supported becomes `refused`.
+    """
     mode: str | None = None
     allowed: list[str] = []
     ignored: list[str] = []

@@ -1,7 +1,5 @@
-"""Sends requests to the driver, and waits for its responses on the main thread.
-
-Several requests may be open at once, and the responses may come in any order. A response to a request that is not open
-is ignored: it came too late.
+"""Sends requests to the driver, and waits for its responses on the main thread. Several requests may be open at the
+same time, and the responses may come in any order. A late response, to a request that is no longer open, is ignored.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ class Question(Struct, frozen=True):
     request: Mapping[str, Any]
     """The request, including its `subtype`."""
     waiting_for: str
-    """The text of heartbeats meanwhile."""
+    """The text of heartbeats during the wait."""
     within_s: float
-    """The seconds to wait for the response."""
+    """The time limit for the response, in seconds."""
 
 
 class Late(Struct, frozen=True):
-    """The driver has not answered in time. It has been told that nobody waits any more."""
+    """The driver did not respond in time. It was told that ralph does not wait any longer."""
 
     after_s: float
 
 
 class Gone(Struct, frozen=True):
-    """The driver has closed ralph's standard input, so that it cannot answer any more."""
+    """The driver has closed ralph's standard input, so it cannot respond any more."""
 
 
 Reply = Response | Late | Gone
@@ -54,7 +52,7 @@ class Questions:
         self._is_closed = False
 
     def take(self, response: Response) -> None:
-        """Passes a response on to the request that it answers, if that is open."""
+        """Passes a response to the request that it answers, if that request is still open."""
         mailbox = self._open.get(response.request_id)
         if mailbox is not None:
             mailbox.put(response)

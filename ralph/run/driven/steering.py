@@ -78,7 +78,7 @@ class Models(Protocol):
         ...
 
     def mcp_status(self) -> list[dict[str, Any]]:
-        """The servers in the response to `mcp_status`."""
+        """The list of MCP servers in the response to `mcp_status`."""
         ...
 
 
@@ -145,7 +145,7 @@ class Steering:
         self._models: Models | None = None
         self._questions: Questions | None = None
         self.setup = DriverSetup()
-        """The wishes of the driver for the session. The last valid `initialize` request decides."""
+        """The driver's settings for the session, from the last valid `initialize` request."""
         self._first: Item | None = None
         """The first line, until it is handled."""
         self._queue = MessageQueue()
@@ -156,14 +156,14 @@ class Steering:
         """True if the current message is already being stopped. It must not be stopped twice."""
 
     def attach(self, questions: Questions) -> None:
-        """Must be called before the first request to the driver. `questions` gets the driver's responses."""
+        """Sets the object that gets the driver's responses. Must be called before the first request to the driver."""
         self._questions = questions
         if self._has_input_ended:
             questions.close()
 
     def open(self, models: Models) -> None:
-        """Must be called when the session is open. From now on, control lines are handled, the first one at once. May
-        be called earlier with the models that are known then, and again when the session is open.
+        """Sets the models, and handles the first line. From now on, control lines are handled. Must be called when
+        the session is open. It may be called before with the models that are known then.
         """
         self._models = models
         if self._first is not None:
@@ -171,10 +171,8 @@ class Steering:
             self.handle(first, waiting_for=_NEXT_MESSAGE)
 
     def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
-        """Waits for the first line, before the session is open. It may be an `initialize` request, which shapes the
-        session. Returns what that request wants.
-
-        `open` handles the line, and answers it. Raises the exceptions that the waiter raises.
+        """Waits for the first line before the session is open, and returns the settings in it if it is an
+        `initialize` request. `open` handles and answers the line. Raises the exceptions that the waiter raises.
         """
         item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
         self._first = item

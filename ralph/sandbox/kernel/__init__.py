@@ -1,1 +1,3 @@
-"""Builds Landlock rulesets and seccomp filters, by which Linux confines processes. Does not decide what they allow."""
+"""Builds Landlock rulesets and seccomp filters, with which Linux confines processes. It does not decide what they
+allow.
+"""

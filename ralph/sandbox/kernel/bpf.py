@@ -1,4 +1,4 @@
-"""Assembles the classic BPF programs that seccomp runs (linux/filter.h, linux/seccomp.h). Jumps lead to labels. Pure."""
+"""Assembles the classic BPF programs that seccomp runs (linux/filter.h, linux/seccomp.h). No I/O happens here."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _FARTHEST = 255
 
 
 def refuse(number: int) -> int:
-    """The filter's answer that makes a system call fail with this errno."""
+    """The return value of a filter that makes a system call fail with the errno `number`."""
     return _ERRNO | number
 
 
 def argument(index: int) -> int:
-    """The offset of an argument's lower 32 bits in `struct seccomp_data`, on a little-endian machine."""
+    """The offset of the lower 32 bits of an argument in `struct seccomp_data`, on a little-endian machine."""
     return _ARGUMENTS + 8 * index
 
 
@@ -48,7 +48,7 @@ class Assembler:
         self._lines.append((_LOAD, place, None))
 
     def mask(self, bits: int) -> None:
-        """Keeps only these bits of the loaded value."""
+        """Adds an instruction that clears all other bits of the loaded value."""
         self._lines.append((_AND, bits, None))
 
     def go_if_equal(self, value: int, label: str) -> None:

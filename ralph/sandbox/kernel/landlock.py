@@ -1,6 +1,7 @@
-"""Builds Landlock rulesets (man page landlock, section 7). A ruleset denies every access of the kinds that it handles,
-except what its rules allow. A rule grants rights on a path and on everything beneath it, and no other rule can take them
-away there. How to allow everything except some places is decided by `policy.landlock_rules`.
+"""Builds Landlock rulesets (man page landlock, section 7). `policy.landlock_rules` decides which rules they contain.
+
+A ruleset denies every access of the kinds that it handles, except what its rules allow. A rule grants rights on a
+path and on everything beneath it, and no other rule can take them away there.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ALL_FILE_RIGHTS = (1 << 17) - 1
 _ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 
 READ = READ_FILE | EXECUTE
-"""Reading and executing files. Listing directories is a right of its own, `READ_DIR`."""
+"""The rights to read and execute files. Listing directories is another right, `READ_DIR`."""
 WRITE = (
     WRITE_FILE
     | TRUNCATE
@@ -64,7 +65,7 @@ WRITE = (
     | MAKE_FIFO
     | MAKE_SYM
 )
-"""Changing, creating and removing files of all kinds, except that device files cannot be created."""
+"""The rights to change, create and remove files of all kinds. Creating device files is not included."""
 
 # The flags for opening a rule's path. A symbolic link is not followed.
 _PLACE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -128,10 +129,11 @@ def support() -> Support:
 
 
 def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
-    """Builds a ruleset and returns its descriptor, which is close-on-exec. `abi` is the ABI version to use, from 1 to
-    that of the kernel. A path that does not exist, that this process may not look up, or that is a symbolic link gets
-    no rule. `denies_net` denies binding and connecting TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on.
-    Raises OSError.
+    """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
+
+    `abi` is the ABI version to use, from 1 to that of the kernel. A path that does not exist, that this process may
+    not look up, or that is a symbolic link gets no rule. `denies_net` denies binding and connecting TCP sockets from
+    ABI 4 on, and UDP sockets from ABI 10 on.
     """
     calls = prepare()
     files = file_rights(abi)
@@ -169,7 +171,7 @@ def _add(ruleset: int, rule: Rule, handled: int) -> None:
 
 
 def file_rights(abi: int) -> int:
-    """All rights on files and directories that an ABI version knows."""
+    """All rights on files and directories in an ABI version."""
     return _since(_FILE_RIGHTS_SINCE, abi) | _ALL_FILE_RIGHTS & ~sum(_FILE_RIGHTS_SINCE)
 
 

@@ -1,8 +1,8 @@
-"""Makes the seccomp filter of a command: which system calls fail, and with which errno. Pure.
+"""Makes the seccomp filter of a command: which system calls fail, and with which errno. No I/O happens here.
 
-A filter sees the arguments of a system call as numbers, but not the memory that a pointer leads to. So it can judge the
-family of a socket, but not the address to which the socket connects. System calls that the filter does not name are
-allowed. Access to files and signals is controlled by Landlock instead.
+A filter sees the arguments of a system call as numbers, but not the memory that a pointer leads to. So it can judge
+the family of a socket, but not the address to which the socket connects. System calls that the filter does not name
+are allowed. Access to files and signals is controlled by Landlock instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec import Struct
 from ralph.sandbox.kernel.bpf import ALLOW, ARCHITECTURE, KILL_PROCESS, NUMBER, Assembler, argument, refuse
 
 Internet = Literal["all", "streams", "none"]
-"""The internet sockets that may be opened: all except raw ones, only TCP, or none."""
+"""The internet sockets that a command may open: all except raw ones, only TCP, or none."""
 
 
 class Machine(Struct, frozen=True):
-    """The system calls of an architecture: its AUDIT_ARCH value, the number of each call by name, and the first number
-    that belongs to another ABI (x32), or None if there is no other.
+    """The system calls of a processor architecture. The fields are its AUDIT_ARCH value, the number of each call by
+    name, and the first number that belongs to another ABI (x32), or None if there is no other.
     """
 
     audit: int

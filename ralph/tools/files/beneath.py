@@ -1,7 +1,7 @@
 """Opens directories below an open directory, the root, so that no link leads out of it, even if another process
-replaces a part of the path meanwhile. Raises OSError (EXDEV) for a path that would lead out: an absolute path, `..`
-above the root, or a link to one of these. Follows links that stay inside. If the kernel cannot do this (before Linux
-5.6, which has `openat2`), the path is opened part by part.
+replaces a part of the path at the same time. Raises OSError (EXDEV) for a path that would lead out: an absolute path,
+`..` above the root, or a link to one of these. Follows links that stay inside. If the kernel cannot do this (before
+Linux 5.6, which has `openat2`), the path is opened part by part.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, str]:
     """Opens the directory that contains `relative`. Returns the descriptor of the directory, which the caller must
-    close, and the last part of the path. If the last part is a link, it is not followed. With `make`, creates missing
-    directories.
+    close, and the last part of the path. If the last part is a link, it is not followed. If `make` is True, creates
+    missing directories.
     """
     directory, name = os.path.split(relative)
     if name in ("", os.curdir, os.pardir):

@@ -45,8 +45,8 @@ def _png_damage(data: bytes) -> str | None:
 
 
 def without_damaged_extras(png: bytes) -> bytes:
-    """The PNG without chunks that decoders may pass over, such as a colour profile, if their checksum is wrong. libpng
-    leaves these out too, but stricter decoders reject the image. Everything else stays, damaged or not.
+    """The PNG without optional chunks that have a wrong checksum, such as a damaged colour profile. libpng ignores
+    such chunks, but stricter decoders reject the image. All other parts remain, damaged or not.
     """
     kept = [png[:_PNG_SIGNATURE_BYTES]]
     position = _PNG_SIGNATURE_BYTES

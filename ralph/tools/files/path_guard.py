@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.sandbox.protected_paths import Protection, is_within
+from ralph.sandbox.protected_paths import Protection
+from ralph.sandbox.within import is_within
 from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class PathGuard:
         judge: CallJudge | None = None,
     ) -> None:
         """`gather` makes the table. `own_files` returns the directory with this run's long outputs, which may be
-        read, or None if there is none yet. `judge` has the rules that people wrote about paths.
+        read, or None if there is none yet. `judge` applies the permission rules about paths.
         """
         self._judge = judge
         self._gather = gather
@@ -76,23 +77,25 @@ class PathGuard:
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """Raises ToolError if a path must not be written. `real` is absolute and without links, and need not exist."""
+        """Raises ToolError if a path must not be written. `real` is absolute, with links resolved, and need not
+        exist.
+        """
         rule = None if self._judge is None else self._judge.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
             self._refuse(real, shown, self.paths.why_not_written(path), "written")
 
     def hidden_beneath(self, directory: str) -> HiddenPlaces:
-        """The paths that a search in `directory` must skip. `directory` is absolute and without links."""
+        """The paths that a search in `directory` must skip. `directory` is absolute, with links resolved."""
         known = self._canonical(directory)
         return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
 
     def may_be_read(self, real: str) -> bool:
-        """Whether a path may be read. `real` is absolute and without links, and need not exist."""
+        """Whether a path may be read. `real` is absolute, with links resolved, and need not exist."""
         return self._why_not_read(real) is None
 
     def may_be_shown(self, real: str) -> bool:
-        """Whether no rule that people wrote forbids to read a path. The table is not asked."""
+        """Whether the permission rules allow reading a path. The table of protected paths is not used."""
         return self._judge is None or self._judge.why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:

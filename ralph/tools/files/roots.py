@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Root(Struct, frozen=True):
     named: Path
     path: Path
-    """The path at the beginning of the run, without links."""
+    """The path at the beginning of the run, with links resolved."""
     descriptor: int
 
     def is_in_place(self) -> bool:
@@ -53,7 +53,7 @@ class Roots:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the roots, without links."""
+        """The paths of the roots, with links resolved."""
         return [str(root.path) for root in self._roots]
 
     def check_working_directory(self) -> None:
@@ -80,7 +80,7 @@ class Roots:
         return root
 
     def add_temporary(self, directory: str) -> None:
-        """Opens the directory for temporary files of commands, which is a root from then on. Raises OSError."""
+        """Makes the directory for temporary files of commands a root, too, and opens it. Raises OSError."""
         if self._temporary is None:
             self._temporary = _held(Path(directory))
 

@@ -55,8 +55,8 @@ _CHANGED = _SeenFile(None, None)
 
 
 class SeenFiles:
-    """The last 10,000 files of one session that the model saw, by real path. Safe to use from any thread. `was_shown`
-    and `was_written` return what to store in the journal about a file, as text by path.
+    """Remembers the last 10,000 files that the model saw in one session, by real path. May be used on any thread.
+    `was_shown` and `was_written` return what the journal must store: a text about the file, by its path.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class SeenFiles:
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
-        """Adds what earlier runs of this session stored in the journal about files."""
+        """Adds the texts about files that earlier runs of this session stored in the journal."""
         for path, text in seen.items():
             try:
                 self._keep(path, _SeenFile.of_text(text))
@@ -120,8 +120,8 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest of the open file's content. None if the file is too large, or if it changes meanwhile, because the
-    digest would then not match what the model was shown.
+    """The digest of the open file's content. None if the file is too large, or if it changes in the meantime, because
+    the digest would then not match what the model was shown.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

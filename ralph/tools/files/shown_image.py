@@ -1,5 +1,5 @@
-"""Makes the content block for an image, after checking that the API will accept it. An image that it refuses would stay in
-the conversation, and the API would refuse every later request too.
+"""Makes the content block for an image, after checking that the API will accept it. A rejected image would stay in
+the conversation, and the API would reject every later request too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
 MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
-"""The largest image. It makes 5 MB of base64, which clouds stricter than Anthropic's own API (10 MB) accept too."""
+"""The maximum size of an image. It becomes 5 MB of base64, which other clouds accept too (Anthropic's own API accepts
+10 MB)."""
 # The API accepts 8000 pixels a side in a request with few images, but only this many if there are more than 20
 # images.
 _MAX_IMAGE_PIXELS = 2000
 
 
 def shown_image(data: bytes, media_type: str, images: ImageBudget) -> Block:
-    """The block, and one more image in the budget. Raises ToolError if the image is damaged or too large."""
+    """Makes the content block for an image, and counts the image in `images`. Raises ToolError if the image is
+    damaged or too large.
+    """
     if len(data) > MAX_IMAGE_BYTES:
         raise ToolError(
             f"the image has {len(data):,} bytes; at most {MAX_IMAGE_BYTES:,} can be shown. Scale it down first"

@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """How far a scan of the stream has come."""
+    """The position of a scan in the stream."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
@@ -37,7 +37,7 @@ class _Scan:
         self.is_inside_line = False
         self.is_over_limit = False
         self.has_open_end = False
-        """Whether the last line that was read lacks a line break."""
+        """True if the last line that was read has no line break."""
 
 
 Line = tuple[bytes, int]

@@ -140,8 +140,8 @@ class Places:
 
 
 class _LineBreakAt:
-    """Finds the kind of line break at given offsets, for a text that has both kinds. The offsets must increase from
-    call to call. The next line break decides, or the last one of the text if none follows.
+    """Finds the kind of line break at given offsets, for a text that has both kinds. It is the kind of the next line
+    break, or of the last one in the text if none follows. The offsets must increase from call to call.
     """
 
     def __init__(self, text: str) -> None:

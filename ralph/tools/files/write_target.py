@@ -32,7 +32,7 @@ _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errn
 
 class WriteTarget(Struct, frozen=True):
     path: Path
-    """The absolute path without links."""
+    """The absolute path, with links resolved."""
     root: Root
     before: os.stat_result | None
     """The status of the existing file, or None if it does not exist yet."""

@@ -35,14 +35,14 @@ class SearchPlace(Struct, frozen=True):
     """Where to search: in a directory, or in one file of a directory."""
 
     directory: Path
-    """The absolute path of the directory as the model wrote it, with its links."""
+    """The absolute path of the directory as the model wrote it. Its links are not resolved."""
     real: str
-    """The path of the opened directory without links. The search begins there."""
+    """The path of the opened directory, with links resolved. The search begins there."""
     hidden: HiddenPlaces
     file_name: str | None = None
-    """The name of the file in `real`, or None to search the directory."""
+    """The name of the file in the directory `real`, or None if the whole directory is searched."""
     named: str | None = None
-    """The name of the file in `directory`, as the model wrote it, or None to search the directory."""
+    """The name of the file in `directory`, as the model wrote it, or None if the whole directory is searched."""
 
     @property
     def target(self) -> str:

@@ -42,9 +42,7 @@ class GlobPattern:
 
 
 def plain_glob(pattern: str) -> str:
-    """The pattern without `./` at the beginning, which has no effect. Raises ToolError if a bracket, a brace or an
-    escape is incomplete.
-    """
+    """The pattern without a leading `./`. Raises ToolError if a bracket, a brace or an escape is incomplete."""
     _refuse_long(pattern)
     plain = pattern.removeprefix("./")
     rest = _CLASS.sub("", _ESCAPED.sub("", plain))
@@ -116,8 +114,8 @@ def _translated(piece: str) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Whether the segments match the parts of a path. If a segment fails, the last `**` before it takes one part
-    more.
+    """Whether the segments match the parts of a path. If a segment does not match, the previous `**` takes one more
+    part, and the comparison is repeated.
     """
     at = part = 0
     retry_at, retry_part = -1, 0

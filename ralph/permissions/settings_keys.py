@@ -1,0 +1,38 @@
+"""Recognises misspelt keys of permissions, hooks and sandbox in a settings file made for Claude Code. No I/O happens
+here.
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TOP = ("permissions", "hooks", "sandbox", "disableAllHooks")
+"""The top-level keys that ask for a protection."""
+OF_PERMISSIONS = (
+    *("deny", "ask", "allow", "defaultMode", "disableBypassPermissionsMode"),
+    # Claude Code has these too. They are no guards.
+    *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
+)
+OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
+OF_HOOKS = ("matcher", "hooks")
+OF_HOOK = ("type", "command", "timeout")
+# `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
+_LEAST_LIKENESS = 0.8
+
+
+def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
+    """The first key that is similar to one of `names` but not equal to any, and the name that it resembles. None if
+    there is no such key.
+    """
+    names = tuple(names)
+    for key in keys:
+        if key in names:
+            continue
+        for name in names:
+            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS:
+                return key, name
+    return None

@@ -1,0 +1,67 @@
+"""A guard under a misspelt name ends the run, and other keys that ralph does not read pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+
+USER, PROJECT = (SettingsSource("f.json", kind) for kind in ("user", "project"))
+HOOK = {"type": "command", "command": "true"}
+
+MISSPELT: dict[str, dict[str, Any]] = {
+    "permissons is not known, and is perhaps meant as permissions": {"permissons": {"deny": ["Bash"]}},
+    "Permissions is not known, and is perhaps meant as permissions": {"Permissions": {"deny": ["Bash"]}},
+    "hook is not known, and is perhaps meant as hooks": {"hook": {"PreToolUse": []}},
+    "sandbx is not known, and is perhaps meant as sandbox": {"sandbx": {"enabled": True}},
+    "permissions.denny is not known, and is perhaps meant as deny": {"permissions": {"denny": ["Bash"]}},
+    "permissions.asks is not known, and is perhaps meant as ask": {"permissions": {"asks": ["Bash"]}},
+    "permissions.defaultMode = plann is not known, and is perhaps meant as plan": {
+        "permissions": {"defaultMode": "plann"}
+    },
+    "hooks.preToolUse is not known, and is perhaps meant as PreToolUse": {
+        "hooks": {"preToolUse": [{"hooks": [HOOK]}]}
+    },
+    "hooks.PreToolUse: matchers is not known, and is perhaps meant as matcher": {
+        "hooks": {"PreToolUse": [{"matchers": "Bash", "hooks": [HOOK]}]}
+    },
+    "hooks.Stop: timeouts is not known, and is perhaps meant as timeout": {
+        "hooks": {"Stop": [{"hooks": [{**HOOK, "timeouts": 5}]}]}
+    },
+    "sandbox.failifunavailable is not known, and is perhaps meant as failIfUnavailable": {
+        "sandbox": {"failifunavailable": True}
+    },
+}
+
+
+@pytest.mark.parametrize(("says", "document"), MISSPELT.items(), ids=MISSPELT.keys())
+def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) -> None:
+    with pytest.raises(GuardError) as raised:
+        read_settings(document, USER)
+    assert str(raised.value).startswith(f"f.json: {says}")
+
+
+def test_rules_of_a_repository_are_guards_too() -> None:
+    with pytest.raises(GuardError):
+        read_settings({"permissions": {"denny": ["Bash"]}}, PROJECT)
+
+
+def test_other_keys_pass_and_unknown_ones_of_permissions_are_named() -> None:
+    document = {
+        **dict.fromkeys(
+            ("model", "env", "statusLine", "disableAutoMode", "allowManagedPermissionRulesOnly"), 1
+        ),
+        "permissions": {"additionalDirectories": ["x"], "forbid": ["Bash"], "defaultMode": "auto"},
+        "sandbox": {"autoAllowBashIfSandboxed": True, "excludedCommands": ["git"]},
+        "hooks": {"PostToolBatch": [{"hooks": [HOOK]}], "Stop": [{"hooks": [{**HOOK, "async": True}]}]},
+    }
+    found = read_settings(document, USER)
+    assert found.unknown_permissions == ("forbid",)
+    assert found.unused_hooks == ("PostToolBatch",)
+
+
+def test_any_wish_not_to_bypass_counts() -> None:
+    for wish in ("disable", "disabled", True):
+        assert read_settings({"permissions": {"disableBypassPermissionsMode": wish}}, USER).forbids_bypass
