@@ -8,9 +8,8 @@ _MOST_FRAMES = 4
 
 
 def describe_bug(error: BaseException) -> str:
-    """One line with the exception, its message and its innermost frames, the innermost first.
-
-    Apart from the message, it contains no source text and no values of variables.
+    """One line with the class of the exception, its message and its innermost frames. The innermost frame comes
+    first. Apart from the message, the line contains no source text and no values of variables.
     """
     frames = []
     traceback = error.__traceback__
