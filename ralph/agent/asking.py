@@ -73,7 +73,7 @@ _PROMPT = (
 
 
 class Asking:
-    """Makes the requests of one task."""
+    """Sends the requests of one task to the model, and compacts the context when it is nearly full."""
 
     def __init__(self, site: CallSite, transcript: Transcript) -> None:
         self._site = site
@@ -148,8 +148,8 @@ class Asking:
         """Compacts the context. `trigger` is one of `compaction.TRIGGERS`.
 
         Tries the ways of compaction that were not tried before, one after the other. Returns whether the context
-        became smaller. If a request for a summary fails, and the failure is not one of `_NO_SUMMARY`, raises its
-        error.
+        became smaller. If a request for a summary fails with a kind of failure that is not in `_NO_SUMMARY`, raises
+        the error of that request.
         """
         if not self.may_shrink:
             return False

@@ -191,12 +191,12 @@ class Closing:
         return None
 
     def stuck(self, dead_end: DeadEnd) -> Ending:
-        """The end of a task in which the model made no progress."""
+        """The end of a task that ralph stops because the model makes no progress."""
         stop = self.last_stop_reason
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Adds the report to `ending` if a report is required or an answer is missing. Returns the result. If the
+        """Adds a report to `ending` if a report is required or an answer is missing. Returns the new `Ending`. If the
         model gave no report, the added report is a synthetic one.
         """
         if not ending.lacks_answer(needs_report=self.needs_report):
@@ -215,9 +215,8 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end of a task by an unexpected exception.
-
-    Such an exception is a bug in ralph, unless the machine is short of a resource such as memory.
+    """The end of a task that an unexpected exception has ended. Such an exception is a bug in ralph, unless the
+    machine is short of a resource such as memory.
     """
     shortage = shortage_of(error)
     if shortage is not None:

@@ -143,7 +143,7 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """An `Events` sink that adds up the numbers of a run."""
+    """Adds up the counts and times of a run from the events of the run. It is an `Events` sink."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()

@@ -370,10 +370,11 @@ class Run:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """Acts on a useless answer. If the answer contains an acceptable report, accepts the report.
+        """Acts on a useless answer. If the answer contains an acceptable report, accepts the report. Otherwise
+        discards the answer.
 
-        Otherwise discards the answer, unless `is_committed` is True: an earlier process has then added the answer to
-        the conversation. Returns the end of the run, or the state in which this turn continues.
+        `is_committed` is True if an earlier process has added the answer to the conversation. Such an answer is not
+        discarded. Returns the end of the run, or the state in which this turn continues.
         """
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)

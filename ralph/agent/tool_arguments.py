@@ -41,7 +41,7 @@ class ArgumentCheck(Struct, frozen=True):
 
 
 def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
-    """Checks the arguments, which may be any JSON value."""
+    """Checks the arguments of a tool call. `arguments` may be any JSON value."""
     if not isinstance(arguments, dict):
         return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
     faults = list(_faults(schema, arguments, path=""))

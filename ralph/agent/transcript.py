@@ -84,7 +84,7 @@ class Transcript:
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """The conversation with notices for the model at its end. The session itself remains unchanged."""
+        """The conversation with `notices` for the model added at its end. The session itself does not change."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:

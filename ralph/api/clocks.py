@@ -141,7 +141,7 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait for data, or None if it must not wait any longer."""
+        """The time until which the caller may wait for data. None if the caller must stop waiting."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

@@ -135,9 +135,8 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx answer of an unexpected content type, such as the login page of a public network.
-
-    Its message quotes the content type, the page's title and the beginning of the text.
+    """The error for a 2xx answer that contains neither a stream nor a message, for example the login page of a public
+    network. The error's message quotes the content type, the page's title and the beginning of the text.
     """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"

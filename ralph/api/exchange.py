@@ -49,7 +49,7 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
-    """The connection is open, new or reused, and the request will be sent next."""
+    """The connection is open, and the request will be sent next. The connection may be new or reused."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -191,7 +191,7 @@ class Exchange:
 
         While the reader thread looks up a name or connects, it cannot be stopped. It then continues in the
         background, which does no harm: as soon as it has connected, it closes the connection. The connect timeout
-        limits this time.
+        limits how long this takes.
         """
         self._aborted.set()
         self.leave()
@@ -285,8 +285,8 @@ def decoded_body(response: httpx.Response) -> Iterator[bytes]:
     """Yields the body of a response in pieces of at most 64 KiB.
 
     Ralph requests no compression. If the server nevertheless used gzip or deflate, the body is decompressed. Raises
-    httpx.DecodingError for other encodings. Also raises it for several layers of compression, because a few such
-    bytes can decompress to gigabytes. Raises the errors of reading.
+    httpx.DecodingError if the server used another encoding. Also raises this error if the body was compressed more
+    than once, because a few bytes of such a body can decompress to gigabytes. Raises the errors of reading.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in {"", "identity"}:

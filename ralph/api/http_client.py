@@ -56,7 +56,7 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
 
 class _Transport(httpx.HTTPTransport):
     """A transport that removes a `Location` header if the header cannot be parsed. httpx parses this header even if
-    it follows no redirects. If parsing failed, it would report an invalid response.
+    it follows no redirects. If the parsing failed, httpx would report an invalid response.
     """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

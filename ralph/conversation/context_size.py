@@ -95,7 +95,7 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after an answer. It must be called after `counted` for the request.
+        """The meter after an answer. This method must be called after `counted` was called for the request.
 
         `output_tokens` is the server's count of the answer, and `answer_size` is ralph's estimate of the answer's
         content. If the count is higher, the difference is hidden thinking, and is added to the stored count.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """Decodes a journal line into a record. `kind` and `fields` are the contents of the line. Raises ValidationError
+    """Decodes a journal line into a record. `kind` and `fields` are the content of the line. Raises ValidationError
     if a field is wrong. Raises NewerFormatError if the line is the first line of a journal in a newer format.
     """
     known = TYPES.get(kind)
@@ -60,27 +60,26 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
 
 
 def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `run` record of format 1, which lacks the target and the endpoint.
-
-    The name of the model becomes the name of the target.
+    """Upgrades a `run` record of format 1. Such a record does not contain a target or an endpoint. The name of the
+    model becomes the name of the target.
     """
     named = {"target": fields["model"]} if "model" in fields else {}
     return {**named, "endpoint": None, **fields}
 
 
 def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `target` record of an early version of format 2, which lacks `first`."""
+    """Upgrades a `target` record of an early version of format 2. Such a record does not contain `first`."""
     return {"first": None, **fields}
 
 
 def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `user` record of format 1 or 2, which does not say which of its blocks are the prompt."""
+    """Upgrades a `user` record of format 1 or 2. Such a record does not say which of its blocks are the prompt."""
     return {"task": None, **fields}
 
 
 def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades an `ended` record of an early version of ralph, which did not record deliveries. The result is treated
-    as delivered.
+    """Upgrades an `ended` record of an early version of ralph. Such a record does not say whether the result was
+    delivered. The result is treated as delivered.
     """
     return {"delivered": True, **fields}
 

@@ -34,7 +34,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line of a journal differs from the line that was written. `line` is its number, counted from 1."""
+    """A line of a journal differs from the line that ralph wrote. `line` is the number of the line, counted from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")

@@ -44,7 +44,7 @@ NOT_RUN = "This call was not run: the run ended first. Check the state of things
 
 
 class Author(Struct, frozen=True):
-    """The model that wrote an assistant message, and the server that ran it."""
+    """The model that wrote an assistant message, and the server that ran the model."""
 
     model: str
     endpoint: str | None = None
@@ -97,7 +97,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """Returns a copy of the message that takes its body from `piece`, beginning at offset `start`."""
+        """A copy of this message. The copy takes its body from `piece`, beginning at offset `start`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:

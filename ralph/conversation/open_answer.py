@@ -50,7 +50,9 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has calls and all of them have results. The results are then the next message."""
+        """Whether the answer has tool calls and all these calls have results. If so, the results form the next
+        message.
+        """
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 

@@ -34,7 +34,7 @@ class SessionError(Exception):
 
 
 class NewerFormatError(SessionError):
-    """The format of the journal is newer than this version of ralph."""
+    """The format of the journal is newer than the formats that this version of ralph can read."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -232,7 +232,7 @@ class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of a kind that this version of ralph does not know. It has no effect."""
+    """A record of a kind that this version of ralph does not know. Such a record has no effect."""
 
     kind: str
     fields: dict[str, Any]

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 
 
 class NoMessageError(SessionError):
-    """The session cannot be resumed, because its journal contains no message. The run was killed too early."""
+    """The session cannot be resumed, because its journal contains no message. The run was killed before it recorded
+    one.
+    """
 
 
 NO_SHAPE = RequestShape("", "", ())
@@ -303,7 +305,7 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
 
 
 def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The blocks in the first message of a task that the user wrote. Ralph's own notices are left out."""
+    """The blocks that the user wrote in the first message of a task. Ralph's own notices are left out."""
     return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
@@ -319,7 +321,7 @@ def _tasks_after(
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a user message that begin a task. Empty if the message begins no task.
+    """The blocks that begin a task in a user message. Empty if the message begins no task.
 
     `old` is the content that this message replaces, or empty if it replaces none. Records of formats 1 and 2 do not
     say which blocks begin a task. For such a record, these are the blocks that are not in `old`, except tool results

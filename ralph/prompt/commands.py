@@ -50,7 +50,7 @@ class Command(Struct, frozen=True):
 
 
 class CommandCall(Struct, frozen=True):
-    """A prompt that calls a command."""
+    """A call of a command at the beginning of a prompt."""
 
     file: CommandFile
     arguments: str

@@ -82,7 +82,9 @@ class RetryState(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """The facts for a retry decision: the time at which a request ended, the policy, and the time left."""
+    """The facts on which a retry decision depends: the current time, the duration of the request, the policy, and the
+    time left.
+    """
 
     now_s: float
     """The time on the run's clock, in seconds."""
@@ -281,9 +283,9 @@ def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
 def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
     """The failed attempt after which another request is most likely to succeed.
 
-    Attempts with a transient failure are preferred. If there are none, attempts after whose failure a later run may
-    succeed are preferred. Among these, the attempt with the shortest requested wait is chosen (0 if no wait was
-    requested). If several have the same wait, the last of them is chosen.
+    Attempts with a transient failure are preferred. If there are none, ralph prefers attempts with a failure after
+    which a later run may succeed. Among these, the attempt with the shortest requested wait is chosen (0 if no wait
+    was requested). If several have the same wait, the last of them is chosen.
     """
     passing = [one for one in failures if one.failure.is_transient]
     later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]

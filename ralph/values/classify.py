@@ -1,5 +1,5 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
-run has that ends with this error.
+run gets if this error ends the run.
 
 The decision is based on fields, not on message texts. There are three exceptions: context overflow, low credit, and a
 spend limit. For these, some servers give no other sign than the text. A test compares this module with the table in

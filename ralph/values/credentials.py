@@ -205,8 +205,10 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields the secret values in `headers`. A value is secret if it looks like a credential, or if the name of its
-    header does. If a secret value has several words, such as `Bearer x`, its last word is yielded too.
+    """Yields the secret values in `headers`. A value is secret if it looks like a credential, or if its header's name
+    looks like the name of a credential.
+
+    If a secret value has several words, such as `Bearer x`, its last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):

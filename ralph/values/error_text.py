@@ -1,4 +1,6 @@
-"""Describes exceptions in one line: an error of the system, an error of a tool for the model, or a bug in ralph."""
+"""Describes an exception in one line. The exception is an error of the operating system, a tool's error for the
+model, or a bug in ralph.
+"""
 
 from __future__ import annotations
 

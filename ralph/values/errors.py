@@ -37,7 +37,7 @@ class NetworkCause(enum.Enum):
 
 
 class AgentError(Exception):
-    """Any error that `send_message()` can raise. Code that retries catches this class and none of its subclasses."""
+    """Any error that `send_message()` can raise. Code that retries catches this class, and not its subclasses."""
 
     tokens = TokenUsage()
     """The token counts for an answer that broke off. Ralph discards such an answer, but the server bills it. If

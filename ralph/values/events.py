@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """The reason why ralph ended a run that made no progress: repeated calls, or malformed calls in a row."""
+    """The reason why ralph ended a run that made no progress. The model repeated the same calls, or gave several
+    answers in a row in which all calls were malformed.
+    """
 
     name: str
     """The name of the guard or rule that refused the calls. It is one of `guards.GUARDS` or `call_rules.NAMES`."""
@@ -384,7 +386,7 @@ class LoopEvent(Struct, frozen=True):
 
 
 class PromptCalled(Struct, frozen=True):
-    """A tool call is about to run that the prompt's command file requests. The model did not request it."""
+    """Ralph is about to run a tool call that the prompt's command file requests. The model did not request this call."""
 
     command: str
     """The command as a prompt calls it, such as `/fix`."""

@@ -22,7 +22,9 @@ Block = dict[str, Any]
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as the model sees it. `input_schema` is a JSON Schema whose top level has `type: object`."""
+    """The definition of a tool, as the model gets it. `input_schema` is a JSON Schema. Its top level has `type:
+    object`.
+    """
 
     name: str
     description: str

@@ -1,4 +1,4 @@
-"""Counts tokens and costs per model. An unknown cost is None and never 0."""
+"""Adds up tokens and costs for each model. If a cost is unknown, it is None and never 0."""
 
 from __future__ import annotations
 
