@@ -1,5 +1,7 @@
-"""Makes the names and the definitions of MCP tools for the model. No I/O happens here. The statements that a server
-makes about itself are not trusted. Its texts are shortened. If it says that a tool is read-only, this is ignored.
+"""Makes the names and the definitions of MCP tools for the model. No I/O happens here.
+
+The statements that a server makes about itself are not trusted. The texts of a server are shortened. If a server says
+that a tool is read-only, ralph ignores this.
 """
 
 from __future__ import annotations

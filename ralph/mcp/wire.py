@@ -58,7 +58,7 @@ class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
 
 
 class HelperReady(Struct, frozen=True, tag="ready", tag_field="kind"):
-    """Says that the helper process takes orders. This is its first message."""
+    """Says that the helper process takes orders. This is the first message of the helper process."""
 
 
 class ServerConnected(Struct, frozen=True, tag="connected", tag_field="kind"):

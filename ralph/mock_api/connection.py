@@ -158,8 +158,8 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Reads up to 1 MiB of input that has arrived, and discards it. If input were unread, closing the connection
-        would reset it.
+        """Reads up to 1 MiB of input that has arrived, and discards it. If input were left unread, closing the
+        connection would reset the connection.
         """
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):

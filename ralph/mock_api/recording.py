@@ -66,8 +66,8 @@ def redact_path(target: str) -> str:
 
 
 class Recorder:
-    """Stores requests. It can be used from several threads. The time to add a request does not depend on the number
-    of stored requests.
+    """Stores requests. Several threads can use a recorder at the same time. The time to add a request does not depend
+    on the number of stored requests.
     """
 
     def __init__(

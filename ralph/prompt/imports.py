@@ -28,7 +28,9 @@ def outside_code(text: str) -> str:
 
 
 def imported_paths(text: str) -> Iterator[str]:
-    """Yields each path that the text imports once. Punctuation after a path does not belong to the path."""
+    """Yields the paths that the text imports. Each path is yielded only once. Punctuation after a path does not
+    belong to the path.
+    """
     known = set()
     for found in _NAMED.finditer(outside_code(text)):
         name = found[1].replace("\\ ", " ").partition("#")[0].rstrip(_TRAILING)

@@ -1,4 +1,4 @@
-"""Makes a list of the run's skills for the model. The list contains their names, their purposes, and the files to
+"""Makes the list of skills for the model. The list contains the name and the purpose of each skill, and the file to
 read.
 """
 

@@ -62,8 +62,8 @@ class BudgetSpent(Interrupted):
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked ralph to stop working on the current message. Ralph then works on the next message. After Ctrl-C
-    it would end instead.
+    """A driver asked ralph to stop working on the current message. Ralph then works on the next message. After
+    Ctrl-C, ralph would end instead.
     """
 
     outcome = Outcome.INTERRUPTED
@@ -94,8 +94,8 @@ class HookStopped(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """A driver requested a safeguard that ralph does not have, such as a hook. Ralph stops working on the current
-    message. It works on no other message as long as the safeguard is missing.
+    """A driver requested a safeguard, for example a hook, that ralph does not have. Ralph stops working on the
+    current message. It works on no other message as long as the safeguard is missing.
     """
 
     outcome = Outcome.CONFIG

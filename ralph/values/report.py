@@ -1,5 +1,5 @@
-"""Decides which texts and calls of a model are a valid final report. Makes the synthetic report that replaces a
-missing one. No I/O happens here. The user's schema is checked by a `Validator`, which the caller passes in.
+"""Decides which texts and calls of a model are a valid final report. If the model gives no report, makes a synthetic
+one. No I/O happens here. A `Validator`, which the caller passes in, checks a report against the user's schema.
 """
 
 from __future__ import annotations
