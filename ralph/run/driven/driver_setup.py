@@ -52,7 +52,9 @@ class DriverSetup(Struct, frozen=True):
         )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
-        """The options of the run with the driver's settings, which take precedence over all options except the title."""
+        """The options of the run after the driver's settings were applied. Each of the driver's settings replaces the
+        option on the command line, except that the command line's title takes precedence.
+        """
         report = None if self.json_schema is None else RequestedReport(self.json_schema)
         return replace(
             options,

@@ -27,8 +27,8 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """The number of answers accepted for the current message. Between two messages, it is the number for the last
-        one."""
+        """The number of answers accepted for the current message. Between two messages, this is the number for the
+        previous message."""
         self._retry: RetryScheduled | None = None
         """The pending retry, or None if no retry is pending."""
         self._retry_waits_until_s: float | None = None
