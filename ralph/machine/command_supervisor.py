@@ -173,8 +173,8 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_no_group(self) -> str | None:
-        """The reason why the kernel does not limit the processes of commands, or None if it does. Starts the
-        supervisor and waits until it is ready. Raises OSError if it cannot start.
+        """The reason why the kernel does not limit the processes of commands, or None if the kernel limits them.
+        Starts the supervisor and waits until it is ready. Raises OSError if the supervisor cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -289,8 +289,8 @@ class _Serving:
         *,
         bounds: _Bounds,
     ) -> None:
-        """Asks the supervisor to start one command. `streams` maps the number of each of the command's standard
-        streams to the descriptor for this stream. If this method raises OSError, no command was started.
+        """Asks the supervisor to start one command. `streams` maps the number of a standard stream (0, 1 or 2) to the
+        descriptor that becomes this stream of the command. If this method raises OSError, no command was started.
         """
         sent_last = []
         confinement = bounds.confinement

@@ -292,7 +292,7 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 class Launcher:
-    """Runs one command, in a process of its own."""
+    """Runs one command. The launcher is in a process of its own."""
 
     def __init__(
         self,
@@ -488,8 +488,8 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Sends a signal to all processes of the command. Returns False if there are so many processes that waiting
-        for their end makes no sense.
+        """Sends a signal to all processes of the command. Returns False if there are too many processes, so that
+        nobody should wait until they end.
         """
         if not _has_process_tree():
             self._signal_group(number)

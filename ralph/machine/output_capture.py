@@ -151,8 +151,8 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data up to the last line break. If the second half contains no line break, the data without an incomplete
-    character at its end.
+    """Returns the data up to the last line break. If there is no line break in the second half, returns all data
+    except an incomplete character at the end.
     """
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:

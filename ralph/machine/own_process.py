@@ -130,7 +130,7 @@ def _becomes_non_dumpable() -> bool:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Makes the kernel send this process a SIGTERM when its parent dies, and exits if the parent is dead already.
+    """Makes the kernel send this process a SIGTERM when its parent dies. Exits at once if the parent is dead already.
     Works only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread*
     that started this process ends, so that thread must be the parent's main thread.
 

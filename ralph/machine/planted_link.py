@@ -21,8 +21,8 @@ _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top directory of the repository around each directory, with links resolved. If a directory is in no
-    repository, the directory itself.
+    """The top directory of the repository around each directory, with links resolved. For a directory that is in no
+    repository, the result contains the directory itself.
     """
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))

@@ -47,8 +47,8 @@ def protect_this_process() -> None:
     """Prepares this process for having children. Must be called before the first child starts; later calls do
     nothing. Works on Linux only.
 
-    From then on, this process adopts its orphaned descendants, so that it can find and end them. It also becomes
-    non-dumpable, so that a child of an ordinary user cannot read its memory or its environment.
+    Makes this process adopt its orphaned descendants, so that it can find and end them. Also makes it non-dumpable,
+    so that a child of an ordinary user cannot read its memory or its environment.
     """
     global _protected  # noqa: PLW0603 - it is the process's state, not an object's
     if not _protected:

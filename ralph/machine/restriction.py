@@ -52,7 +52,7 @@ _calls: Calls | None = None
 
 
 class Calls:
-    """System calls for which Python has no function. They are made through the C library."""
+    """Makes system calls for which Python has no function, through the C library."""
 
     def __init__(self) -> None:
         """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""

@@ -28,8 +28,8 @@ _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own 
 
 class OwnDirectory:
     """A temporary directory that only the user can access. It exists until `remove()` is called. It is locked
-    (flock(2)), and the lock ends with this process, however the process ends. So the process of a directory without a
-    lock has ended.
+    (flock(2)), and the lock ends with this process, however the process ends. So if a directory is not locked, the
+    process that made it has ended.
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
@@ -67,8 +67,9 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """The usual place for temporary files. If commands may write there, another such place where they may not write.
-    If commands may write to all these places, the usual one, because no place is protected from them.
+    """Returns a directory for temporary files. It prefers the usual one. If commands may write there, it returns
+    another one where they may not write. If commands may write in all of these directories, it returns the usual one,
+    because none of them is safe.
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):

@@ -150,7 +150,7 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
 
 
 def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
-    """Adds the files beneath `top` to `found` that belong to the user and were made or changed since `since_s`."""
+    """Adds to `found` each file beneath `top` that belongs to the user and was made or changed since `since_s`."""
     user = os.geteuid()
     for directory, _, names in os.walk(top):
         looked_at = names[:most]

@@ -64,7 +64,9 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """If the user sees the event, starts the time until the next heartbeat again. Users do not see pings."""
+        """If the user sees the event, begins to count the time until the next heartbeat again. Users do not see
+        pings.
+        """
         if isinstance(event, StreamReceived):  # first, because these come by the thousand
             is_visible = self._shows(event.event)
         else:

@@ -1,7 +1,7 @@
 """Judges a shell command by the patterns for Bash. `bash_paths.py` judges the paths in the command.
 
-A command may run if each simple command in it matches an allowed pattern and none matches a denied pattern. If ralph
-cannot parse a part, that part matches no allowed pattern. It matches a denied pattern if one of its words is the
+A command may run if each simple command in it matches an allowed pattern and none matches a denied pattern. A part
+that ralph cannot parse matches no allowed pattern. Such a part matches a denied pattern if one of its words is the
 pattern's command name. A command whose name is known only at run time matches every denied pattern.
 """
 

@@ -137,8 +137,8 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
 
 
 def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
-    """The range of the prompt that the user wrote. Piped data and the text that a loop adds are outside of this
-    range. None means that the user wrote the whole prompt.
+    """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
+    outside of this range. None means that the user wrote the whole prompt.
     """
     if found.text is not None and options.task_chars is not None:
         return slice(max(len(found.text) - options.task_chars, 0), len(found.text))

@@ -1,7 +1,8 @@
 """Makes a task's prompt from a command file if the user's prompt calls a command (`/name`).
 
-ralph runs each shell line of the file, and reads each file that it names, by a tool call that must obey all rules of
-the run. If the command file requests a protection that ralph does not have, ralph runs nothing of it.
+The file can contain shell lines and names of other files. ralph runs each shell line and reads each file by a tool
+call, to which all rules of the run apply. If the command file requests a protection that ralph does not have, ralph
+runs nothing.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def names_tools(self) -> bool:
-        """True if the options select tools. A resumed session's own selection of tools is then ignored."""
+        """True if the options select tools. The run then ignores the tool selection of the session that it resumes."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property

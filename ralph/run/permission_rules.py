@@ -278,7 +278,7 @@ def _home(around: Surroundings) -> str:
 
 
 class LocalDisk:
-    """The disk of this machine. Implements `Disk`."""
+    """Answers questions about the paths on this machine's disk. Implements `Disk`."""
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

@@ -350,7 +350,7 @@ class PreparedRun:
         return self._library
 
     def mcp_status(self) -> list[dict[str, Any]]:
-        """The MCP servers of the run, in the form that a driver gets."""
+        """Describes the MCP servers of the run in the form that drivers expect."""
         if self._mcp is None:
             return []
         from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
@@ -366,8 +366,8 @@ class PreparedRun:
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. `own` is the part of the prompt that the user wrote. Only this part can be a
-        call, and the text around it is kept. If `own` is None, the whole prompt can be a call.
+        The prompt may call a command (`/name`). `own` is the part of the prompt that the user wrote. Only this part
+        can call a command, and the text around it is kept. If `own` is None, the whole prompt can call a command.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
@@ -415,7 +415,8 @@ class PreparedRun:
 
     def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the command file that `prompt` calls. None if `prompt` calls no
-        known command. A command line that calls an unknown command was refused before.
+        known command. If the command line calls an unknown command, ralph refuses the run before this method is
+        called.
         """
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
@@ -546,10 +547,7 @@ class _ExpectedCalls:
 
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
-    """Opens the requested session.
-
-    If `--continue` finds no session and there is a prompt, it opens a new one.
-    """
+    """Opens the requested session. If `--continue` finds no session and there is a prompt, opens a new session."""
     wanted, now = options.session, around.clock.utc_now()
     if not wanted.is_old:
         return open_new_session(wanted, new_id, around.cwd, around.environment, now)

@@ -102,8 +102,8 @@ class RunProcess:
             return self._ended_by_error(error)
 
     def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
-        """Makes the end of a run that stopped before its first turn or because of an exception. Its numbers of turns
-        and tokens are 0. `signal_number` is 0 if no signal stopped the run.
+        """Makes the `RunEnded` of a run that stopped before its first turn or because of an exception. Its numbers of
+        turns and tokens are 0. `signal_number` is 0 if no signal stopped the run.
         """
         return RunEnded(
             outcome=outcome,
@@ -244,9 +244,8 @@ class RunProcess:
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """A copy of `ended` that says that the result was not delivered.
-
-        Its hints include the command that resumes the session, if the session can be resumed.
+        """Makes a copy of `ended` which says that the result was not delivered. If the session can be resumed, the
+        copy contains the command for that as a hint.
         """
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed

@@ -1,5 +1,5 @@
-"""Reads a user's JSON Schema for the final report. If reports cannot be checked against the schema, it is refused
-before the run starts.
+"""Reads a user's JSON Schema for the final report. A schema with which reports cannot be checked is refused before
+the run starts.
 
 jsonschema is imported only if there is a schema. Nothing is fetched from the network, so a schema must contain
 everything that it refers to.

@@ -32,7 +32,7 @@ def changed_sandbox_note(
 
 
 def with_note(prompt: Prompt | None, note: str) -> Prompt:
-    """The prompt with the note at its end. If there is no prompt, the note alone."""
+    """Returns the prompt with the note at its end. If there is no prompt, returns the note alone."""
     if prompt is None:
         return note
     return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]

@@ -73,7 +73,7 @@ def connect_servers(toolbox: LocalToolbox) -> None:
 
 
 def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
-    """The connected servers, in the form that a driver gets."""
+    """Describes the connected servers in the form that drivers expect."""
     return [
         {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
         for name, tools in mcp.tools_by_server().items()

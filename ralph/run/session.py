@@ -77,7 +77,7 @@ class OpenSession(Struct, frozen=True):
 
     @property
     def journal_path(self) -> str:
-        """The path of the journal, or an empty text if the session is not kept."""
+        """The path of the journal, or an empty text if the session has no journal."""
         return str(self.journal.path) if isinstance(self.journal, FileJournal) else ""
 
     def forget(self) -> None:

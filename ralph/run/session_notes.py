@@ -1,4 +1,4 @@
-"""Writes events to the session's journal that are not part of the conversation, such as retries."""
+"""Writes events that are not part of the conversation, such as retries, to the session's journal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """Returns records of the events that have arrived since the previous task. From then on, each event is
+        """Returns a record of each event that has arrived since the previous task. From then on, each event is
         written to `log` at once.
         """
         self._log = log

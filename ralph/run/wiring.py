@@ -299,12 +299,13 @@ def build_roster(
     skills: str = "",
     keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """The targets of the run, and notices about its memory and its targets.
+    """Returns the targets of the run, and notices about the targets and about instruction files. A target is a model
+    at a server.
 
     The requests of a resumed session keep the form of its earlier requests, unless the command line changes them.
-    `about_sandbox` tells the model about the sandbox of its commands. The system prompt of a new session contains the
-    instructions in `memory`, if that is not None, and the section `skills`. `keeps` is False if the run has tools
-    that the session has not offered before.
+    `keeps` is False if the run has tools that the session has not offered before. The system prompt of a new session
+    contains `about_sandbox`, which tells the model about the sandbox of its commands. It also contains the
+    instructions in `memory`, if that is not None, and the section `skills`.
     """
     settings = around.settings
     keeps = keeps and old is not None and not options.shapes_requests

@@ -63,7 +63,9 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def protections(self) -> dict[str, bool]:
-        """The name of each protection, and whether this sandbox provides it."""
+        """The names of all protections. Each name is mapped to True if this sandbox provides the protection,
+        otherwise to False.
+        """
         return {one.name: one.is_reached for one in self.level.reaches}
 
     @property

@@ -274,7 +274,9 @@ class CommandBox:
             return self._box.inside(path)
 
     def refusals(self) -> tuple[str, ...]:
-        """One line for each connection of the last command that the proxy refused, for people and the model."""
+        """Describes the connections of the last command that the proxy refused, for people and the model. Each
+        connection is one line.
+        """
         return tuple(
             f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
             + (f" ({one.count} times)" if one.count > 1 else "")

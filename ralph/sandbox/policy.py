@@ -148,8 +148,8 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
 def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]]) -> Iterator[str]:
     """Yields paths that together cover the whole file system except the closed paths.
 
-    In each directory above a closed path, these are the entries that are not closed and contain no closed path. An
-    entry that is made there later is not covered, so commands cannot use it.
+    It searches each directory above a closed path, and yields the entries that are not closed and contain no closed
+    path. An entry that is made there later is not covered, so commands cannot use it.
     """
     above = {directory for place in closed for directory in _directories_above(place)}
     pending = ["/"]

@@ -82,7 +82,7 @@ class Change(Struct, frozen=True):
 
 
 class Undone(Struct, frozen=True):
-    """A command's change to a protected path, after the attempt to undo it."""
+    """The result of an attempt to undo a command's change to a protected path."""
 
     path: str
     how: How
@@ -97,8 +97,9 @@ def changes_of(
 ) -> Iterator[Change]:
     """Yields the changes to undo. A directory comes before its content.
 
-    If a git directory is missing, only that is yielded, and not its content, because a removed repository cannot be
-    restored. If there is a new directory in a forbidden place, only that directory is yielded, for its whole content.
+    For a missing git directory, yields a single change and none for its content, because a removed repository cannot
+    be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
+    content.
     """
     made: list[str] = []
     gone = missing_directories(after, git_directories)

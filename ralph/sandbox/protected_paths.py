@@ -195,8 +195,8 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """The reason why a path is protected as a dotfile in a home directory, or None. This rule does not protect a
-        path in a root that lies inside the home directory, such as `--add-dir ~/.config/x`.
+        """The reason why a path is protected as a dotfile in a home directory, or None. A root inside the home
+        directory, such as `--add-dir ~/.config/x`, is an exception: this rule does not protect the paths in it.
         """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:

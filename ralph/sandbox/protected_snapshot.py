@@ -72,7 +72,7 @@ class ProtectedSnapshot:
 
     @property
     def known(self) -> Mapping[str, Entry]:
-        """The protected files as they were at the last `look`."""
+        """The state of the protected files at the last call of `look`, by path."""
         return self._known
 
     def undo_changes(self) -> tuple[Undone, ...]:
@@ -214,11 +214,11 @@ class _Undoing:
         return Undone(change.path, change.how, kept, why_not)
 
     def _put_away(self, directory: int, change: Change) -> str:
-        """Keeps the command's version of a file and returns the new path, or an empty string if the version cannot be
+        """Keeps the command's version of a file and returns its new path, or an empty string if the version cannot be
         kept.
 
-        The version is moved, or copied if the old file can atomically replace it. If it cannot be kept, it is
-        removed, because the protection matters more. Raises OSError.
+        If the old file can atomically replace the version, the version is copied. Otherwise it is moved, or removed
+        if that is impossible, because the protection matters more. Raises OSError.
         """
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
@@ -331,7 +331,9 @@ def _check_size(source: str) -> None:
 
 
 def _prune(kept_in: str) -> None:
-    """Removes the oldest directories with files that commands wrote, if there are too many."""
+    """Removes the oldest directories in `kept_in` if there are too many. Each of these directories contains files
+    that commands wrote.
+    """
     import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
 
     kept = sorted(name for name in _names(kept_in) or () if _KEPT_NAME.fullmatch(name))

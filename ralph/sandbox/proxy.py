@@ -170,7 +170,7 @@ class ProxyDoor:
 
     def _listener(self) -> socket.socket | None:
         """Waits for the listening socket from inside the namespace. Returns None if the command ended without sending
-        a socket.
+        a socket or the proxy was closed.
         """
         if not self._is_readable(self._received):
             return None

@@ -174,8 +174,8 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """The absolute directories that replace the beginning of a template, such as `~` or `{config}`. One beginning may
-    stand for several directories.
+    """The absolute directories that stand for the beginning of a template, such as `~` or `{config}`. One beginning
+    may stand for several directories.
     """
 
     homes: Sequence[str]

@@ -1,7 +1,8 @@
 """Tries the kernel's means of confinement by applying them. It works only on Linux.
 
-It is not enough to ask the kernel what it supports: a container may answer and still forbid the means, or kill the
-process that uses it. If a means does not work, no error is raised, and the result contains the reason.
+It is not enough to ask the kernel what it supports. In a container, the kernel may name a means that the container
+forbids, or kill the process that uses it. If a means does not work, no error is raised, and the result contains the
+reason.
 
 Normally a thread restricts itself and ends, in 0.3 ms. In most containers, a seccomp filter is already in force and
 may kill a process that makes a forbidden call. In that case, a child process restricts itself instead, which takes

@@ -51,9 +51,7 @@ _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
-    """The connection to a driver: the channel that reads the driver's lines, and the `Steering` that answers its
-    requests.
-    """
+    """The connection to a driver. A channel reads the driver's lines, and a `Steering` answers the driver's requests."""
 
     channel: ControlChannel
     steering: Steering

@@ -43,8 +43,8 @@ class DriverServers:
     """The driver's MCP servers. Implements `ServerGroup`."""
 
     def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
-        """`start_s` is the time limit for each answer while ralph connects to a server, and `call_s` is the time
-        limit for a tool call. Both are in seconds, and 0 means no limit.
+        """`start_s` and `call_s` are time limits in seconds, and 0 means no limit. While ralph connects to a server,
+        `start_s` limits the wait for each answer. `call_s` limits a tool call.
         """
         self._names = tuple(names)
         self._questions = questions

@@ -74,7 +74,7 @@ class HookFacts(Struct, frozen=True):
 
 
 class HookMatcher(Struct, frozen=True):
-    """The hooks of one event for certain tools."""
+    """The hooks that are called for one event. They can be limited to calls of certain tools."""
 
     callback_ids: Annotated[tuple[str, ...], Meta(min_length=1)] = field(name="hookCallbackIds")
     matcher: str | None = None
@@ -215,12 +215,12 @@ def call_verdict(answers: Iterable[HookAnswer]) -> CallVerdict:
 
 
 def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
-    """The texts in the hooks' answers that are meant for the model."""
+    """The texts that hooks add for the model, taken from the hooks' answers."""
     return tuple(text for answer in answers for text in _context_of(answer))
 
 
 def first_stop(answers: Iterable[HookAnswer]) -> str | None:
-    """The reason that the first hook with a request to end the run gives. None if no hook requests that."""
+    """The first hook that ends the run gives a reason. Returns this reason, or None if no hook ends the run."""
     for answer in answers:
         if not answer.goes_on:
             return answer.stop_reason or "a hook ended the run"
@@ -228,7 +228,7 @@ def first_stop(answers: Iterable[HookAnswer]) -> str | None:
 
 
 def first_block(answers: Iterable[HookAnswer]) -> str | None:
-    """The reason that the first blocking hook gives. None if no hook blocks."""
+    """The first hook that blocks gives a reason. Returns this reason, or None if no hook blocks."""
     return next((answer.why for answer in answers if answer.blocks), None)
 
 
@@ -238,7 +238,7 @@ def _context_of(answer: HookAnswer) -> Iterator[str]:
 
 
 def about_call(call: ToolCall) -> dict[str, Any]:
-    """The fields that describe a call to a hook."""
+    """The fields that tell a hook about a tool call."""
     return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
 
 

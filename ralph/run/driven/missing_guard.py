@@ -56,8 +56,8 @@ class MissingGuard(Struct, frozen=True):
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks the safeguards as missing that an `initialize` request contains and that ralph does not have. Returns the
-    new value.
+    """Finds the safeguards that an `initialize` request asks for and that ralph does not have. Returns the new value,
+    in which these safeguards are missing.
     """
     if missing.for_good is not None:
         return missing
@@ -94,7 +94,7 @@ def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object],
 
 
 def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks hooks as missing that ralph cannot call. ralph cannot call a hook with an unknown event or a faulty
+    """Marks every hook that ralph cannot call as missing. ralph cannot call a hook with an unknown event or a faulty
     matcher.
     """
     asked = {name: value for name, value in fields.items() if name.lower() == "hooks"}

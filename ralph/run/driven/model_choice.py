@@ -97,7 +97,9 @@ class ModelChoice:
 
 
 def described_commands(library: Library) -> tuple[dict[str, str], ...]:
-    """The commands that a prompt can call, in the form that drivers expect. Unusable files have no description."""
+    """The commands that a prompt can call, in the form that drivers expect. If the file of a command is unusable, the
+    description of the command is empty.
+    """
     return tuple(_described(library.files[name]) for name in library.names)
 
 

@@ -62,7 +62,7 @@ class NamedRule(Struct, frozen=True, rename="camel"):
 
 
 class Updates(Struct, frozen=True):
-    """The changes of permissions that a driver's answer requests."""
+    """The permission changes that a driver requests in an answer."""
 
     mode: str | None = None
     """The name of the permission mode to set, or None."""

@@ -1,4 +1,6 @@
-"""Keeps the number of the current turn and the pending retry of a run that a driver steers, for `get_status`."""
+"""Keeps two facts about a run that a driver steers: the number of the current turn, and the pending retry.
+`get_status` reports them.
+"""
 
 from __future__ import annotations
 

@@ -173,7 +173,8 @@ class Steering:
 
     def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
         """Waits for the first line before the session is open. If the line is an `initialize` request, returns the
-        settings in it. `open` handles and answers the line later. Raises the exceptions that the waiter raises.
+        settings in it. This method does not answer the line; `open` does that later. Raises the exceptions that the
+        waiter raises.
         """
         item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
         self._first = item
