@@ -1,7 +1,8 @@
 """Replaces a file's content atomically: at every moment the path leads to the complete old or the complete new file.
-The new file keeps the old one's mode and extended attributes, and its owner if the system allows that. It is written
-under a temporary name first, and locked meanwhile. A temporary file without a lock is left over from a process that
-died.
+
+The new file keeps the mode and extended attributes of the old file, and its owner if the system allows that. The new
+file is first written under a temporary name, and locked meanwhile. If a temporary file is not locked, the process
+that wrote it has died.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a directory for use as `dir_fd`. On Linux this needs no permission to read the directory."""
+"""Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
+directory."""
 
 _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 
@@ -25,10 +27,12 @@ _TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Writes `data` as the file `name` in a directory. The directory is given as an open descriptor, so it does not
-    matter if its path has changed. A link called `name` is replaced and not followed. `before` is the status of the
-    existing file whose attributes the new file gets. If it is None, the new file gets the mode `new_mode`, which the
-    umask reduces. Raises OSError; then the old file is unchanged and no temporary file is left.
+    """Writes `data` as the file `name` in a directory. The directory is an open descriptor, so it does not matter if
+    the directory's path has changed. A link called `name` is replaced and not followed.
+
+    `before` is the status of the existing file, whose attributes the new file gets. If `before` is None, the new file
+    gets the mode `new_mode`, which the umask reduces. Raises OSError; then the old file is unchanged and no temporary
+    file is left.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -52,7 +56,9 @@ def replace_at(
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes temporary files whose writers were killed. Temporary files of running writers are locked and stay."""
+    """Removes temporary files whose writers were killed. Temporary files of running writers are locked and are not
+    removed.
+    """
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if _TEMPORARY.fullmatch(name):
@@ -70,8 +76,8 @@ def _remove_if_left(path: Path) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """Syncs a directory to disk, so that a new file name in it survives a power failure. Ignores errors, because the
-    file itself is already written.
+    """Syncs a directory to disk, so that the name of a new file survives a power failure. Ignores errors, because the
+    content of the file is already on the disk.
     """
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
     with suppress(OSError):
@@ -89,8 +95,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Copies owner, mode and extended attributes to the new file before it has any content that others could read.
-    The owner is copied first, because changing it clears mode bits.
+    """Copies owner, mode and extended attributes to the new file before the file gets its content. So the content can
+    never be read by more users than before. The owner is copied first, because changing the owner clears mode bits.
     """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):

@@ -1,5 +1,5 @@
-"""Controls the supervisor process (`supervisor.py`) from ralph: starts it, makes it start commands, and notices if it
-has ended. `wait_for_end` blocks until a command ends, so it needs a thread of its own. Starting a command may block
+"""Controls the supervisor process (`supervisor.py`) from ralph: starts it, makes it start commands, and notices its
+end. `wait_for_end` blocks until a command ends, so it needs a thread of its own. The start of a command may block
 until the supervisor has read the request.
 """
 
@@ -59,8 +59,8 @@ _EXCEEDED = {
 
 
 class Confinement(Struct, frozen=True):
-    """The sandbox of one command. The command's process restricts itself before it executes the program
-    (`restriction.py`).
+    """The sandbox of one command. The command's process restricts itself (`restriction.py`) before it executes the
+    program.
     """
 
     ruleset: int
@@ -70,17 +70,19 @@ class Confinement(Struct, frozen=True):
     most_file_bytes: int = 0
     """The maximum size of each file that the command writes. 0 means no limit."""
     bwrap: tuple[str, ...] = ()
-    """The command line of bubblewrap without a command. Empty without namespaces."""
+    """The command line of bubblewrap, up to the command that it runs. Empty without namespaces."""
     directory: str = ""
     """The path of the working directory inside the namespaces."""
     places: tuple[str, ...] = ()
-    """The mounts of bubblewrap for which the ruleset gets rules inside the namespaces, in the form PATH=RIGHTS."""
+    """Mounts of bubblewrap, in the form PATH=RIGHTS. The ruleset gets a rule for each of them inside the namespaces."""
     proxy: int = -1
     """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
 
 
 class _Bounds(Struct, frozen=True):
-    """The sandbox of one command, and the limits on its process tree. 0 means no limit."""
+    """The sandbox of one command, and the limits on the processes and memory of its tree. A limit of 0 means no
+    limit.
+    """
 
     confinement: Confinement | None
     most_processes: int
@@ -88,8 +90,8 @@ class _Bounds(Struct, frozen=True):
 
 
 class CommandSupervisor:
-    """The supervisor of one run or loop. It starts with the first command. If it is killed, the next command starts a
-    new one.
+    """The supervisor of one run or loop. The first command starts it. If it is killed, the next command starts a new
+    supervisor.
     """
 
     def __init__(
@@ -102,12 +104,15 @@ class CommandSupervisor:
         is_below_loop: bool = False,
         confinement: Callable[[str], Confinement] | None = None,
     ) -> None:
-        """`environment` is the supervisor's own environment, without credentials. `most_processes` limits the
-        processes of all commands together; None means the default, and 0 means no limit. The kernel enforces that
-        limit if this machine can make a control group and `makes_group` is True; otherwise the launcher does. The same
-        holds for the memory limit, if `most_memory_bytes` is not 0. `is_below_loop` is True if the parent of this process
-        is a `ralph loop`. `confinement` is called before each command with its directory, and returns the command's
-        sandbox; it may raise OSError. None means that commands have no sandbox.
+        """`environment` is the supervisor's own environment, without credentials. `is_below_loop` is True if the
+        parent of this process is a `ralph loop`.
+
+        `most_processes` limits the processes of all commands together; None means the default, and 0 means no limit.
+        `most_memory_bytes` limits their memory; 0 means no limit. The kernel enforces these limits if this machine
+        can make a control group and `makes_group` is True. Otherwise the launcher enforces them.
+
+        `confinement` is called before each command with the command's directory. It returns the command's sandbox and
+        may raise OSError. None means that commands have no sandbox.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -140,11 +145,14 @@ class CommandSupervisor:
         is_confined: bool = True,
     ) -> SupervisedCommand:
         """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
-        SIGKILL. The descriptor `input_from` becomes the standard input; None means empty input. The descriptor
-        `errors_to` becomes the standard error; None joins the errors to the output. `is_confined` is True if the
-        command runs in this supervisor's sandbox, if there is one, and with its limits. Raises ShortageError if the
-        machine is short of a resource, ValueError for an argument that no command line can hold, and OSError if the
-        command cannot start for another reason.
+        SIGKILL.
+
+        The descriptor `input_from` becomes the standard input; None means empty input. The descriptor `errors_to`
+        becomes the standard error; None means that the errors go to the same place as the output. If `is_confined` is
+        True, the command gets this supervisor's limits and its sandbox, if there is one.
+
+        Raises ShortageError if the machine is short of a resource. Raises ValueError for an argument that no command
+        line can hold. Raises OSError if the command cannot start for another reason.
         """
         streams = {0: input_from, 2: errors_to}
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
@@ -165,8 +173,8 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_no_group(self) -> str | None:
-        """The reason why the kernel does not limit the processes of commands, or None if it does. Starts the
-        supervisor and waits until it is ready. Raises OSError if it cannot start.
+        """The reason why the kernel does not limit the processes of commands, or None if the kernel limits them.
+        Starts the supervisor and waits until it is ready. Raises OSError if the supervisor cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -252,11 +260,11 @@ class CommandSupervisor:
 
 
 class _Serving:
-    """One running supervisor process."""
+    """One running supervisor process, and the connection to it."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str, memory_group: str) -> None:
-        """Starts the process. `entrance` and `memory_group` may be empty. Raises ShortageError if the machine is short of a resource, and OSError if the process
-        cannot start for another reason.
+        """Starts the process. `entrance` and `memory_group` may be empty. Raises ShortageError if the machine is
+        short of a resource, and OSError if the process cannot start for another reason.
         """
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
@@ -281,8 +289,8 @@ class _Serving:
         *,
         bounds: _Bounds,
     ) -> None:
-        """Asks the supervisor to start one command. `streams` maps the number of a standard stream of the command to
-        the descriptor that becomes it. If this raises OSError, no command was started.
+        """Asks the supervisor to start one command. `streams` maps the number of a standard stream (0, 1 or 2) to the
+        descriptor that becomes this stream of the command. If this method raises OSError, no command was started.
         """
         sent_last = []
         confinement = bounds.confinement
@@ -315,7 +323,7 @@ class _Serving:
         self._control.sendall(request[sent:])
 
     def is_in_group(self) -> bool:
-        """Whether the supervisor could enter the control group. Waits until the supervisor is ready."""
+        """Whether the supervisor has entered the control group. Waits until the supervisor is ready."""
         if self._is_in_group is None:
             self._control.settimeout(_READY_WITHIN_S)
             with suppress(OSError):
@@ -324,18 +332,18 @@ class _Serving:
         return bool(self._is_in_group)
 
     def is_running(self) -> bool:
-        """Whether the supervisor can accept requests. False if it has ended, and also if SIGSTOP has stopped it."""
+        """Whether the supervisor can accept requests. False if it has ended or SIGSTOP has stopped it."""
         pid, status = _waited(self.pid, os.WNOHANG | os.WUNTRACED)
         self._is_reaped = pid != 0 and not os.WIFSTOPPED(status)
         return pid == 0
 
     def dismiss(self) -> None:
-        """Closes the connection, which makes the supervisor end, and waits briefly until it is gone."""
+        """Closes the connection, so that the supervisor ends. Waits briefly until the supervisor is gone."""
         self._control.close()
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """Kills the supervisor and waits briefly until it and its launcher are gone. The commands that it started end
+        """Kills the supervisor, and waits briefly until the supervisor and its launcher are gone. Their commands end
         too.
         """
         self._control.close()
@@ -350,7 +358,7 @@ class _Serving:
 
 
 class SupervisedCommand:
-    """A running command, which the supervisor's launcher runs."""
+    """A command that was started through the supervisor. The supervisor's launcher runs it."""
 
     def __init__(
         self, supervisor: CommandSupervisor, channel: socket.socket, output: int, others: set[int]
@@ -359,17 +367,17 @@ class SupervisedCommand:
         self._supervisor_pid = supervisor.pid
         self._channel = channel
         self._others = others
-        """Children of this process that do not belong to this command, including the supervisor."""
+        """The children of this process that do not belong to this command. The supervisor is one of them."""
         self._has_ended = Event()
         self._is_finished = False
         """Whether the launcher has reported that no process of the command is left."""
         self.output_descriptor = output
         self.exceeded: Ended | None = None
-        """The limit for which the launcher stopped the command. Known after `wait_for_end`."""
+        """The limit that the command exceeded, so that the launcher stopped it, or None. Known after `wait_for_end`."""
 
     def wait_for_end(self) -> int:
-        """Blocks until the launcher has sent a status or is gone, and returns the command's exit status. A negative
-        status means that the launcher sent none. Then it is unknown what the command did.
+        """Blocks until the launcher has sent the command's exit status, or is gone. Returns the exit status. If the
+        launcher sent no status, returns a negative number; it is then unknown what the command did.
         """
         said = b""
         # An error also means that the connection has ended.
@@ -386,14 +394,16 @@ class SupervisedCommand:
         return -signal.SIGKILL if said else NEVER_STARTED
 
     def ask_to_stop(self) -> None:
-        """Asks the launcher to send SIGTERM to all processes of the command, and SIGKILL after `grace_s`."""
+        """Asks the launcher to stop the command. All processes of the command get SIGTERM and, `grace_s` later,
+        SIGKILL.
+        """
         with suppress(OSError):  # its launcher is gone
             self._channel.send(launcher.STOP)
 
     def kill_what_is_left(self) -> bool:
         """Kills processes of the command that this process has adopted. If the launcher has not finished, also kills
-        the supervisor and all processes below it. Returns True if nothing was left. A process that is just starting
-        can escape, so call this again until it returns True.
+        the supervisor and all processes below the supervisor. Returns True if there was nothing to kill. A process
+        that is just starting can escape, so call this method again until it returns True.
         """
         if self._is_finished:
             return True
@@ -419,7 +429,7 @@ class SupervisedCommand:
 
 
 def _packed(confinement: Confinement | None) -> bytes:
-    """The sandbox in the binary form that `supervisor.py` reads. Empty without a sandbox."""
+    """The sandbox in the binary form that `supervisor.py` reads. Empty if the command has no sandbox."""
     if confinement is None:
         return b""
     has_ruleset, has_proxy = int(confinement.ruleset != NO_RULESET), int(confinement.proxy >= 0)
@@ -436,15 +446,17 @@ def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent the whole status: STATUS or STATUS_OF_UNFINISHED and one more byte. If the command
-    exceeded a limit, the letter of that limit comes first.
+    """Whether a launcher has sent its complete report. The report ends with STATUS or STATUS_OF_UNFINISHED and one
+    more byte. If the command exceeded a limit, the letter of that limit comes before.
     """
     words = said.removeprefix(launcher.STARTING)
     return len(words) > (2 if words[:1] in _EXCEEDED else 1)
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str, memory_group: str) -> int:
-    """Starts the supervisor process and returns its pid. Does not use `subprocess`, because importing it takes 8 ms."""
+    """Starts the supervisor process and returns its pid. Does not use `subprocess`, because importing that module
+    takes 8 ms.
+    """
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
         line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance, memory_group]
@@ -463,8 +475,8 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
 
 
 def _is_over(pid: int) -> bool:
-    """Waits briefly for a killed process to end, which usually takes microseconds. Returns False if the process is
-    stuck in the kernel.
+    """Waits briefly for the end of a killed process, which usually takes microseconds. Returns False if the process
+    has not ended, because it is stuck in the kernel.
     """
     until_s = time.monotonic() + _KILL_S
     while (is_running := _waited(pid, os.WNOHANG)[0] == 0) and time.monotonic() < until_s:

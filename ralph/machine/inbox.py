@@ -1,5 +1,5 @@
 """The queue through which the main thread receives signals and items from other threads. Worker threads put items
-into mailboxes without waiting for the main thread. A signal handler only records its signal.
+into mailboxes, and do not wait for the main thread. A signal handler only records its signal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 _STUCK_S = 1.0
 
 ONE_SIGNAL_S = 1.0
-"""The seconds during which a loop treats several signals of the same number as one. A signal to a process group may
-arrive several times."""
+"""The seconds for which a loop ignores repetitions of a signal. A signal to a process group may arrive several times."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,9 +43,7 @@ class InboxMailbox:
 
 class Inbox:
     def __init__(self, clock: Clock, *, one_signal_for_s: float = 0.0) -> None:
-        """For `one_signal_for_s` seconds after a signal, another signal with the same number is ignored as a
-        duplicate.
-        """
+        """After a signal, signals with the same number are ignored as duplicates for `one_signal_for_s` seconds."""
         self._clock = clock
         self._one_signal_for_s = one_signal_for_s
         self._last_signal = (0, 0.0)
@@ -73,11 +70,13 @@ class Inbox:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a recorded signal has not been taken for a second, so that the main thread must be stuck."""
+        """Whether a recorded signal has been waiting for a second or more. The main thread is then stuck, because it
+        would have taken the signal.
+        """
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves all items that have arrived so far to their mailboxes. Items that arrive meanwhile are left for the
+        """Moves each item that has arrived so far to its mailbox. Items that arrive during this call are left for the
         next call, so that many items cannot block this one.
         """
         for _ in range(self._queue.qsize()):
@@ -95,10 +94,11 @@ class Inbox:
 
 def catch_stop_signals(inbox: Inbox) -> Callable[[], None]:
     """Installs handlers that record SIGINT, SIGTERM and SIGHUP in the inbox. Returns a function that restores the old
-    handlers. A signal that the parent ignores (`nohup`) stays ignored. If the main thread is stuck when a signal
-    arrives, the signal ends the process as if it had no handler. So a second Ctrl-C does not wait for a call that
-    never returns. Running commands end with their parent. A journal record that was being written may be incomplete,
-    and the next run repairs it.
+    handlers. If the parent ignores a signal (`nohup`), it stays ignored.
+
+    If the main thread is stuck when a signal arrives, the signal ends the process as if it had no handler. So a
+    second Ctrl-C does not wait for a call that never returns. Running commands end with their parent. A journal
+    record that was being written may be incomplete, and the next run repairs it.
     """
 
     def note(signal_number: int, _frame: FrameType | None) -> None:

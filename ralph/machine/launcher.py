@@ -1,53 +1,54 @@
 # pathlib and contextlib would double the start-up that every command pays.
 # ruff: noqa: PTH112, PTH118, PTH123, PTH208, SIM105
-"""Runs one command and makes sure that no process that it starts outlives it. Imports nothing of ralph.
+"""Runs a command, and makes sure that no process of the command outlives it. Imports nothing of ralph.
 
-The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another.
-The launcher is also a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), which is
-the way to try its rules without a supervisor. It exits with the command's status, or 128 + n if signal n killed
+The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another. The
+launcher is also a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), with which
+its rules can be tried without a supervisor. The script exits with the command's status, or 128 + n if signal n killed
 the command.
 
 The rules:
 
-1. Signals are waited for (`sigtimedwait`) and have no handlers. They are blocked before anything is started,
-   so a signal stays pending until the main loop takes it and cannot interrupt a step. Before they are
-   blocked, SIGTERM ends the launcher, because nothing has been started yet.
-2. A signal only causes the main loop to check what has changed. One SIGCHLD may stand for several ended
-   children. The kernel sends the parent-death signal once for each thread of the parent, the first time while the
-   parent still seems to exist. So each turn of the main loop reaps ended children and checks who the parent
-   is. The only signal that it remembers is a request to stop.
+1. Signals have no handlers, and are blocked before anything is started. A blocked signal stays pending until the main
+   loop takes it (`sigtimedwait`), so it cannot interrupt a step. If SIGTERM comes before the signals are blocked, it
+   ends the launcher, because nothing has been started yet.
+2. A signal only makes the main loop check what has changed. One SIGCHLD may stand for several ended children. The
+   kernel sends the parent-death signal once for each thread of the parent, and the first of these signals comes while
+   the parent still seems to exist. So each turn of the main loop reaps ended children and checks who the parent is.
+   The main loop remembers only one kind of signal: a request to stop.
 3. The steps before the start have a fixed order: block the signals; become the parent of the command's future
-   orphans; ask the kernel for SIGCONT when the parent dies; check that the parent still exists. The check
-   finds a parent that died earlier, and a later death leaves a pending SIGCONT. The command is started only
-   then, and only if no stop was requested. It is SIGCONT because a command may have stopped its launcher (SIGSTOP),
-   which would take no other signal.
-4. The command does not inherit these settings. No signal is blocked in it, and signals that the Python interpreter
-   ignores have their default action. Signals that were ignored when ralph was started (`nohup`) stay ignored.
-   The limit on core dumps is the one that ralph was started with.
-5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until none is left. If
-   the parent is gone, the wait is short, but long enough for git to remove its lock file, which would block
-   later git calls. If there are too many processes, there is no wait, because they would only grow in number.
-   A process that starts while the others get SIGTERM gets it only when its parent has ended, because the parent may
-   need this process to end by itself.
-   Before the SIGKILL, all of them get a SIGSTOP. A stopped process starts no other, so processes that
-   multiply quickly cannot escape.
-6. If the machine has no free process, the start is tried again for a second. If it still fails, the command's
+   orphans; ask the kernel for SIGCONT when the parent dies; check that the parent still exists. The check finds a
+   parent that died earlier, and a later death leaves a pending SIGCONT. After these steps the command is started, but
+   only if no stop was requested. The signal is SIGCONT because a command may have stopped its launcher (SIGSTOP), and
+   a stopped launcher would take no other signal.
+4. The command does not inherit the launcher's settings for signals and core dumps. No signal is blocked in the
+   command, and signals that the Python interpreter ignores have their default action. Signals that were ignored when
+   ralph was started (`nohup`) stay ignored. The limit on core dumps is the limit with which ralph was started.
+5. The processes of a command are ended in three steps: SIGTERM, a wait, and SIGKILL until no process is left. If the
+   parent is gone, the wait is short, but long enough for git to remove its lock file, which would block later git
+   calls. If there are too many processes, there is no wait, because their number would only grow. If a process starts
+   while the others get SIGTERM, it gets SIGTERM only when its parent has ended, because the parent may need this
+   process to end by itself. Before the SIGKILL, all processes get a SIGSTOP. A stopped process starts no other
+   process, so processes that multiply quickly cannot escape.
+6. If the machine has no free process, the start is tried again for a second. If the start still fails, the command's
    output says that the command was not started.
-7. If the kernel cannot send these signals (macOS), the main loop polls every few milliseconds. On such
-   systems orphans are not adopted, and only the process group of the command can be signalled.
-8. A launcher that a supervisor forked has a channel for each command, which is a socket to ralph. A byte from
-   ralph is a request to stop, and the end of the channel means that ralph is gone. The kernel reports both by
-   SIGIO. The launcher sends one message before it starts the command, and the status when no process is left.
-   If no status arrives, ralph does not know what the command did. If the supervisor dies, the launcher ends
-   the command as in rule 5 and sends no status.
-9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program runs.
-   A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the program.
-   The launcher itself is never restricted: it must be able to signal whatever the command starts. If a restriction
-   fails, the program does not run, and the command's output says why. With namespaces, the forked process stays
-   outside of them and keeps them (`namespaces.py`); its child is the command, and it ends with the command's status.
-10. A command may have limits on its tree (`tree_usage.py`), which the launcher counts once a second, for the first time
-   after a second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. Neither a session of its
-   own nor a parent that ends takes a process out of the tree, because the launcher adopts the orphans.
+7. If the kernel cannot send these signals (macOS), the main loop polls every few milliseconds. On such systems
+   orphans are not adopted, and only the process group of the command can be signalled.
+8. A launcher that a supervisor forked has a channel for each command, which is a socket to ralph. A byte from ralph
+   is a request to stop, and the end of the channel means that ralph is gone. The kernel reports both by SIGIO. The
+   launcher sends one message before it starts the command, and the status when no process is left. If no status
+   arrives, ralph does not know what the command did. If the supervisor dies, the launcher ends the command as in rule
+   5 and sends no status.
+9. A command without a sandbox is started by posix_spawn(3), which shares the launcher's memory until the program
+   runs. A command in a sandbox is started by fork(2), because its process must restrict itself before it runs the
+   program. The launcher itself is never restricted, because it must be able to signal every process of the command.
+   If a restriction fails, the program does not run, and the command's output says why. With namespaces, the forked
+   process stays outside of the namespaces and keeps them alive (`namespaces.py`). Its child is the command, and it
+   ends with the command's status.
+10. A command may have limits on its process tree (`tree_usage.py`). The launcher measures the tree once a second, for
+   the first time after one second. If a limit is exceeded, the tree is ended as in rule 5, with the short wait. A
+   process stays in the tree even if it starts a new session or its parent ends, because the launcher adopts the
+   orphans.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ _prctl_address = 0
 
 
 def prctl(option: int, value: int) -> bool:
-    """Sets an option of this process (man page prctl, section 2). Returns False if the kernel refuses, and on
-    systems other than Linux.
+    """Sets an option of this process (man page prctl, section 2). Returns False if the kernel refuses the option, or
+    if the system is not Linux.
     """
     global _prctl_address  # noqa: PLW0603 - found once, so that a fork of a supervisor need not look
     if not sys.platform.startswith("linux"):
@@ -140,7 +141,7 @@ def prctl(option: int, value: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The pids of the direct children of a process, including zombies. Empty without /proc."""
+    """The pids of the direct children of a process. Zombies are included. Empty without /proc."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -179,8 +180,8 @@ def _children_by_scan(pid: int) -> list[int]:
 
 
 def tree_below(roots: list[int], most: int | None = None) -> list[int]:
-    """The roots and all their descendants, parents before children. The search stops soon after it has found
-    more than `most` of them.
+    """The processes in `roots` and all their descendants, parents before children. The search stops soon after it has
+    found more than `most` processes.
     """
     tree = dict.fromkeys(roots)
     generation = roots
@@ -191,9 +192,8 @@ def tree_below(roots: list[int], most: int | None = None) -> list[int]:
 
 
 def kill_below(root: int, spared: Iterable[int] = ()) -> None:
-    """Stops and then kills all processes below `root`. Linux only. `spared` are children of the root that are
-    left alone, together with their descendants. A process that is just starting may escape, and a second call
-    finds it.
+    """Stops and then kills all processes below `root`. Linux only. The processes in `spared` are children of `root`;
+    they and their descendants are not killed. A process that is just starting may escape, and a second call finds it.
     """
     tree = _Tree(root, spared)
     until_s = time.monotonic() + _STOP_WITHIN_S
@@ -210,29 +210,31 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
 
 
 class _Tree:
-    """Stops the processes below a root. It looks at all processes of the machine, the newest first, and does not walk
-    down from the root, because the kernel takes a lock for each child. While many processes are forking, this lock is
-    busy, and each process could start another and end before the walk reaches it. A process whose pid is known can be
-    stopped within microseconds.
+    """Stops the processes below a root.
+
+    It looks at all processes of the machine, the newest first, instead of walking down from the root. For each child
+    on such a walk, the kernel takes a lock, which is busy while many processes are forking. Each process could then
+    start another one and end before the walk reaches it. If the pid is known, a process can be stopped within
+    microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
         self._known = {root: True} | dict.fromkeys(spared, False)
         self._told: set[int] = set()
         self.has_stopped_any = True
-        """True if processes were stopped since the last call of `look_afresh`, or if it was not called yet."""
+        """True if a process was stopped since the last call of `look_afresh`. Also True before the first call."""
 
     def look_afresh(self) -> None:
-        """Makes the next call of `stops_what_moves` look at all processes again, including those that it found
-        stopped.
+        """Makes the next call of `stops_what_moves` look at all processes again. This includes the processes that
+        were already stopped.
         """
         self._is_below = dict(self._known)
         self._settled = set(self._known)
         self.has_stopped_any = False
 
     def stops_what_moves(self) -> bool:
-        """Stops the processes below the root that are still running. Returns True if there were any, or if a process
-        ended meanwhile, because that process may have started another.
+        """Stops the processes below the root that are still running. Returns True if there were such processes. Also
+        returns True if a process ended meanwhile, because that process may have started another one.
         """
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
@@ -264,12 +266,14 @@ class _Tree:
 
 
 def _processes() -> list[int]:
-    """The pids of all processes, the newest first. The order is wrong only after pids have wrapped around."""
+    """The pids of all processes, the newest first. The order may be wrong after the kernel has used up all pids and
+    starts again with low ones.
+    """
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """The pid of the parent and the state of a process. They are 0 and X if the process is gone."""
+    """The pid of a process's parent, and the state of the process. They are 0 and X if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
@@ -288,7 +292,7 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 class Launcher:
-    """Runs one command, in a process of its own."""
+    """Runs one command. The launcher is in a process of its own."""
 
     def __init__(
         self,
@@ -298,9 +302,9 @@ class Launcher:
         channel: socket | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without it, a
-        signal is the request to stop, and the exit code of this process is the status. `limits` are those of the
-        command's tree, or None if nothing is counted.
+        """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without a channel, a
+        signal is the request to stop, and the exit code of this process is the status. `limits` are the limits on the
+        command's process tree. None means that the tree is not measured.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
@@ -324,7 +328,7 @@ class Launcher:
         self.exceeded = b""
         """The letter of the limit that the process tree exceeded (`tree_usage.py`), or an empty value."""
         self.is_all_gone = True
-        """Whether all processes of the command are gone. False if one could not be killed."""
+        """True if no process of the command is left. False if a process could not be killed."""
 
     def run(
         self,
@@ -333,13 +337,17 @@ class Launcher:
         restrict: Callable[[], None] | None = None,
         enclose: Callable[[Callable[[], None], int], int] | None = None,
     ) -> int:
-        """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after
-        signal n). If some processes cannot be killed, it gives up and `is_all_gone` is False. If the command
-        was not started, the result is TRY_AGAIN or 128 + SIGTERM. `environment` holds the environment
-        variables of the command; None means those of this process. `restrict` is called in the command's own process
-        before its program runs, and raises OSError if the program must not run. `enclose` is called in a process of its own
-        with a function that becomes the command, and with the pid of the launcher. It calls the function in another
-        process, which has namespaces of its own, and returns the status of that process.
+        """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after signal
+        n). If some processes cannot be killed, gives up and sets `is_all_gone` to False. If the command was not
+        started, returns TRY_AGAIN or 128 + SIGTERM.
+
+        `environment` holds the environment variables of the command; None means the variables of this process.
+        `restrict` is called in the command's own process before its program runs. It raises OSError if the program
+        must not run.
+
+        `enclose` is called in a separate process, with a function that becomes the command and with the pid of the
+        launcher. It calls this function in one more process, which is in new namespaces, and returns the exit status
+        of that process.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
@@ -367,11 +375,11 @@ class Launcher:
             self._is_told_everything &= _tells_by_signal(self._channel)
 
     def is_orphaned(self) -> bool:
-        """Whether ralph or the supervisor is gone, so that nobody needs the command any more."""
+        """Whether ralph or the supervisor is gone. The command is then no longer needed."""
         return self._is_ralph_gone or os.getppid() != self._parent_pid
 
     def say(self, words: bytes) -> None:
-        """Sends a message to ralph, if there is a channel and ralph still reads it."""
+        """Sends a message to ralph. Does nothing if there is no channel or ralph no longer reads it."""
         if self._channel is not None:
             try:
                 self._channel.send(words)
@@ -391,8 +399,8 @@ class Launcher:
         self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
-        """The main loop. Each turn reaps ended children, does the next step if it is due, and waits for a
-        signal or for the next step.
+        """The main loop. Each turn reaps ended children, carries out the next step if its time has come, and waits
+        for a signal or for the time of the next step.
         """
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
@@ -422,8 +430,8 @@ class Launcher:
             self.exceeded = self._limits.killed()
 
     def _count(self, now_s: float) -> float:
-        """Measures the command's process tree, and stores which limit it exceeds. Returns the time afterwards. Does
-        not measure a tree that is being ended.
+        """Measures the command's process tree, and stores the limit that it exceeds, if any. Returns the time after
+        the measurement. Not called for a tree that is being ended.
         """
         assert self._limits is not None  # noqa: S101 - nothing is due without limits
         tree = tree_below(children_of(os.getpid()), self._limits.most_counted)
@@ -434,9 +442,9 @@ class Launcher:
         return counted_s
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """The plan for ending the processes, made from `plan` and from what has changed. An empty plan lets the
-        command run. There is a plan as soon as the command has ended or a stop was requested. If the parent is gone,
-        the plan for orphans replaces any other.
+        """Returns the plan for ending the processes: `plan`, or a new plan if something has changed. An empty plan
+        lets the command run. There is a plan as soon as the command has ended, has exceeded a limit, or must stop. If
+        the parent is gone, the plan for orphans replaces every other plan.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -456,8 +464,8 @@ class Launcher:
             self._is_asked_to_stop = True
 
     def _reap(self) -> bool:
-        """Reaps ended children, including adopted ones, and stores the command's status. Returns False if no
-        child is left.
+        """Reaps ended children, including adopted ones. Stores the exit status if the command is among them. Returns
+        False if no child is left.
         """
         try:
             while True:
@@ -470,7 +478,7 @@ class Launcher:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
-        """Whether the command's process group still has processes. Where orphans are not adopted, this is the
+        """Whether the command's process group still has processes. If the system cannot adopt orphans, this is the
         only way to find them.
         """
         try:
@@ -480,8 +488,8 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Sends a signal to all processes of the command. Returns False if there are too many of them to wait
-        until they end.
+        """Sends a signal to all processes of the command. Returns False if there are too many processes, so that
+        nobody should wait until they end.
         """
         if not _has_process_tree():
             self._signal_group(number)
@@ -492,8 +500,8 @@ class Launcher:
         return True
 
     def _ask_to_end(self, roots: list[int]) -> bool:
-        """Sends SIGTERM to these processes and their descendants, but only once to each. Returns False if there are
-        too many.
+        """Sends SIGTERM to these processes and their descendants, but never twice to the same process. Returns False
+        if there are too many processes.
         """
         tree = tree_below(roots, _MOST_ASKED)
         send_signal([pid for pid in tree if pid not in self._asked_to_end], signal.SIGTERM)
@@ -522,7 +530,7 @@ def _is_ignored(number: int) -> bool:
 
 
 def expect_the_defaults() -> None:
-    """Restores the default actions of signals. The command inherits them."""
+    """Restores the default actions of signals in this process. A command that it starts inherits them."""
     # SIGCHLD ignored, as some parents leave it, would hide the status. The interpreter ignores SIGPIPE: `yes | head`
     # would complain.
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -533,7 +541,7 @@ def expect_the_defaults() -> None:
 
 def _tells_by_signal(channel: socket) -> bool:
     """Asks the kernel to send SIGIO when data arrives on the channel or the channel is closed. Returns False if the
-    system cannot do that.
+    system does not support that.
     """
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
@@ -554,7 +562,7 @@ def _next_signal(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
-    """Polls for a signal once. May return None before `limit_s` is over, and the caller then polls again.
+    """Checks once whether a signal has come. May return None before `limit_s` is over; the caller then calls again.
     Needed on macOS, where waiting for signals has no timeout.
     """
     time.sleep(min(limit_s, _LOOK_EVERY_S))
@@ -591,7 +599,9 @@ def _start(
 
 
 def _keep(enclosed: Callable[[], int]) -> None:
-    """Calls `enclosed`, which runs a command in namespaces, and ends this process with the status that it returns."""
+    """Calls `enclosed`, which runs a command in namespaces and returns its exit status. Then ends this process with
+    that status.
+    """
     try:
         os.setsid()
         os._exit(enclosed())
@@ -600,8 +610,8 @@ def _keep(enclosed: Callable[[], int]) -> None:
 
 
 def let_go_of_streams() -> None:
-    """Replaces the standard streams of this process by the null device. Otherwise a reader of the command's output
-    would wait for the launcher too.
+    """Replaces the standard streams of this process by the null device. If the launcher kept them open, a reader of
+    the command's output would wait for the launcher to end.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -629,8 +639,8 @@ def _spawned(command: list[bytes] | list[str], environment: Mapping[bytes, bytes
 
 
 def forked() -> int:
-    """Calls `os.fork`. If the machine has no free process, tries again for up to a second. Raises OSError if
-    that fails.
+    """Calls `os.fork` and returns its result. If the machine has no free process, tries again for up to a second, and
+    then raises OSError.
     """
     return _patiently(os.fork)
 
@@ -647,15 +657,17 @@ def _patiently(start: Callable[[], int]) -> int:
 
 
 def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
-    """Writes to the command's output why its program could not be run. Returns the status that a shell returns in
-    this case.
+    """Writes to the command's output why its program could not be run. Returns the exit status that a shell returns
+    in this case.
     """
     os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def not_started(error: OSError, output: int = 2) -> int:
-    """Writes to the command's output that the command was not started. Returns the exit status for this case."""
+    """Writes to the command's output that the command was not started, and why. Returns the exit status for this
+    case.
+    """
     reason = f"this machine has no process left ({error.strerror})"
     os.write(output, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
     return TRY_AGAIN
@@ -684,7 +696,9 @@ def _become(
 
 
 def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Restricts this process and returns True. If that fails, writes the reason to the output and returns False."""
+    """Calls `restrict`, which restricts this process, and returns True. If that fails, writes the reason to the
+    output and returns False.
+    """
     try:
         restrict()
     except OSError as error:
@@ -695,7 +709,7 @@ def _is_restricted(restrict: Callable[[], None]) -> bool:
 
 
 def _allow_core_dumps(core_limit: int) -> None:
-    """Sets the limit on core dumps for the command. If that fails, the limit does not change."""
+    """Sets the limit on core dumps for the command. If the system does not allow that, the limit stays as it is."""
     import resource  # noqa: PLC0415 - most commands had no such limit
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

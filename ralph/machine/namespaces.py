@@ -1,22 +1,24 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
 # ruff: noqa: PTH116, PTH120
-"""Runs one command in the namespaces that bubblewrap (`bwrap`) makes. Imports nothing of ralph but `launcher.py` and
-`restriction.py`. Linux only.
+"""Runs one command in the namespaces that bubblewrap (`bwrap`) makes. Of ralph's modules, it imports only
+`launcher.py` and `restriction.py`. Linux only.
 
 bubblewrap runs a shell that only waits. The calling process, the keeper, then starts a child that enters the same
-namespaces and becomes the command. So no interpreter has to start inside, which would take three times as long as
-bubblewrap itself.
+namespaces and becomes the command. So no interpreter has to start inside the namespaces, which would take three times
+as long as bubblewrap itself.
 
 The rules:
 
-1. The keeper stays outside. No process of the command can see it. It has the signals of its launcher blocked, and so
-   have bubblewrap's processes: a request to stop reaches the command alone.
-2. When the command ends, the rest of its processes may finish by itself for a moment, is then asked to end, and is
-   killed: the keeper kills bubblewrap, and the kernel then kills every process in the process namespace, also those
-   that start themselves again. The launcher adopts the namespace's first process, and so waits until all are gone.
-3. If the launcher dies, the kernel kills the keeper, then bubblewrap, then the namespace.
-4. bubblewrap's processes inside have no capabilities, and the command's seccomp filter. Where there is Landlock, the
-   command cannot touch them; without it, they can do nothing that the command cannot do.
+1. The keeper stays outside of the namespaces, and no process of the command can see it. In the keeper and in
+   bubblewrap's processes, the same signals are blocked as in the launcher. So a request to stop reaches only the
+   command.
+2. When the command ends, its other processes may finish by themselves for a moment. Then they are asked to end, and
+   at last they are killed: the keeper kills bubblewrap, and the kernel then kills every process in the process
+   namespace, even if processes keep starting new ones. The launcher adopts the namespace's first process, and so
+   waits until all processes are gone.
+3. If the launcher dies, the kernel kills the keeper, then bubblewrap, then all processes in the namespaces.
+4. bubblewrap's processes inside the namespaces have no capabilities, and they have the command's seccomp filter. With
+   Landlock, the command cannot affect them. Without Landlock, they can do nothing that the command cannot do.
 5. If a step fails, the command is not run, and its output says why.
 """
 
@@ -42,8 +44,8 @@ else:  # imported from the script's own directory, because ralph is not on the p
     sys.path.pop()
 
 OWN_PROCESSES = 4
-"""The number of processes that are not the command's: the keeper, bubblewrap outside, bubblewrap inside and the
-shell."""
+"""The number of processes that belong to the sandbox and not to the command: the keeper, bubblewrap outside,
+bubblewrap inside and the shell."""
 # linux/nsfs.h
 _NS_GET_USERNS = 0xB701
 # One line says that all mounts are there. The shell ends when the keeper does, because its input ends then.
@@ -57,10 +59,12 @@ _LOOK_AGAIN_AFTER_S = 0.002
 def run(
     bwrap: list[bytes], directory: bytes, program: bytes, inside: Callable[[], None], launcher_pid: int
 ) -> int:
-    """Runs `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a program
-    or end the process. Returns the exit status of that process, or 128 + n if signal n killed it. `bwrap` is the
-    command line of bubblewrap up to its command. `program` is the seccomp filter of bubblewrap's own processes, or
-    `restriction.NO_FILTER`. `launcher_pid` is the parent of this process, with which everything ends.
+    """Calls `inside` in a child of this process, in new namespaces and in `directory`. `inside` must execute a
+    program or end the process. Returns the exit status of that child, or 128 + n if signal n killed it.
+
+    `bwrap` is the command line of bubblewrap, up to the command that it runs. `program` is the seccomp filter of
+    bubblewrap's own processes, or `restriction.NO_FILTER`. `launcher_pid` is the parent of this process. When the
+    parent ends, everything else ends too.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != launcher_pid:
@@ -88,8 +92,8 @@ def run(
 
 
 def _held_namespaces(bwrap: list[bytes], program: bytes) -> tuple[int, int, bool]:
-    """Starts bubblewrap and waits until its namespaces are complete. Returns its pid, a descriptor whose closing ends
-    its shell, and whether the start succeeded. Raises OSError.
+    """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, a descriptor, and
+    whether the start succeeded. Closing the descriptor ends bubblewrap's shell. Raises OSError.
     """
     ready, told = os.pipe()
     waits, hold = os.pipe()
@@ -159,7 +163,9 @@ def _is_own(opened: int, name: str) -> bool:
 
 
 def _end_leftovers(first: int, holder: int) -> None:
-    """Gives the command's remaining processes time to end. They are now children of the namespace's first process."""
+    """Gives the command's remaining processes time to end. These processes are now children of the namespace's first
+    process.
+    """
     for number, limit_s in _FOR_LEFTOVERS:
         until_s = time.monotonic() + limit_s
         left = _left(first, holder)

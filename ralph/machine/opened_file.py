@@ -1,5 +1,6 @@
 """Finds facts about an open file: its real path, whether it is a regular file, and whether the kernel generates its
-content. The path that was used to open it proves none of these, because an agent could have put a link there.
+content. The path with which the file was opened does not prove these facts, because an agent could have put a link
+there.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """The current absolute path of an open file, with links resolved, or None if it is unknown. `named` is the path
-    that was used to open the file.
+    """The current absolute path of an open file, with links resolved. None if the path is unknown. `named` is the
+    path with which the file was opened.
     """
     path = _reported_by_kernel(descriptor)
     if path is not None:
@@ -39,8 +40,8 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel generates the content of this file. `path` must contain no links. `status` is the status of
-    the open file. It reveals a file of a kernel file system that is mounted in an unusual place.
+    """Whether the kernel generates the content of a file. `path` must contain no links. `status` is the status of the
+    open file. With `status`, the function also recognises kernel file systems that are mounted in unusual places.
     """
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True

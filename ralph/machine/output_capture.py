@@ -1,5 +1,6 @@
-"""Keeps the beginning and the end of a command's output in memory, whatever its size. Long output is also written
-completely to a file. Credentials are redacted before output is stored, even if one arrives in two pieces.
+"""Keeps the beginning and the end of a command's output in memory, whatever the size of the output is. Long output is
+also written completely to a file. Credentials are redacted before output is stored, even if a credential arrives in
+two pieces.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class StreamRedaction:
-    """Redacts a stream that arrives in chunks. It withholds the last bytes, in which a credential could begin, and
-    searches them again only after as many new bytes have arrived. So single bytes cost no more time than large
-    chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
+    """Redacts a stream that arrives in chunks. A credential could begin in the last bytes, so these bytes are
+    withheld. They are searched again only after as many new bytes have arrived, so that single bytes cost no more
+    time than large chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
     """
 
     def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:
@@ -48,8 +49,8 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Stores the output of one command. One thread writes to it. Another thread may read the result, but only after
-    `close()`.
+    """Stores the output of one command. One thread writes the output. Another thread may read the result, but only
+    after `close()`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class OutputCapture:
         self._where_the_whole_is = ""
 
     def feed(self, chunk: bytes) -> bool:
-        """Adds a chunk. Returns False once the whole output has more than `spill_bytes` bytes."""
+        """Adds a chunk. Returns False if the whole output now has more than `spill_bytes` bytes."""
         self._keep(self._redaction.feed(chunk))
         return self._total_bytes <= self._spill_bytes
 
@@ -78,8 +79,8 @@ class OutputCapture:
             self._descriptor = None
 
     def text(self) -> str:
-        """The whole output if it has at most `max_bytes` bytes, otherwise its beginning and its end. A note between
-        these two says how many bytes were left out and which file has the whole output.
+        """The whole output if it has at most `max_bytes` bytes. Otherwise its beginning and its end, with a note
+        between these two. The note says how many bytes were left out, and which file has the whole output.
         """
         tail = b"".join(self._tail)[-self._half_bytes :]
         if len(self._head) + len(tail) >= self._total_bytes:
@@ -137,7 +138,9 @@ class OutputCapture:
 
 
 def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
-    """The text, cut to `max_bytes` if it has invalid bytes, because their replacements can make it longer."""
+    """The text, cut to `max_bytes` if the output had invalid bytes. The replacements of invalid bytes can make a text
+    longer.
+    """
     return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
 
 
@@ -148,8 +151,8 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """The data up to the last line break. If there is no line break in the second half, only an incomplete character
-    at the end of the data is removed.
+    """Returns the data up to the last line break. If there is no line break in the second half, returns all data
+    except an incomplete character at the end.
     """
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:

@@ -1,7 +1,9 @@
 """Secures this process before it imports anything else. From then on nothing is imported from the working directory,
-core dumps are forbidden, and on Linux other processes cannot read its memory. At its top, this module may import only
-modules that the interpreter has already loaded, because others could come from the working directory. Code that
-`PYTHONPATH` runs before ralph's first line (`sitecustomize.py`) cannot be undone here.
+core dumps are forbidden, and on Linux other processes cannot read its memory.
+
+At its top, this module may import only modules that the interpreter has already loaded, because other modules could
+come from the working directory. Python may run code before ralph's first line if `PYTHONPATH` names it
+(`sitecustomize.py`). This module cannot undo what such code has done.
 """
 
 # `pathlib` would have to be imported.
@@ -26,17 +28,19 @@ def core_limit_at_start() -> int:
 
 
 def is_memory_private() -> bool:
-    """Whether `keep_memory_private` succeeded, so that other processes of this user cannot read the memory and
+    """Whether `keep_memory_private` succeeded. Other processes of this user then cannot read the memory and the
     environment of this process.
     """
     return _is_memory_private
 
 
 def leave_working_directory_out(arguments: list[str]) -> list[str]:
-    """Removes from `sys.path` the current directory, the directories that `--cd` could name, all directories inside
-    these, relative entries, and the directory of the script that started ralph, which holds no modules. Returns the
-    removed entries that came from `PYTHONPATH`. A directory of installed packages stays, for example a virtual
-    environment inside a checkout, unless `PYTHONPATH` names it.
+    """Removes entries from `sys.path`: relative entries, the current directory, the directories that `--cd` could
+    name, and all directories inside these. Also removes the directory of the script that started ralph, because it
+    holds no modules.
+
+    A directory of installed packages is not removed, such as a virtual environment inside a checkout, unless
+    `PYTHONPATH` names it. Returns the removed entries that came from `PYTHONPATH`.
     """
     here = _current_directory()
     named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
@@ -56,7 +60,9 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
 
 
 def _directory_of_scripts() -> str:
-    """The directory of the script `ralph`, which Python put first in `sys.path`. Empty without such a script."""
+    """The directory of the script `ralph`, which Python put first in `sys.path`. Empty if another program started
+    ralph.
+    """
     script = getattr(sys.modules["__main__"], "__file__", None)
     return os.path.dirname(os.path.realpath(script)) if script and os.path.basename(script) == "ralph" else ""
 
@@ -78,15 +84,17 @@ def _python_path() -> list[str]:
 
 
 def _is_for_installed_modules(entry: str) -> bool:
-    """Whether the directory contains the standard library or installed packages. Debian's name for the latter is
-    `dist-packages`.
+    """Whether the directory contains the standard library or installed packages. On Debian, the directory of
+    installed packages is called `dist-packages`.
     """
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
 def _values_of_cd(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd`. It does no harm if some of them are not."""
+    """Every argument that could be the value of `--cd`. The result may contain other arguments too, which does no
+    harm.
+    """
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
@@ -100,9 +108,10 @@ def _values_of_cd(arguments: list[str]) -> list[str]:
 
 def keep_memory_private(core_limit: int | None = None) -> None:
     """Forbids core dumps. On Linux, other processes then cannot read the memory or the environment of this process.
-    `core_limit` is the limit on core dumps for commands, given by a parent ralph that has lowered its own limit; None
-    means the current limit of this process. The hard limit does not change, so that commands can raise their limit
-    again.
+
+    `core_limit` is the limit on core dumps that commands get. A parent ralph passes it, because it has lowered its
+    own limit. None means the current limit of this process. The hard limit does not change, so that commands can
+    raise their limit again.
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
@@ -114,16 +123,16 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps is not enough: the
-    kernel ignores it if it pipes core dumps to a program (core_pattern).
+    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps alone is not enough,
+    because the kernel ignores this limit if it pipes core dumps to a program (core_pattern).
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Makes the kernel send this process a SIGTERM when its parent dies, and exits if the parent is dead already. Only
-    on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that
-    started this process ends, so that must be the main thread.
+    """Makes the kernel send this process a SIGTERM when its parent dies. Exits at once if the parent is dead already.
+    Works only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread*
+    that started this process ends, so that thread must be the parent's main thread.
 
     Restores the default actions of signals that the parent may have ignored or blocked.
     """

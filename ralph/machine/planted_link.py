@@ -1,5 +1,5 @@
-"""Finds symbolic links inside a repository, which may have come with it. ralph does not follow such a link out of the
-repository. Links elsewhere were made by the user and are allowed.
+"""Finds symbolic links inside a repository. Such a link may have come with the repository, so ralph does not follow
+it to a place outside. Links elsewhere were made by the user and are allowed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top directory of the repository around each directory, with links resolved. A directory that is in no
-    repository is returned itself.
+    """The top directory of the repository around each directory, with links resolved. For a directory that is in no
+    repository, the result contains the directory itself.
     """
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link on the absolute path `path` that is inside one of `tops`. None if there is none, or if there are
-    too many links. Links on the way to another link's target are included.
+    """The first symbolic link on the absolute path `path` that is inside one of `tops`. If a link leads to another
+    path, the links on that path are checked too. None if no link is found, or if there are too many links.
     """
     here, ahead, links = "/", deque(Path(path).parts[1:]), 0
     while ahead:

@@ -1,8 +1,13 @@
 """Makes control groups (cgroups(7)) that limit the number of processes and the memory of one run's commands, if the
-machine allows that. A group is below ralph's own group, so the user's own limits still apply. ralph itself stays outside, and
-other groups are not affected. The group is removed when the run ends. If ralph is killed, the next run removes the
-group: the directory of a group in use is locked, and the lock ends with the process that holds it. A limit per user
-(`RLIMIT_NPROC`) would not do, because it also counts the user's other programs and does not apply to root.
+machine allows that.
+
+A group is below ralph's own group, so the user's own limits still apply. ralph itself is not in the new group, and
+other groups are not affected. The group is removed when the run ends. If ralph is killed, a later run removes the
+group. A later run knows that a group is unused if its directory is not locked, because a lock ends with the process
+that holds it.
+
+A limit per user (`RLIMIT_NPROC`) is no alternative: it also counts the user's other programs, and does not apply to
+root.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ from typing import NamedTuple, Self
 from ralph.machine.launcher import children_of
 
 MOST_PROCESSES = 512
-"""The default limit on processes and threads. A build with 64 jobs or a dozen servers with 40 threads each stay below
-it. Processes that multiply without end reach it within milliseconds, and this many can be found and killed at once."""
+"""The default limit on processes and threads. Builds with 64 jobs stay below it, and so do a dozen servers with 40
+threads each. Processes that multiply without end reach it within milliseconds, and 512 processes can be found and
+killed at once."""
 
 # The supervisor and the launcher are in the group too: 10 MiB each, and some memory of the kernel.
 _OWN_MEMORY_BYTES = 32 * 1024 * 1024
@@ -31,15 +37,14 @@ class NoLimitError(Exception):
 
 
 class ProcessLimit:
-    """The control group of this run. `close()` removes it."""
+    """The control group that limits the number of processes of this run's commands. `close()` removes the group."""
 
     def __init__(self, directory: Path, lock: int, shared: Path | None) -> None:
         self.directory = directory
         self._lock = lock
         self._shared = shared
-        """The control file through which this process has enabled process limits for child groups. None if it did not
-        have to.
-        """
+        """The control file in which this process has enabled process limits for the groups below ralph's. None if the
+        limits were already enabled."""
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
@@ -67,7 +72,7 @@ class ProcessLimit:
 
     @property
     def entrance(self) -> str:
-        """The path of the control file to which a process writes in order to enter the group."""
+        """The path of the group's control file. A process that writes to this file enters the group."""
         return str(self.directory / "cgroup.procs")
 
     def limit(self, most: int, *, is_first_version: bool) -> None:
@@ -85,21 +90,22 @@ class ProcessLimit:
 
 
 class MemoryLimit:
-    """The control group that limits the memory of this run's commands. In version 2 of control groups it is that of
-    `ProcessLimit`, and in version 1 another one. `close()` removes it; `ProcessLimit.close()` comes before.
+    """The control group that limits the memory of this run's commands. In version 2 of control groups, this is the
+    group of `ProcessLimit`. In version 1, it is a separate group, which `close()` removes. `close()` must be called
+    after `ProcessLimit.close()`.
     """
 
     def __init__(self, directory: Path, lock: int | None, shared: Path | None) -> None:
         self.directory = directory
         self._lock = lock
-        """The lock of a group of its own, or None."""
+        """The descriptor that locks the group, or None if this is the group of `ProcessLimit`."""
         self._shared = shared
-        """As in `ProcessLimit`."""
+        """The control file in which this process has enabled memory limits for the groups below ralph's, or None."""
 
     @classmethod
     def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
-        """Limits the memory of a group in `place` to that and to what the supervisor needs itself. `beside` is the limit
-        on processes, or None. Raises NoLimitError.
+        """Makes a group in `place`, or uses the group of `beside`. Limits its memory to `most_bytes` and the memory
+        that the supervisor needs itself. `beside` is the limit on processes, or None. Raises NoLimitError.
         """
         if place is None:
             raise NoLimitError("this system has no control groups for memory")
@@ -121,7 +127,7 @@ class MemoryLimit:
         return made
 
     def limit(self, most_bytes: int, *, is_first_version: bool) -> None:
-        """Limits memory and swapped memory together. Raises OSError."""
+        """Limits the memory of the group, including swapped memory, to `most_bytes`. Raises OSError."""
         if is_first_version:
             _write(self.directory / "memory.limit_in_bytes", str(most_bytes))
             swapped, most_swapped = "memory.memsw.limit_in_bytes", most_bytes
@@ -132,7 +138,9 @@ class MemoryLimit:
             _write(self.directory / swapped, str(most_swapped))
 
     def close(self) -> None:
-        """Removes the group, as `ProcessLimit.close` does."""
+        """Removes the group if it is a separate one. If a process in it could not be killed, the group stays, and a
+        later run removes it.
+        """
         with suppress(OSError):
             if self._lock is not None:
                 _remove(self.directory)
@@ -143,8 +151,11 @@ class MemoryLimit:
 
 
 def _with_memory(group: Path) -> Path | None:
-    """Enables memory limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns what
-    `_passed_on` returns. Raises OSError: the kernel allows that only to a group without processes, and to the topmost one.
+    """Enables memory limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
+    control file that was written, or None if the limits were already enabled.
+
+    Raises NoLimitError if systemd manages `group`. Raises OSError if the kernel refuses the change. The kernel allows
+    it only in a group without processes, and in the topmost group.
     """
     shared = group / "cgroup.subtree_control"
     if "memory" in _read(shared).split():
@@ -156,14 +167,14 @@ def _with_memory(group: Path) -> Path | None:
 
 
 class ControlGroup(NamedTuple):
-    """The control group of this process, in a hierarchy that can limit what was asked for."""
+    """The control group that ralph's own process is in. Each kind of limit may have its own hierarchy of groups."""
 
     directory: Path
     is_first_version: bool
 
 
 def own_place(controller: str) -> ControlGroup | None:
-    """Finds this process's control group for `controller`, such as "pids"."""
+    """Finds this process's control group for `controller`, such as "pids". Returns None if there is none."""
     try:
         return place_of(
             Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape"),
@@ -175,8 +186,8 @@ def own_place(controller: str) -> ControlGroup | None:
 
 
 def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
-    """Finds this process's control group for `controller` in the texts of `/proc/self/cgroup` and
-    `/proc/self/mountinfo`. None if there is none or it is not mounted here.
+    """Finds this process's control group for `controller`. `groups` is the text of `/proc/self/cgroup`, and `mounts`
+    is the text of `/proc/self/mountinfo`. Returns None if there is no such group or it is not mounted here.
     """
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if controller in controllers.split(",")]
@@ -195,7 +206,7 @@ def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The group's path relative to the mounted directory, or None if the group is outside of it."""
+    """The group's path relative to the mounted directory, or None if the group is outside of that directory."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):
@@ -215,8 +226,8 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Removes a group, and groups inside it that belonged to killed ralph processes. Raises OSError if one of them
-    still contains a process.
+    """Removes a group, and the groups inside it that belonged to killed ralph processes. Raises OSError if one of
+    these groups still contains a process.
     """
     remove_left_over(group)
     group.rmdir()
@@ -254,8 +265,9 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
     """Enables process limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
     control file that was written, or None if the limits were already enabled.
 
-    Raises NoLimitError if the kernel offers no such limits in `group`, if systemd manages `group` and would undo the
-    change, or if `group` contains other processes, which could then make no groups of their own. Raises OSError.
+    Raises NoLimitError in three cases: the kernel offers no such limits in `group`; systemd manages `group` and would
+    undo the change; or `group` contains other processes, which could no longer make groups of their own. Raises
+    OSError.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():

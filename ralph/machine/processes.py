@@ -1,5 +1,5 @@
-"""Starts processes, kills their remaining child processes, and makes the environment of commands. Only `wait_for_end`
-blocks, so call it in a thread of its own.
+"""Starts processes, kills the child processes that they leave behind, and makes the environment of commands. Only
+`wait_for_end` blocks, so call it in a thread of its own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
 
 def protect_this_process() -> None:
     """Prepares this process for having children. Must be called before the first child starts; later calls do
-    nothing. Works on Linux only. The process adopts its orphaned descendants, so that they can be found and ended. It
-    also becomes non-dumpable, so that a child of an ordinary user cannot read its memory or its environment.
+    nothing. Works on Linux only.
+
+    Makes this process adopt its orphaned descendants, so that it can find and end them. Also makes it non-dumpable,
+    so that a child of an ordinary user cannot read its memory or its environment.
     """
     global _protected  # noqa: PLW0603 - it is the process's state, not an object's
     if not _protected:
@@ -57,8 +59,8 @@ def protect_this_process() -> None:
 
 class OwnedProcess:
     """A process in a session of its own (setsid(2)), together with all processes that it starts. It must be started
-    on the main thread, because the kernel may end it when the thread that started it ends. Only one may run at a
-    time, because all orphans that ralph adopts are counted as its descendants.
+    on the main thread, because the kernel may end it when the thread that started it ends. Only one `OwnedProcess`
+    may run at a time, because every orphan that ralph adopts is counted as its descendant.
     """
 
     def __init__(
@@ -96,12 +98,14 @@ class OwnedProcess:
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
-        """Sends a signal to this process, but not to the processes that it started. Does nothing if it has ended."""
+        """Sends a signal to this process, but not to the processes that it started. Does nothing if this process has
+        ended.
+        """
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:
-        """Kills the process, its descendants, and orphans that this process has adopted. Returns True if nothing was
-        left. A process that is just starting can escape, so call this again until it returns True.
+        """Kills the process, its descendants, and the orphans that ralph has adopted. Returns True if there was
+        nothing to kill. A process that is just starting can escape, so call this method again until it returns True.
         """
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = self._process.returncode is None
@@ -114,8 +118,8 @@ class OwnedProcess:
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Reaps the ended children of this process, except those in `others`. Returns the children that remain. `kept` is
-    a child that is reaped elsewhere and always counts as remaining.
+    """Reaps the ended children of this process, except the children in `others`. Returns the children that remain.
+    `kept` is a child that other code reaps; it always counts as remaining.
     """
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]
@@ -129,6 +133,8 @@ def _is_reaped(pid: int) -> bool:
 
 
 def stop_ignoring_ends() -> None:
-    """Restores the default action of SIGCHLD. If a parent left it ignored, the system would drop all exit codes."""
+    """Restores the default action of SIGCHLD. The parent may have made this process ignore SIGCHLD, and the system
+    would then drop all exit codes of children.
+    """
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -19,8 +19,8 @@ _REPOSITORY = ("HEAD", "objects", "refs")
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory that contains `.git`, going up from `directory` with links resolved. None outside of a
-    repository.
+    """The nearest directory that contains `.git`: `directory` with links resolved, or a directory above it. None
+    outside of a repository.
     """
     directory = directory.resolve()
     for above in (directory, *directory.parents):
@@ -31,8 +31,8 @@ def repository_top(directory: Path) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of a repository, there is
-    only the working directory, because those above it do not belong to the project.
+    """The directories from the working directory up to the top of its repository. Outside of a repository, this is
+    only the working directory, because the directories above do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     for index, directory in enumerate(directories):
@@ -42,9 +42,9 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
 
 
 def git_directories(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The git directories of the checkouts that contain the directories `roots`, and those that GIT_DIR and
-    GIT_COMMON_DIR in `environment` name. A linked worktree has two: its own, and the one that it shares with the main
-    worktree.
+    """The git directories of the checkouts that contain the directories `roots`, and the git directories that GIT_DIR
+    and GIT_COMMON_DIR in `environment` name. A linked worktree has two git directories: its own, and the one that it
+    shares with the main worktree.
     """
     named = (environment[name] for name in _VARIABLES if environment.get(name))
     found = [os.path.join(roots[0], path) for path in named]  # noqa: PTH118 - strings throughout

@@ -1,10 +1,10 @@
 """Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and
-a seccomp filter. Programs that the process executes inherit all of it. Linux only. It imports only small modules of
-the standard library, because it runs between a fork and an exec, and also in interpreters started by `python -I -S`.
+a seccomp filter. Programs that the process executes inherit these restrictions. Linux only.
 
-This module only applies the ruleset, which `sandbox/kernel/landlock.py` builds, and the filter, which
-`sandbox/kernel/seccomp.py` builds. `prepare` loads what `restrict` needs. If it is called before a fork, the child
-inherits that.
+This module imports only small modules of the standard library, because it runs between a fork and an exec, and also
+in interpreters started by `python -I -S`. It only applies the ruleset, which `sandbox/kernel/landlock.py` builds, and
+the filter, which `sandbox/kernel/seccomp.py` builds. `prepare` loads the C functions that `restrict` needs. If
+`prepare` is called before a fork, the child need not load them again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _calls: Calls | None = None
 
 
 class Calls:
-    """System calls that Python has no function for. They are made through the C library."""
+    """Makes system calls for which Python has no function, through the C library."""
 
     def __init__(self) -> None:
         """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""
@@ -92,8 +92,8 @@ class Calls:
         return self._checked(self._capset(header, sets))
 
     def setns(self, descriptor: int) -> None:
-        """Enters the namespace that the descriptor refers to. For a process namespace, only children that are forked
-        later are in it. Raises OSError.
+        """Enters the namespace to which the descriptor refers. If it is a process namespace, only children that are
+        forked later are in it. Raises OSError.
         """
         self._checked(self._setns(*self._passed((descriptor, 0))))
 
@@ -117,7 +117,9 @@ class Calls:
 
 
 def prepare() -> Calls:
-    """Loads the C library's functions at the first call. Raises ImportError in an interpreter without libffi."""
+    """Returns the C library's functions, which the first call loads. Raises ImportError in an interpreter without
+    libffi.
+    """
     global _calls  # noqa: PLW0603 - a fork must find it loaded
     if _calls is None:
         _calls = Calls()
@@ -125,12 +127,12 @@ def prepare() -> Calls:
 
 
 def restrict(ruleset: int, program: bytes) -> None:
-    """Restricts this process, which must have a single thread, and all programs that it will execute. `ruleset` is the
-    descriptor of a Landlock ruleset, or NO_RULESET. `program` holds the packed instructions of a seccomp filter, or
-    NO_FILTER.
+    """Restricts this process, which must have a single thread, and all programs that it will execute. `ruleset` is
+    the descriptor of a Landlock ruleset, or NO_RULESET. `program` holds the packed instructions of a seccomp filter,
+    or NO_FILTER.
 
-    Raises OSError if a step fails, with the step's name as `filename`. The steps before it stay in force, and the
-    caller must not execute anything.
+    Raises OSError if a step fails, with the step's name as `filename`. Earlier steps stay in force, and the caller
+    must not execute anything.
     """
     import resource  # noqa: PLC0415 - only what restricts itself needs it
 
@@ -142,8 +144,8 @@ def restrict(ruleset: int, program: bytes) -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Like `restrict`, but for the calling thread alone, and without the limit on core dumps, which all threads
-    share.
+    """Restricts the calling thread as `restrict` restricts a process. Does not limit core dumps, because all threads
+    share that limit.
     """
     calls = prepare()
     step = "no_new_privs"
@@ -186,17 +188,17 @@ def _clear_ambient_set(calls: Calls) -> None:
 
 
 def allow_beneath(ruleset: int, place: int, rights: int) -> None:
-    """Adds a rule to a ruleset. It grants `rights` on the file or directory whose descriptor is `place`, and on
-    everything beneath it. Raises OSError.
+    """Adds a rule to a ruleset. `place` is the descriptor of a file or directory. The rule grants `rights` on it and
+    on everything beneath it. Raises OSError.
     """
     attribute = rights.to_bytes(8, "little") + place.to_bytes(4, "little")
     prepare().syscall(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, attribute, 0)
 
 
 def listen_for_proxy(channel: int) -> int:
-    """Listens on a free port of the loopback, and sends the listening socket over `channel`, a Unix socket, to the
-    proxy outside of this network namespace. Closes both in this process. Returns the port. Raises OSError whose
-    `filename` is "proxy".
+    """Listens on a free port of the loopback, and sends the listening socket to the proxy outside of this network
+    namespace. The socket is sent over `channel`, a Unix socket. Closes both sockets in this process. Returns the
+    port. Raises OSError with "proxy" as its `filename`.
     """
     import _socket  # noqa: PLC0415 - `socket` would load `enum` and `selectors`
 
@@ -226,8 +228,8 @@ def name_proxy(port: int, environment: MutableMapping[bytes, bytes]) -> None:
 
 
 def allow_mounts(ruleset: int, places: Iterable[bytes]) -> None:
-    """Adds a rule to the ruleset for each place, which has the form PATH=RIGHTS. The paths are mounts that exist only in
-    this process's namespace. Raises OSError.
+    """Adds a rule to the ruleset for each of `places`, which have the form PATH=RIGHTS. The paths are mounts that
+    exist only in this process's namespace. Raises OSError.
     """
     for entry in places:
         path, _, rights = entry.rpartition(b"=")
@@ -241,8 +243,8 @@ def main(arguments: list[str]) -> int:
     -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path that exists only in this
     process's namespace. CHANNEL is the descriptor for `listen_for_proxy`.
 
-    The probe and tests use this script, because they have no supervisor. Returns NOT_RESTRICTED if a step fails, and
-    otherwise does not return.
+    The probe and tests use this script, because they have no supervisor. Returns NOT_RESTRICTED if a step fails.
+    Otherwise the command replaces this program, so the function does not return.
     """
     # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
     # `signal` would load `enum`, which takes 3 ms.

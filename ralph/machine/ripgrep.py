@@ -38,15 +38,15 @@ FILES_AS_GIT_SEES_THEM = (
     *("--hidden", "--glob", "!.git", "--sort", "path", "--color", "never"),
 )
 OUTSIDE_OF_REPOSITORIES = ("--no-require-git", "--no-ignore-parent")
-"""The options for a search in a directory that is in no repository. .gitignore files inside the directory apply, and
-those above it do not."""
+"""The options for a search in a directory that is in no repository. With them, .gitignore files inside the directory
+apply, and .gitignore files above it do not."""
 
 Record = tuple[bytes, int]
-"""The first bytes of a record, and the total number of bytes in it."""
+"""The first bytes of a record, and the number of bytes in the whole record."""
 
 
 class RipgrepError(Exception):
-    """Ripgrep is missing or cannot be started. The message gives no advice; the caller adds it."""
+    """Ripgrep is missing or cannot be started. The message does not say what to do about it; the caller adds that."""
 
 
 @cache
@@ -103,7 +103,7 @@ def _cannot_start(error: OSError) -> RipgrepError:
 
 
 class Ripgrep:
-    """One running search. Must be used in a `with` statement, which ends the program."""
+    """One running search. Must be used in a `with` statement. At the end of this statement, the program is ended."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class Ripgrep:
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """Starts the search. `is_over` is called at least ten times a second while `records` runs. It returns True to
-        end the search, and may raise. `start` starts the program as `start_process` does, perhaps in a sandbox. Raises
-        RipgrepError and ShortageError.
+        end the search, and may raise an exception. `start` starts the program in the same way as `start_process`,
+        perhaps in a sandbox. Raises RipgrepError and ShortageError.
         """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
@@ -157,7 +157,7 @@ class Ripgrep:
                 stream.close()
 
     def records(self, separator: bytes) -> Iterator[Record]:
-        """Yields the records of the output without their separators. Only the first 64 KiB of each are returned."""
+        """Yields the records of the output without their separators. Each record is cut to its first 64 KiB."""
         beginning, size = b"", 0
         for chunk in self._chunks():
             *ends, rest = chunk.split(separator)
@@ -169,8 +169,8 @@ class Ripgrep:
             yield beginning, size
 
     def failure(self) -> str | None:
-        """The error message of ripgrep, or None if it did not fail. Unreadable files are not a failure. Must be
-        called after all records have been read, because it waits for the program to end.
+        """The error message of ripgrep, or None if ripgrep did not fail. Unreadable files are not a failure. Must be
+        called after all records have been read, because this method waits for the end of the program.
         """
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
@@ -186,7 +186,7 @@ class Ripgrep:
         return max(0, -self._process.wait())
 
     def complaints(self) -> list[bytes]:
-        """The lines of the first 64 KiB of standard error, without the `rg: ` at their beginning."""
+        """The lines in the first 64 KiB of standard error. The `rg: ` at the beginning of a line is removed."""
         return [line.removeprefix(b"rg: ") for line in bytes(self._errors).splitlines()]
 
     def _chunks(self) -> Iterator[bytes]:
@@ -217,8 +217,8 @@ class Ripgrep:
 
 
 def _limit_memory(pid: int) -> None:
-    """Limits the memory of a running process, if the system can do that. A `preexec_fn` could set the limit earlier,
-    but is unsafe beside threads. Memory-mapped files do not count.
+    """Limits the memory of a running process, if the system can do that. A `preexec_fn` could set the limit before
+    the start, but it is unsafe if the process has threads. Memory-mapped files do not count.
     """
     import resource  # noqa: PLC0415 - only a run with searches needs it
 

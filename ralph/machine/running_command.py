@@ -1,5 +1,5 @@
-"""Waits for a supervised command to end, and limits its time and its output. A signal to ralph stops the command too.
-At the end, every remaining process of the command is killed.
+"""Waits for a supervised command to end, and limits its time and its output. If ralph gets a signal, it stops the
+command too. At the end, every remaining process of the command is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Receives a command's output. One thread calls `feed`. Another thread calls `close` after the first has stopped."""
+    """Receives a command's output. One thread calls `feed`. After that thread has stopped, another thread calls
+    `close`.
+    """
 
     def feed(self, chunk: bytes) -> bool:
         """Adds a chunk of output. Returns False if there is too much output, so that the command is stopped."""
@@ -55,13 +57,15 @@ class CommandProcess(Protocol):
 
     @property
     def exceeded(self) -> Ended | None:
-        """The limit that the command exceeded, so that it was stopped, or None. It is known after `wait_for_end`."""
+        """The limit that the command exceeded, so that it was stopped. None if it exceeded no limit. Known after
+        `wait_for_end`.
+        """
         ...
 
     def ask_to_stop(self) -> None: ...
 
     def kill_what_is_left(self) -> bool:
-        """Kills the remaining processes. Returns True if there were none; otherwise it must be called again."""
+        """Kills the remaining processes. Returns True if there were none. Otherwise this method must be called again."""
         ...
 
     def close(self) -> None:
@@ -70,11 +74,11 @@ class CommandProcess(Protocol):
 
 
 NEVER_STARTED = -256
-"""The status of a command that never started because the supervisor was gone."""
+"""The status of a command that was never started, because the supervisor was gone."""
 
 
 class NotFollowedError(Exception):
-    """There was no free thread to watch the command, so the command was stopped at once."""
+    """The command was stopped at once, because there was no free thread to watch it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -104,7 +108,7 @@ class CommandEnding(Struct, frozen=True):
 
 
 class _News(enum.Enum):
-    """The items in the mailbox, apart from exit codes."""
+    """The kinds of items in the mailbox. The mailbox also contains exit codes, which are plain numbers."""
 
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -134,8 +138,8 @@ class RunningCommand:
         self._stop_reading = Event()
 
     def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
-        """Waits for the end of the command, for at most `limit_s` seconds, and then stops it. Kills every remaining
-        process of the command before it returns, or raises Interrupted because of a signal. Raises NotFollowedError.
+        """Waits up to `limit_s` seconds for the end of the command, and then stops it. Kills every remaining process
+        of the command before it returns or raises. Raises Interrupted if a signal arrived, and NotFollowedError.
         """
         try:
             self._start_threads()
@@ -182,7 +186,7 @@ class RunningCommand:
 
     def _stop(self) -> None:
         """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`.
-        Another signal to ralph ends the wait at once.
+        If ralph receives a signal during this wait, the wait ends at once.
         """
         self._process.ask_to_stop()
         deadline_s = self._clock.now_s() + self._grace_s + _LAUNCHER_MARGIN_S
@@ -199,7 +203,7 @@ class RunningCommand:
         return True
 
     def _end_output(self) -> None:
-        """Reads the rest of the output. Does not wait for other processes that still hold the pipe open."""
+        """Reads the rest of the output. If other processes still hold the pipe open, does not wait for them."""
         self._read_on(_OUTPUT_AFTER_END_S)
         self._stop_reading.set()
         self._read_on(_OUTPUT_AFTER_END_S)
@@ -215,8 +219,8 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item and stores its content. A signal to ralph counts as an item; `run` raises
-        Interrupted later, when the command is gone.
+        """Waits for the next item, stores its content and returns it. A signal to ralph counts as an item. `run`
+        raises Interrupted later, when no process of the command is left.
         """
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
@@ -231,7 +235,9 @@ class RunningCommand:
 
 
 def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
-    """Reads the output, on a thread of its own, until it ends, there is too much of it or `stop` is set."""
+    """Reads the output on a separate thread. Ends when the output ends, when there is too much output, or when `stop`
+    is set.
+    """
     poller = select.poll()
     poller.register(descriptor, select.POLLIN | select.POLLHUP)
     try:

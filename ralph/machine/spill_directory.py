@@ -1,5 +1,5 @@
-"""Temporary directories of a run: one for any use, and one for files with the complete output of commands whose output
-is too long for an answer. If ralph is killed, a later run removes its directories.
+"""The temporary directories of a run. One is for any use. Another is for files with the complete output of commands
+whose output is too long for an answer. If ralph is killed, a later run removes its directories.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own 
 
 
 class OwnDirectory:
-    """A temporary directory that only the user can access, until `remove()`. It is locked (flock(2)), and the lock
-    ends with this process, however it ends. So a directory without a lock is left over from an ended process.
+    """A temporary directory that only the user can access. It exists until `remove()` is called. It is locked
+    (flock(2)), and the lock ends with this process, however the process ends. So if a directory is not locked, the
+    process that made it has ended.
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
-        """Makes the directory, and removes directories with this prefix that killed processes have left. Raises
+        """Makes the directory. Also removes directories with the same prefix that killed processes have left. Raises
         OSError.
 
-        `writable` are the places that commands may write. The directory is outside of them, because a command could
-        otherwise replace it by a symbolic link.
+        `writable` are the places that commands may write. The directory is made outside of them, because a command
+        could otherwise replace it by a symbolic link.
         """
         import tempfile  # noqa: PLC0415 - most runs never need it
 
@@ -56,7 +57,7 @@ class OwnDirectory:
         raise FileNotFoundError(2, os.strerror(2), self.path)
 
     def remove(self) -> None:
-        """Removes the directory with all its content, as far as that is possible."""
+        """Removes the directory and its content, as far as that is possible."""
         import shutil  # noqa: PLC0415 - only a run with such a directory needs it
 
         shutil.rmtree(self.path, ignore_errors=True)
@@ -66,8 +67,9 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """The usual place for temporary files, or another one if commands may write there. If commands may write to all
-    such places, it is the usual one, because no place is protected from them.
+    """Returns a directory for temporary files. It prefers the usual one. If commands may write there, it returns
+    another one where they may not write. If commands may write in all of these directories, it returns the usual one,
+    because none of them is safe.
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
@@ -90,7 +92,9 @@ def _locked(path: str) -> int:
 
 
 def remove_left_over(place: str, prefix: str) -> None:
-    """Removes the user's directories in `place` whose names begin with `prefix` and that nobody has locked."""
+    """Removes directories in `place` that belong to the user, have a name that begins with `prefix`, and are not
+    locked.
+    """
     import shutil  # noqa: PLC0415 - only a run with such a directory needs it
 
     with suppress(OSError), os.scandir(place) as listing:
@@ -107,8 +111,8 @@ def remove_left_over(place: str, prefix: str) -> None:
 
 
 def _removing_left_over(place: str, prefix: str) -> Thread | None:
-    """Starts a thread that removes left-over directories, because that may take long. Directories that remain when
-    this process ends are removed by a later one.
+    """Starts a thread that removes left-over directories, because that may take long. If this process ends before the
+    thread is done, a later process removes the rest.
     """
     from ralph.machine.starting import start_thread  # noqa: PLC0415 - as above
     from ralph.values.shortage import ShortageError  # noqa: PLC0415 - as above
@@ -120,8 +124,8 @@ def _removing_left_over(place: str, prefix: str) -> Thread | None:
 
 
 class SpillDirectory:
-    """The directory for files with the complete output of commands, so that the model can read parts of a long
-    output. Only the user can access it. It is made when it is first needed, and `remove()` removes it.
+    """The directory for files with the complete output of commands. The model can read parts of a long output there.
+    Only the user can access the directory. It is made when it is first needed, and `remove()` removes it.
     """
 
     def __init__(self, writable: Sequence[str] = ()) -> None:

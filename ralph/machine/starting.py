@@ -1,5 +1,5 @@
-"""Starts threads and processes. Raises ShortageError if the machine is short of a resource for that, such as a free
-thread, and does not change other errors. Only `patiently` tries again.
+"""Starts threads and processes. If the machine is short of a resource for that, such as a free thread, raises
+ShortageError. Other errors are not changed. Only `patiently` tries again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def start_thread(target: Callable[..., object], *args: object, name: str) -> thr
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
     """Starts a `subprocess.Popen` with these options. Raises ShortageError if the machine is short of a resource, and
-    OSError if it fails for another reason.
+    OSError if the start fails for another reason.
     """
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
@@ -49,12 +49,12 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
 
 
 def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **options: Any) -> Popen[bytes]:
-    """Starts a process in a sandbox, and otherwise like `start_process`. `ruleset` and `program` are those of
-    `restriction.restrict`.
+    """Starts a process in a sandbox. `ruleset` and `program` are passed to `restriction.restrict_thread`, and the
+    other arguments to `start_process`.
 
     A thread restricts itself, starts the process, and ends, because a process inherits the restrictions of the thread
-    that starts it. Raises the errors of `start_process`. Raises OSError with the failed step as its `filename` if the
-    thread cannot restrict itself.
+    that starts it. Raises the errors of `start_process`. If the thread cannot restrict itself, raises OSError with
+    the failed step as its `filename`.
     """
     from ralph.machine import restriction  # noqa: PLC0415 - only a run with processes pays
 
@@ -76,8 +76,8 @@ def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **opt
 
 
 def patiently(start: Callable[[], T], waiter: Waiter, clock: Clock, within_s: float = PATIENCE_S) -> T:
-    """Calls `start` and returns its value. If it raises ShortageError, calls it again for up to `within_s` seconds,
-    then raises the last error. Raises Interrupted.
+    """Calls `start` and returns its value. If `start` raises ShortageError, calls it again for up to `within_s`
+    seconds, and then raises the last error. Raises Interrupted.
     """
     until_s = clock.now_s() + within_s
     while True:

@@ -1,39 +1,40 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
 # ruff: noqa: PTH120, SIM105
-"""The supervisor process, whose launcher runs the commands of one run or loop, one at a time. Starting an interpreter
-for each command would take 17 ms. It is a script (`python -I -S supervisor.py PARENT_PID GROUP`). Descriptor 3
-is a socket to ralph, and 0, 1 and 2 are the null device. `GROUP` is the control file through which a process
-enters the control group of the run's commands, or empty without such a group. `command_supervisor.py` is
-ralph's part.
+"""The supervisor process of one run or loop. Its launcher runs the commands, one at a time. Starting an interpreter
+for each command instead would take 17 ms per command.
+
+The supervisor is a script (`python -I -S supervisor.py PARENT_PID GROUP`). Descriptor 3 is a socket to ralph, and 0,
+1 and 2 are the null device. `GROUP` is a control file, or empty. By writing to this file, a process enters the
+control group of the run's commands. `command_supervisor.py` controls the supervisor from ralph.
 
 The rules:
 
-1. The supervisor forks one launcher (`launcher.py`) and waits for its end. The launcher reads the requests. It serves
-   one command after another: it adopts the orphans of the command, ends its processes and reports its status over
-   the command's own channel to ralph. It takes the next request only when no process of the last command is left.
-   Otherwise it ends. Then the supervisor ends too, and ralph starts another. A launcher that is stopped (SIGSTOP) is
-   continued.
-2. Nothing outlives ralph. A child does not inherit the parent-death signal of its parent, so each process
-   asks the kernel for its own and then checks that its parent still exists. If ralph dies, the supervisor
-   gets SIGKILL, and so does a launcher that waits for a request. A launcher with a command gets SIGCONT,
-   even if it is stopped, and ends its command. If the socket is closed, both end too.
-3. The supervisor adopts no processes. ralph adopts those of a killed launcher.
-4. A request contains everything for one command, and nothing is kept for the next. Output, directory, channel,
-   the command's other streams, and the ruleset of its sandbox and the socket to its proxy, if it has any, are
-   descriptors; the grace period, umask, limits, arguments, environment, the filter of the sandbox and the command line of
-   bubblewrap are bytes. Descriptors are close-on-exec from the start,
-   and the launcher closes them.
-5. The supervisor has one thread, imports nothing of ralph but its neighbours `launcher.py`, `namespaces.py`,
-   `restriction.py` and `tree_usage.py`, and has no credentials in its environment. It imports them at its start, because
-   a command that works on ralph itself may change their files.
-6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there
-   is still none, only that call fails, and its output says so.
-7. Supervisor and launcher are not dumpable, so a command of an ordinary user can neither trace them nor read their
-   memory and descriptors. A loop's supervisor runs while the agent works, and runs git for the loop afterwards.
-   The commands themselves are dumpable.
-8. The supervisor enters the control groups before it reads the first request, so every command is in the
-   groups. Then the kernel limits their processes and their memory, and the launcher need not count them. If the
-   kernel kills a process for its memory, the launcher ends the command.
+1. The supervisor forks one launcher (`launcher.py`) and waits for its end. The launcher reads the requests and serves
+   one command after another: it adopts the orphans of the command, ends the command's processes, and reports the
+   status to ralph over the command's own channel. It takes the next request only if no process of the last command is
+   left. Otherwise the launcher ends. Then the supervisor ends too, and ralph starts another one. If the launcher is
+   stopped (SIGSTOP), the supervisor continues it.
+2. Nothing outlives ralph. A child does not inherit the parent-death signal of its parent, so each process asks the
+   kernel for this signal and then checks that its parent still exists. If ralph dies, the supervisor gets SIGKILL,
+   and so does a launcher that waits for a request. A launcher with a command gets SIGCONT, even if it is stopped, and
+   ends its command. If the socket is closed, the supervisor and the launcher end too.
+3. The supervisor adopts no processes. If a launcher is killed, ralph adopts its processes.
+4. A request contains everything for one command, and nothing is kept for the next command. Some parts of a request
+   are descriptors: output, directory, channel, the command's other streams, the ruleset of its sandbox and the socket
+   to its proxy. The last two are left out if the command does not have them. The other parts are bytes: the grace
+   period, umask, limits, arguments, environment, the filter of the sandbox and the command line of bubblewrap.
+   Descriptors are close-on-exec from the start, and the launcher closes them.
+5. The supervisor has one thread, and no credentials in its environment. Of ralph's modules, it imports only its
+   neighbours `launcher.py`, `namespaces.py`, `restriction.py` and `tree_usage.py`. It imports them at its start,
+   because a command that works on ralph itself may change their files.
+6. If the machine has no free process for the launcher, the supervisor tries again when a request arrives. If there is
+   still no free process, only that request fails, and the command's output says so.
+7. The supervisor and the launcher are not dumpable, so a command of an ordinary user can neither trace them nor read
+   their memory and descriptors. That matters because a loop's supervisor runs while the agent works, and runs git for
+   the loop afterwards. The commands themselves are dumpable.
+8. The supervisor enters the control groups before it reads the first request, so every command is in the groups. Then
+   the kernel limits the processes and the memory of the commands, and the launcher need not count them. If the kernel
+   kills a process because of the memory limit, the launcher ends the command.
 """
 
 from __future__ import annotations
@@ -87,15 +88,15 @@ class _Request:
         self._box = box.split(b" ") if box else []
         """The settings of the command's sandbox, or an empty list without a sandbox.
 
-        They are the maximum size of a file in bytes (0 means no limit), whether a ruleset and whether a socket to a
-        proxy were sent, the number of words of bubblewrap's command line, the number of mounts after it, and the
-        filter in hexadecimal digits."""
+        The settings are, in this order: the maximum size of a file in bytes (0 means no limit), whether a ruleset was
+        sent, whether a socket to a proxy was sent, the number of words in bubblewrap's command line, the number of
+        mounts after these words, and the filter in hexadecimal digits."""
         self._proxy = others.pop() if self._box[2:3] == [b"1"] else -1
         self._ruleset = others.pop() if self._box[1:2] == [b"1"] else restriction.NO_RULESET
         self.channel = socket(AF_UNIX, SOCK_STREAM, 0, channel)
         self.channel.setblocking(False)
         self.streams = list(zip(others, map(int, streams.split()), strict=True))
-        """The descriptors, each with the number of the command's standard stream that it becomes."""
+        """The descriptors for the command's standard streams, each with the number of its stream."""
         self.grace_s = float(grace_s)
         self.umask = int(umask)
         self.core_limit = int(core_limit)
@@ -122,7 +123,7 @@ class _Request:
             os.close(descriptor)
 
     def restrict(self) -> Callable[[], None] | None:
-        """The function that restricts the command's process to its sandbox, or None without a sandbox."""
+        """Returns a function that restricts the command's process to its sandbox. None without a sandbox."""
         if not self._box:
             return None
         # Loaded here, so that the fork has it.
@@ -143,7 +144,7 @@ class _Request:
         return restrict
 
     def enclose(self) -> Callable[[Callable[[], None], int], int] | None:
-        """The function that runs the command in namespaces, or None without namespaces."""
+        """Returns a function that runs the command in namespaces. None without namespaces."""
         if not self._bwrap:
             return None
         *bwrap, directory = self._bwrap
@@ -158,7 +159,7 @@ class _Request:
         return bytes.fromhex(self._box[5].decode())
 
     def release(self) -> None:
-        """Closes the descriptors of the command that has ended."""
+        """Closes the descriptors of the request. Called after the command has ended."""
         self.channel.close()
         if self._ruleset != restriction.NO_RULESET:
             os.close(self._ruleset)
@@ -197,8 +198,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _forked(control: socket) -> int | None:
-    """Forks. Returns the child's pid, and 0 in the child. If the machine has no free process, waits for a request,
-    tries again, and refuses the request if that fails. Returns None if ralph is gone or has closed the socket.
+    """Forks this process. Returns the child's pid, and 0 in the child. If the machine has no free process, waits for
+    a request and tries again. If that fails too, refuses the request. Returns None if ralph is gone or has closed the
+    socket.
     """
     while True:
         try:
@@ -228,14 +230,14 @@ def _refuse(request: _Request, error: OSError) -> None:
 
 
 def _await_end(pid: int) -> None:
-    """Waits for the end of the launcher. Continues it whenever it is stopped."""
+    """Waits for the end of the launcher. If the launcher is stopped meanwhile, continues it."""
     while os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
         os.kill(pid, signal.SIGCONT)
 
 
 def _begin_session() -> None:
-    """Starts a new session (setsid(2)), so that no signals of the terminal arrive. Closes descriptors that
-    ralph inherited from its own parent.
+    """Starts a new session (setsid(2)), so that this process gets no signals from the terminal. Closes descriptors
+    that ralph inherited from its own parent.
     """
     try:
         os.setsid()
@@ -255,8 +257,8 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moves this process into the control group and returns whether that worked. This takes about 15 ms. It
-    is done once in a run, while the model is still writing the arguments of its first command.
+    """Moves this process into the control group and returns whether that worked. This takes about 15 ms. It is done
+    once in a run, while the model is still writing the arguments of its first command.
     """
     if not group:
         return False
@@ -293,7 +295,7 @@ def _receive(control: socket) -> _Request | None:
 
 
 def _received(control: socket, size: int) -> bytes:
-    """Reads `size` bytes from the socket, or fewer if the socket ends."""
+    """Reads `size` bytes from the socket. Returns fewer bytes if the socket is closed before."""
     parts = []
     while size and (part := control.recv(min(size, 1 << 16))):
         parts.append(part)
@@ -302,7 +304,7 @@ def _received(control: socket, size: int) -> bytes:
 
 
 def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group: bool) -> NoReturn:
-    """Turns this forked child into the launcher. Never returns."""
+    """Turns this process, a forked child of the supervisor, into the launcher. Never returns."""
     # The kernel may give a new file a time of some milliseconds ago.
     since_s = time.time() - 0.1
     try:
@@ -318,8 +320,9 @@ def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group:
 
 
 def _next_request(control: socket, parent_pid: int) -> _Request | None:
-    """Waits for the next request. Returns None if ralph or the supervisor is gone. Until then, a request to stop ends
-    this process, because no command is running. A request to stop that was meant for the last command is ignored.
+    """Waits for the next request. Returns None if ralph or the supervisor is gone. If a request to stop comes during
+    this wait, it ends this process, because no command is running. A request to stop that was meant for the last
+    command is ignored.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     for late in signal.sigpending() & _STOPS:
@@ -329,8 +332,8 @@ def _next_request(control: socket, parent_pid: int) -> _Request | None:
 
 
 def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> bool:
-    """Runs the command. Returns False if this process must not run another one, because a process of the command
-    remains or nobody needs commands any more.
+    """Runs the command of a request. Returns False if this process must not run another command, because a process of
+    the command remains or nobody needs commands any more.
     """
     request.take_streams()
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None
@@ -352,8 +355,8 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
 
 
 def _killed_first(restrict: Callable[[], None] | None) -> Callable[[], None]:
-    """A function that first offers this process to the kernel, which must end one if memory is short: the command, and
-    not the supervisor.
+    """Returns a function that prepares this process for running a command. If memory is short, the kernel then kills
+    the command and not the supervisor. The function also calls `restrict`.
     """
 
     def prepare() -> None:
@@ -369,8 +372,8 @@ def _killed_first(restrict: Callable[[], None] | None) -> Callable[[], None]:
 
 
 def _prepared(request: _Request) -> int:
-    """Sets directory, umask and resource limits for the command. Returns 0, or an exit status if that fails;
-    the command's output then says why.
+    """Sets the directory, the umask and the resource limits for the command. Returns 0. If that fails, writes the
+    reason to the command's output and returns an exit status.
     """
     try:
         os.fchdir(request.directory)
@@ -385,8 +388,8 @@ def _prepared(request: _Request) -> int:
 
 
 def _limit(limits: bytes) -> None:
-    """Sets the resource limits to ralph's own. `limits` has the form "number:soft:hard,...". A limit that
-    cannot be set stays as it is.
+    """Sets the resource limits of this process to the limits of ralph. `limits` has the form "number:soft:hard,...".
+    A limit that cannot be set stays as it is.
     """
     for one in limits.split(b","):
         number, soft, hard = map(int, one.split(b":"))

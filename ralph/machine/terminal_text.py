@@ -1,4 +1,4 @@
-"""Makes a program's output readable: removes terminal control sequences, and replaces bytes that are not text."""
+"""Makes a program's output readable. Removes terminal control sequences, and replaces bytes that are not text."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def readable_text(data: bytes) -> tuple[str, int]:
 
 
 def _last_state(line: str) -> str:
-    """The final text of a line that was overwritten with carriage returns, as progress bars do."""
+    """The visible text of a line after all its carriage returns. Progress bars use them to overwrite a line."""
     return next((state for state in reversed(line.split("\r")) if state.strip()), "")

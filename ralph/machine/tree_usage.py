@@ -2,11 +2,11 @@
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
 """Measures the processes and the memory of a command's process tree, and says which limit they exceed. A limit per
 user (`RLIMIT_NPROC`) would also count the user's other programs, and would not apply to root. Linux only; without
-/proc nothing is measured. The launcher (`supervisor.py`) calls this module, so it imports nothing of ralph.
+/proc nothing is measured. The launcher calls this module, so the module imports nothing of ralph.
 
-Memory includes private and shared memory of the processes, swapped memory, and files in memory: those in /dev/shm,
-removed ones that are still open, and those of memfd_create(2). It does not include cached files of a disk, System V
-shared memory that no process has mapped, and memory of the kernel, such as that of pipes and sockets.
+Memory includes private and shared memory of the processes, swapped memory, and files in memory: files in /dev/shm,
+removed files that are still open, and files of memfd_create(2). It does not include cached files of a disk, System V
+shared memory that no process has mapped, and memory of the kernel, such as pipes and sockets.
 """
 
 from __future__ import annotations
@@ -37,30 +37,34 @@ class Limits:
     def __init__(
         self, most_tasks: int, most_memory_bytes: int, since_s: float, memory_group: str = ""
     ) -> None:
-        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer. `memory_group` is the
-        directory of the control group in which the kernel limits the memory, or empty. With a group, the launcher does
-        not count memory but looks whether the kernel has killed a process of the group.
+        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer than this time.
+
+        `memory_group` is the directory of the control group in which the kernel limits the memory. Empty means that
+        there is no such group. With a group, the launcher does not measure memory, but checks whether the kernel has
+        killed a process of the group.
         """
         self.most_tasks = most_tasks
         self.most_memory_bytes = most_memory_bytes
         self.since_s = since_s
         self.most_counted = most_tasks or _MOST_COUNTED
-        """The number of processes after which the search for more may stop."""
+        """The number of processes after which a search for processes may stop."""
         self._memory_group = memory_group
         self._killed_before = _killed_in(memory_group)
 
     @property
     def is_kept_by_kernel(self) -> bool:
-        """Whether the kernel limits the memory."""
+        """Whether the kernel enforces the memory limit."""
         return bool(self._memory_group)
 
     def killed(self) -> bytes:
-        """TOO_MUCH_MEMORY if the kernel has killed a process of the group for its memory, or nothing."""
+        """TOO_MUCH_MEMORY if the kernel has killed a process of the group because of the memory limit, otherwise an
+        empty value.
+        """
         return TOO_MUCH_MEMORY if _killed_in(self._memory_group) > self._killed_before else b""
 
     def exceeded(self, pids: Sequence[int]) -> bytes:
         """The letter of the limit that these processes exceed, or an empty value. Takes about 30 microseconds per
-        process for the first limit, and about 100 for the second.
+        process to check the limit on processes, and about 100 to check the limit on memory.
         """
         if 0 < self.most_tasks < len(pids):
             return TOO_MANY_PROCESSES
@@ -81,7 +85,9 @@ class Limits:
 
 
 def _killed_in(memory_group: str) -> int:
-    """How many processes of a control group the kernel has killed for their memory. 0 without a group."""
+    """The number of processes in a control group that the kernel has killed because of the memory limit. 0 without a
+    group.
+    """
     if not memory_group:
         return 0
     events = _read(f"{memory_group}/memory.events") or _read(f"{memory_group}/memory.oom_control")
@@ -93,13 +99,15 @@ def _killed_in(memory_group: str) -> int:
 
 
 def _own_bytes(state: bytes) -> int:
-    """The memory of a process, including all memory that it shares with others. `state` is its /proc/PID/status."""
+    """The memory that a process uses. Memory that it shares with other processes counts in full. `state` is the text
+    of its /proc/PID/status.
+    """
     return _sum(state, (b"\nRssAnon:", b"\nRssShmem:", b"\nVmSwap:"))
 
 
 def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int) -> int:
-    """The memory of the processes, with shared memory counted once. If the memory map of a process cannot be read,
-    because the process has made itself unreadable, all of its memory is counted.
+    """The memory of the processes. Memory that several of them share counts once. If the memory map of a process
+    cannot be read, because the process has made itself unreadable, all of its memory counts.
     """
     private_bytes, shared_bytes = 0, 0
     for pid, state in zip(pids, states, strict=True):
@@ -115,7 +123,7 @@ def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int)
 
 def _files_bytes(pids: Sequence[int], since_s: float) -> int:
     """The size of the files in memory that these processes have open or that are in /dev/shm. In the machine's own
-    /dev/shm, only new files of the user count.
+    /dev/shm, only the user's new files count.
     """
     found: dict[tuple[int, int], int] = {}
     separate: dict[int, int] = {}
@@ -142,7 +150,7 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
 
 
 def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
-    """Adds the user's files beneath `top` that were made or changed since `since_s`."""
+    """Adds to `found` each file beneath `top` that belongs to the user and was made or changed since `since_s`."""
     user = os.geteuid()
     for directory, _, names in os.walk(top):
         looked_at = names[:most]
@@ -190,7 +198,7 @@ def _used_bytes(path: str) -> int:
 
 
 def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
-    """The sum in bytes of the values with these names. The values are in kibibytes."""
+    """The sum in bytes of the values that have these names in `text`. The values in `text` are in kibibytes."""
     return sum(_number(text, name) for name in names) * _KIBIBYTE
 
 

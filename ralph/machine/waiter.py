@@ -1,6 +1,6 @@
-"""Waits, on the main thread, for bytes, results of tools, control lines and signals, up to a deadline. All of them
-arrive through one inbox. Interrupted is raised here and never in a signal handler, so that no write is interrupted
-halfway.
+"""Waits, on the main thread, for bytes, results of tools, control lines and signals, up to a deadline. All of these
+arrive through one inbox. Interrupted is raised in this module and never in a signal handler, so that no write is
+interrupted halfway.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _OF_RETRIES = (RetryScheduled, RetryRecovered, RetryExhausted)
 
 
 class Heartbeats:
-    """An `Events` sink that decides when a heartbeat is due. A heartbeat shows users that ralph still works. It is
-    due when they have seen no output for `interval_s` seconds; 0 turns heartbeats off.
+    """An `Events` sink that decides when a heartbeat is due. A heartbeat shows users that ralph is still working. It
+    is due when they have seen no output for `interval_s` seconds; 0 turns heartbeats off.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """Starts the wait for the next heartbeat again if the user sees the event. Pings are not visible."""
+        """If the user sees the event, begins to count the time until the next heartbeat again. Users do not see
+        pings.
+        """
         if isinstance(event, StreamReceived):  # first, because these come by the thousand
             is_visible = self._shows(event.event)
         else:
@@ -105,11 +107,13 @@ class InboxWaiter:
         on_tick: Callable[[str, float], None] | None = None,
         on_look: Callable[[], None] | None = None,
     ) -> None:
-        """`inbox` receives signals and items from other threads; None makes a new one. `events` receives the
+        """`inbox` receives signals and items from other threads; None makes a new inbox. `events` receives the
         heartbeats. `driver` handles control lines during each wait. `run_ends_s` is the time of the clock at which
-        the run's time limit is reached; None means no limit. `on_first_stop` is called before Interrupted is raised
-        for the first time, outside of signal handlers. `on_tick` is called several times a second during `sleep`,
-        with `waiting_for` and the seconds left, and with 0 at the end. `on_look` is called as often during every
+        the run's time limit is reached; None means no limit.
+
+        `on_first_stop` is called before Interrupted is raised for the first time. It is not called in a signal
+        handler. `on_tick` is called several times a second during `sleep`, with `waiting_for` and the seconds left.
+        At the end of the sleep it is called with 0 seconds. `on_look` is called several times a second during every
         wait.
         """
         self.inbox = inbox or Inbox(clock)
@@ -174,7 +178,7 @@ class InboxWaiter:
 
     def _give_signs(self, waiting_for: str, now_s: float) -> None:
         """Emits a heartbeat if one is due, and calls `on_look`. This also happens when an item has arrived, because
-        the item may be a ping or hidden thinking, which the user does not see.
+        the user does not see every item, such as a ping or hidden thinking.
         """
         if self._heartbeats is not None and self._events is not None:
             beat = self._heartbeats.beat(waiting_for, now_s)
@@ -191,7 +195,7 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
-        """Raises `stop`. Before that, it turns off the time limit, because only cleaning up follows."""
+        """Turns off the time limit, because only cleaning up follows, and then raises `stop`."""
         self._run_ends_s = math.inf
         is_first, self.was_stopped = not self.was_stopped, True
         if is_first and self._on_first_stop is not None:
@@ -199,7 +203,7 @@ class InboxWaiter:
         raise stop
 
     def _control_lines_beside(self, awaited: InboxMailbox) -> deque[Any]:
-        """The queue of control lines. Empty if the caller is waiting for control lines itself."""
+        """The queue of control lines. Returns an empty queue if the caller itself is waiting for control lines."""
         if self._driver is None or self._driver.mailbox is awaited:
             return deque()
         assert isinstance(self._driver.mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it

@@ -1,8 +1,8 @@
 """Finds the paths that a shell command names, and judges them by the rules for reading and changing files.
 
 A rule names paths, but a command consists of words. So a command is refused if any of its words is a denied path,
-whatever the command does with it, or if it reads directories that contain a denied path. Files that a program opens
-on its own, such as the data of a test, are not visible in the command and are not judged.
+whatever the command does with that path. It is also refused if it reads a directory that contains a denied path. A
+program can also open files that the command does not name, such as the data of a test. These files are not judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Disk(Protocol):
     """Answers questions about the paths on the disk."""
 
     def real(self, path: str) -> str:
-        """The path with its symbolic links resolved. The path need not exist."""
+        """The path with all symbolic links resolved. The path need not exist."""
         ...
 
     def paths_below(self, directory: str) -> Sequence[str] | None:
@@ -44,7 +44,7 @@ class PathRule(Struct, frozen=True):
 
 
 class BrokenRule(Struct, frozen=True):
-    """A rule that a command breaks, with a remark for the model."""
+    """A rule that a command breaks, and a remark for the model."""
 
     rule: PermissionRule
     remark: str
@@ -238,7 +238,7 @@ _SHOW_CONTENT = frozenset(
 
 
 class PathJudge:
-    """Judges the paths in one command."""
+    """Judges the paths that one command names."""
 
     def __init__(
         self,
@@ -308,8 +308,8 @@ class PathJudge:
             )
 
     def _may_be_found(self, name: str) -> bool:
-        """Whether an unknown word of the command `name` may be any file, because a search or a list produces the
-        word.
+        """Whether an unknown word of the command `name` may stand for any file. That is so if a search or a list
+        produces the word.
         """
         names = {name_of(words) for words in self._command.commands}
         if names & _FINDERS:
@@ -358,7 +358,7 @@ class PathJudge:
         yield from self._by_names(word, rules)
 
     def _by_names(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
-        """Judges a path whose directory is unknown: compares each name in the path with the names in the rules."""
+        """Judges a path whose directory is unknown. Compares each name in the path with the names in the rules."""
         for name in _marked(word).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
@@ -370,7 +370,7 @@ class PathJudge:
                     )
 
     def _in_text(self, word: Word, rules: Sequence[PathRule]) -> Iterator[BrokenRule]:
-        """Judges a word that may contain paths within other text, such as the value of a variable."""
+        """Judges a word that may contain paths among other text, such as the value of a variable."""
         for piece in _pieces(word):
             yield from self._in_word(piece, rules)
         for text in word.parts:
@@ -378,7 +378,7 @@ class PathJudge:
                 yield from self._in_word(_glob_word(piece), rules)
 
     def _in_code(self) -> Iterator[BrokenRule]:
-        """Judges everything that looks like a path in a command that ralph cannot fully parse."""
+        """Judges everything that looks like a path. Used for a command that ralph cannot fully parse."""
         texts = {
             piece for call in self._command.calls for piece in _IN_CODE.findall(_without_quotes(call.text))
         }
@@ -389,7 +389,9 @@ class PathJudge:
                     yield from self._in_word(plain(piece), self._reading)
 
     def _paths(self, word: Word) -> list[str]:
-        """The absolute paths that a known word may mean, each also with its symbolic links resolved."""
+        """The absolute paths that a known word may mean. Includes each of these paths with its symbolic links
+        resolved.
+        """
         text = word.text
         if not text or "\0" in text or "\n" in text:
             return []
@@ -397,14 +399,14 @@ class PathJudge:
         return list(dict.fromkeys((*named, *map(self._disk.real, named))))
 
     def _absolute(self, word: Word, base: str) -> str:
-        """The absolute path of a word that is relative to the directory `base`. A NUL stands for each unknown part."""
+        """The absolute path that a word means relative to the directory `base`. A NUL stands for each unknown part."""
         text = _marked(word)
         if self._home and (text == "~" or text.startswith("~/")):
             text = self._home + text[1:]
         return posixpath.normpath(posixpath.join(base, text)).replace("//", "/")
 
     def _directories(self, cwd: str) -> tuple[list[str], bool]:
-        """The directories in which parts of the command may run, and whether there may be other, unknown ones."""
+        """The directories in which parts of the command may run, and whether there may be unknown directories too."""
         found, is_lost = [cwd], False
         for words in self._command.commands:
             name = name_of(words)
@@ -434,8 +436,8 @@ class PathJudge:
 
 
 _MOST_DIRECTORIES = 16
-"""The maximum number of directories in which a relative path is looked for. If a command changes the directory more
-often, only the names in its words are compared with the rules."""
+"""The maximum number of directories in which ralph looks for a relative path. If a command changes the directory more
+often, ralph compares only the names in the command's words with the rules."""
 
 
 def _each(rules: Iterable[PathRule], remark: str) -> Iterator[BrokenRule]:
@@ -455,7 +457,7 @@ def _changes(words: Sequence[Word]) -> bool:
 
 
 def _pieces(word: Word) -> Iterator[Word]:
-    """The word, and the parts of it that may be paths: `x` in `--file=x`, `@x`, `HEAD:x` and `-fx`."""
+    """Yields the word, and the parts of the word that may be paths: `x` in `--file=x`, `@x`, `HEAD:x` and `-fx`."""
     yield word
     marked = _marked(word)
     for piece in _IN_WORD.split(marked):
@@ -478,7 +480,7 @@ def _from_marked(text: str, word: Word) -> Word:
 
 
 def _glob_word(text: str) -> Word:
-    """The word for a text without quotes. `*`, `?` and brackets become unknown parts."""
+    """Makes a word from a text without quotes. `*`, `?` and brackets become unknown parts."""
     marked = re.sub(r"[*?]|\[[^\]]*\]|\{[^{}]*\.\.[^{}]*\}", "\0", text)
     return _from_marked(marked, Word((), is_glob=True))
 

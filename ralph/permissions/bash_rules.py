@@ -1,8 +1,8 @@
 """Judges a shell command by the patterns for Bash. `bash_paths.py` judges the paths in the command.
 
-A command may run if every simple command in it matches an allowed pattern and none matches a denied pattern. A part
-that ralph cannot parse matches no allowed pattern. It matches a denied pattern if it contains the pattern's command
-name as a word. A command whose name is known only at run time matches every denied pattern.
+A command may run if each simple command in it matches an allowed pattern and none matches a denied pattern. A part
+that ralph cannot parse matches no allowed pattern. Such a part matches a denied pattern if one of its words is the
+pattern's command name. A command whose name is known only at run time matches every denied pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ralph.permissions.shell_words import Word
 
 _SEPARATOR = "\x1f"
-"""Follows each word when words are joined into one text. So a space inside a word does not separate words."""
+"""Follows each word when words are joined into one text, so that a space inside a word does not look like the end of
+the word."""
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 _MOST_LEVELS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
@@ -33,7 +34,7 @@ _MOST_LEVELS = 20
 
 class BashPattern:
     """The pattern of one rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. It
-    denies a call that contains a matching command for each part.
+    denies a call if each part matches a command in the call.
     """
 
     def __init__(self, rule: PermissionRule) -> None:
@@ -54,7 +55,7 @@ class BashPattern:
 
 
 class _Part:
-    """A pattern for one simple command."""
+    """The part of a pattern that stands for one simple command."""
 
     def __init__(self, text: str) -> None:
         text = text.strip()
@@ -81,7 +82,7 @@ class _Part:
 
 
 class Judged(Struct, frozen=True):
-    """The facts about a command that are compared with patterns."""
+    """The facts about a shell command that ralph compares with patterns."""
 
     call: ShellCall
     commands: tuple[tuple[Word, ...], ...]
@@ -90,16 +91,18 @@ class Judged(Struct, frozen=True):
     suspect: str
     """A description of an ordinary command in the call that may run other commands. Empty if there is none."""
     cannot_be_allowed: str
-    """The reason why no pattern can allow the call, although it was parsed. Empty if a pattern can allow it."""
+    """The reason why no pattern can allow the call, even if ralph could parse all its parts. Empty if there is no
+    such reason."""
     hides_text: bool
-    """True if a text in the call looks like a substitution that the shell may run later (`PS4`, arithmetic)."""
+    """True if a text in the call looks like a substitution that the shell may run later, as with `PS4` and
+    arithmetic."""
     runs_unknown: bool
-    """True if the call runs a command whose name is not known."""
+    """True if the call runs a command whose name is known only at run time."""
     everywhere: frozenset[str]
     calls: tuple[ShellCall, ...]
-    """The call itself, and the texts that it runs as shell commands."""
+    """The parsed call, and each parsed text that the call runs as a shell command."""
     needed: tuple[tuple[Word, ...], ...]
-    """The commands that patterns must allow if only allowed commands may run."""
+    """The commands that must match an allowed pattern if only allowed commands may run."""
 
 
 def judged(text: str) -> Judged:
@@ -121,8 +124,8 @@ def judged(text: str) -> Judged:
 
 
 def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPattern, str] | None:
-    """The first pattern that denies the command, with a remark about the reason for the model. None if no pattern
-    does.
+    """The first pattern that denies the command, and a remark that tells the model the reason. None if no pattern
+    denies the command.
     """
     for pattern in patterns:
         if pattern.rule.pattern is None or pattern.denies(command.commands):
@@ -146,7 +149,7 @@ def denied_by(command: Judged, patterns: Sequence[BashPattern]) -> tuple[BashPat
 
 
 def why_not_allowed(command: Judged, patterns: Sequence[BashPattern]) -> str | None:
-    """The reason why the patterns do not allow the command, written for the model. None if they allow it."""
+    """Tells the model why the patterns do not allow the command. None if they allow it."""
     if any(pattern.rule.pattern is None for pattern in patterns):
         return None
     problem = (
@@ -222,7 +225,9 @@ class _Commands:
 
 
 def _after_options(words: Sequence[Word]) -> Iterator[int]:
-    """The indexes of words that may be the first operand. In `git -C x push`, `push` is one of them."""
+    """Yields the index of each word that may be the first operand. In `git -C x push`, the index of `push` is among
+    them.
+    """
     yield 1
     at = 1
     while at < len(words) and (words[at].known.startswith("-") or words[at].text is None):
@@ -237,7 +242,7 @@ def _after_options(words: Sequence[Word]) -> Iterator[int]:
 
 
 def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
-    """The words as one text, with the separator after each. `name` comes first if it is given."""
+    """Joins the words to one text, with the separator after each word. `name` comes first if it is given."""
     text: list[Element] = [] if name is None else [*name, _SEPARATOR]
     for word in words:
         text += [*word.elements(), _SEPARATOR]

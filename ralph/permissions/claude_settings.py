@@ -1,5 +1,5 @@
 """Reads the permission rules, hooks and permission mode from a settings file that was written for Claude Code. Raises
-GuardError if the file asks for a protection that ralph cannot provide, because nothing may run without it.
+GuardError if the file asks for a protection that ralph cannot provide. Nothing may run without this protection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
 """The events whose hooks ralph runs."""
 _BLOCKING_EVENTS = ("PermissionRequest",)
-"""Events for which ralph has no hooks, although such a hook could refuse something. A hook for one is an error."""
+"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
+is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -37,14 +38,14 @@ class HookCommand(Struct, frozen=True):
 
     event: str
     matcher: str
-    """The tools whose calls trigger the hook, in the syntax of `matches`. Empty means all tools."""
+    """A pattern for the tools whose calls start the command, in the syntax of `matches`. Empty means all tools."""
     command: str
     timeout_s: float
     source: str
 
 
 class SettingsSource(Struct, frozen=True):
-    """The source of a settings document: a file, or the text of a command-line option."""
+    """Says where a settings document comes from: a file, or the text of a command-line option."""
 
     name: str
     """The path of the file, or the name of the option."""
@@ -55,7 +56,9 @@ class SettingsSource(Struct, frozen=True):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the user wrote the document. Hooks are programs, so ralph runs only hooks of trusted documents."""
+        """Whether the user wrote the document. A hook is a program, so ralph runs a hook only if its document is
+        trusted.
+        """
         return self.kind in ("user", "flag")
 
 
@@ -65,9 +68,9 @@ class ClaudeSettings(Struct, frozen=True):
     mode: str | None = None
     """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
-    """True if the document forbids the mode in which nobody is asked."""
+    """True if the document forbids the permission mode in which all calls run without a question."""
     needs_sandbox: bool = False
-    """Whether the run must not start without a sandbox of commands."""
+    """True if the run must not start unless its commands get a sandbox."""
     unused_hooks: tuple[str, ...] = ()
     """The events whose hooks ralph does not run."""
     unread_keys: tuple[str, ...] = ()
@@ -102,7 +105,9 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
 
 
 def _refuse_misspelt(keys: Iterable[str], known: Iterable[str], source: SettingsSource, place: str) -> None:
-    """Raises GuardError if a key resembles one of the known keys, because a misspelt key would protect nothing."""
+    """Raises GuardError if a key resembles a known key but differs from it. Such a key is probably misspelt, and then
+    it would protect nothing.
+    """
     found = names.misspelt(keys, known)
     if found is not None:
         raise GuardError(
@@ -133,8 +138,8 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
 
 
 def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
-    """Whether the user's document requires a sandbox for every command. Raises GuardError if it restricts the sandbox
-    of Claude Code further, because these settings do not affect ralph's.
+    """Whether the user's document requires a sandbox for every command. Raises GuardError if the document sets more
+    restrictions for the sandbox of Claude Code, because they do not affect the sandbox of ralph.
     """
     sandbox = document.get("sandbox")
     if not source.is_trusted or not isinstance(sandbox, dict):
@@ -155,7 +160,7 @@ def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
 def _hooks(
     document: Mapping[str, Any], source: SettingsSource
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
-    """The hooks that ralph runs, and the events whose hooks it does not run."""
+    """Returns the hooks that ralph runs, and the names of the events whose hooks it does not run."""
     events = document.get("hooks") or {}
     if not source.is_trusted:
         return (), tuple(event for event, entries in events.items() if entries) if isinstance(

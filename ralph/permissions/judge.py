@@ -1,5 +1,5 @@
-"""Judges tool calls by all permission rules of a run. A rule can only forbid calls: it never permits a call that
-could not run without the rule.
+"""Judges tool calls by all permission rules of a run. A rule can only forbid calls. No rule permits a call that ralph
+would refuse without the rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NOT_RUN = "This call was not run"
 _REMEMBERED = 64
-"""The number of parsed commands that are cached, because a call is judged more than once."""
+"""The maximum number of parsed commands in the cache. A cache saves time because a call is judged more than once."""
 _PATH_ARGUMENTS = {
     "Read": "file_path",
     "Edit": "file_path",
@@ -37,7 +37,7 @@ _PATH_ARGUMENTS = {
 
 
 class RulePlaces(Struct, frozen=True):
-    """The directories to which paths in rules and calls may be relative."""
+    """The directories to which relative paths and `~` in rules and calls refer."""
 
     cwd: str
     """The absolute path of the working directory."""
@@ -59,13 +59,13 @@ class Permissions:
         narrow: Sequence[PermissionRule] = (),
         is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`rules` deny calls or require a question. Each call must match a rule in `allowed` and a rule in `kept`,
-        those of the resumed session. While `is_narrow` returns True, each call must also match a rule in `narrow`. If
-        `allowed` or `kept` is None, it sets no condition. Raises RuleError.
+        """`rules` deny calls or require a question. Each call must match a rule in `allowed`, and also a rule in
+        `kept`, which holds the rules of the resumed session. If `allowed` or `kept` is None, it sets no condition.
+        While `is_narrow` returns True, each call must also match a rule in `narrow`. Raises RuleError.
         """
         self._is_narrow = is_narrow
         self._granted: dict[str, Mapping[str, Any]] = {}
-        """The arguments of the calls that somebody allowed when asked, by call id."""
+        """The arguments of each call that somebody allowed after a question. The key is the call's id."""
         self._places = places
         self._disk = disk
         self._real_cwd = disk.real(places.cwd)
@@ -82,7 +82,7 @@ class Permissions:
 
     @property
     def needs_parser(self) -> bool:
-        """Whether commands must be parsed, because a rule may concern only a part of a command."""
+        """Whether commands must be parsed. They must be parsed if a rule may apply to a part of a command."""
         return any(rule.pattern is not None for rule in (*self._bash, *self._paths))
 
     # --- The port
@@ -108,11 +108,11 @@ class Permissions:
         self._granted[call.id] = call.arguments
 
     def unreadable_places(self) -> tuple[str, ...]:
-        """The absolute paths of directories and files that rules deny to read completely, with symbolic links
+        """The absolute paths of files and directories whose whole content rules deny to read, with symbolic links
         resolved.
 
         Only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**` probably means
-        a directory of the project and not the system's.
+        a directory of the project and not the system's directory.
         """
         rules = (
             rule
@@ -184,7 +184,7 @@ class Permissions:
     # --- Rules that allow
 
     def _why_not_allowed(self, call: ToolCall, allowed: Sequence[PermissionRule]) -> str | None:
-        """The reason why none of the rules allows the call, written for the model. None if a rule allows it."""
+        """Tells the model why no rule in `allowed` allows the call. None if a rule allows it."""
         if call.name in READ_ONLY:
             return None
         rules = [rule for rule in allowed if _allows(rule, call.name)]
@@ -213,7 +213,9 @@ class Permissions:
         return None
 
     def _may_write(self, text: str | None, writers: Sequence[PermissionRule]) -> bool:
-        """Whether a rule allows writing to the file to which a command redirects output."""
+        """Whether a rule allows writing to the file `text`, to which a command redirects its output. None means an
+        unknown file.
+        """
         if text is None:
             return False
         return any(rule.pattern is None for rule in writers) or self._is_path_allowed(
@@ -228,7 +230,9 @@ class Permissions:
     # --- Paths
 
     def _path_of(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """The absolute paths that a call may mean, each also with its links resolved. None if the call names no path."""
+        """The absolute paths that a call may mean, including each path with its symbolic links resolved. None if the
+        call names no path.
+        """
         argument = _PATH_ARGUMENTS.get(tool)
         if argument is None:
             return None
@@ -245,7 +249,9 @@ class Permissions:
         return tuple(dict.fromkeys((*named, *map(self._disk.real, named))))
 
     def _pattern(self, rule: PermissionRule) -> PathPattern:
-        """The path pattern of a rule. If a rule denies a symbolic link, the pattern includes the target of the link."""
+        """The path pattern of a rule. If a rule denies a symbolic link, its pattern also matches the target of the
+        link.
+        """
         home = self._places.home
         homes = (home, self._disk.real(home)) if home else ()
         bases = PatternBases(
@@ -262,7 +268,7 @@ def _is_about_paths(rule: PermissionRule) -> bool:
 
 
 def _is_about(rule: PermissionRule, tool: str) -> bool:
-    """Whether a rule without a pattern covers a tool. A rule for Edit covers every tool that changes files."""
+    """Whether a rule without a pattern applies to a tool. A rule for Edit applies to every tool that changes files."""
     return rule.names(tool) or (rule.tool == "Edit" and tool in WRITERS)
 
 

@@ -1,4 +1,4 @@
-"""Decides which tools a hook is about, by the rules of Claude Code. Pure."""
+"""Decides by the rules of Claude Code which tools a hook is called for. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _PLAIN = re.compile(r"[\w\s|,-]*")
 
 
 def matches(matcher: str | None, tool: str) -> bool:
-    """True if a matcher covers a tool.
+    """True if the matcher of a hook covers a tool.
 
-    A plain name, and each name of a list `A|B` or `A,B`, covers exactly the tool of that name. Anything else is a
-    regular expression, which may match anywhere in the name. None, "" and "*" cover all tools.
+    A matcher is a name, or a list of names such as `A|B` or `A,B`. A name covers only the tool with exactly that
+    name. Any other matcher is a regular expression, which may match any part of the tool's name. None, "" and "*"
+    cover all tools.
     """
     if matcher is None or matcher in ("", "*"):
         return True
@@ -21,7 +22,7 @@ def matches(matcher: str | None, tool: str) -> bool:
 
 
 def why_no_matcher(matcher: str | None) -> str | None:
-    """The reason why a matcher cannot be used, or None if it can."""
+    """The reason why a matcher is invalid, or None if it is valid."""
     if matcher is None or matcher == "*" or _PLAIN.fullmatch(matcher):
         return None
     try:

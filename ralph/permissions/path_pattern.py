@@ -1,5 +1,6 @@
 """Path patterns in rules, such as `./secrets/**`, `~/.ssh/**` and `//etc/*`. Their syntax is that of .gitignore. A
-pattern may have several meanings. A pattern that denies has all of them, a pattern that allows only the narrowest.
+pattern may have several meanings. In a rule that denies, all of them apply. In a rule that allows, only the narrowest
+applies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class PatternBases(Struct, frozen=True):
-    """The absolute directories to which patterns may be relative, each also with its symbolic links resolved."""
+    """The absolute directories to which patterns may be relative. Includes each directory with its symbolic links
+    resolved.
+    """
 
     cwd: tuple[str, ...]
     home: tuple[str, ...] = ()
@@ -35,8 +38,8 @@ class PathPattern:
     """The path pattern of one rule. Its methods expect absolute paths."""
 
     def __init__(self, rule: PermissionRule, bases: PatternBases, resolved: Iterable[str] = ()) -> None:
-        """`resolved` holds the targets of the symbolic links that the rule's path names. They match too. Raises
-        RuleError.
+        """`resolved` holds the targets of symbolic links that the rule names. The pattern matches these targets too.
+        Raises RuleError.
         """
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
@@ -63,21 +66,21 @@ class PathPattern:
         return any(wildcard.may_match(lowered) for wildcard in self._wildcards)
 
     def may_match_name(self, name: Sequence[Element]) -> bool:
-        """Whether the pattern may match a file or directory with this name, wherever it is. Only the last name in the
-        pattern counts: `secrets` in `secrets/**`, and `.env` in `a/*/.env`.
+        """Whether the pattern may match a file or directory with this name in any directory. Compares the name with
+        only the last name in the pattern: `secrets` in `secrets/**`, and `.env` in `a/*/.env`.
         """
         lowered = [one if one is ANY else one.lower() for one in name]
         return any(wildcard.may_match(lowered) for wildcard in self._names)
 
     def literal_paths(self) -> Iterator[str]:
-        """The paths in the pattern that contain no wildcard. A name that matches at every depth gives the path at the
-        top level.
+        """The paths in the pattern that contain no wildcard. A name that matches at every depth is included as a path
+        at the top level.
         """
         plain = (glob.replace("/**/", "/") for glob in self._globs)
         return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
 
     def whole_places(self) -> Iterator[str]:
-        """Yields the files and directories that the pattern matches with all their content. Yields nothing for a
+        """Yields each file, and each directory with all its content, that the pattern matches. Yields nothing for a
         pattern with a wildcard before its end.
         """
         for glob in self._globs:
@@ -86,7 +89,7 @@ class PathPattern:
                 yield re.sub(r"\\(.)", r"\1", place)
 
     def may_be_below(self, directory: str) -> bool:
-        """Whether the pattern may match the directory or a path in it."""
+        """Whether the pattern may match the directory or a path inside the directory."""
         inside = directory.rstrip("/").lower()
         return any(
             wildcard.may_match([*inside, *rest]) for wildcard in self._wildcards for rest in ("", ["/", ANY])
@@ -98,8 +101,8 @@ class PathPattern:
 
 
 def _expanded(pattern: str, text: str) -> list[str]:
-    """The patterns that result when all braces in `pattern` are expanded. `text` is the rule, for the error. Raises
-    RuleError if there are too many patterns.
+    """Expands all braces in `pattern`, and returns the resulting patterns. `text` is the rule, for the error message.
+    Raises RuleError if there are too many patterns.
     """
     done: list[str] = []
     todo = [pattern]
@@ -116,7 +119,9 @@ def _expanded(pattern: str, text: str) -> list[str]:
 
 
 def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide: bool) -> Iterator[str]:
-    """The absolute globs that a pattern stands for. If `is_wide` is True, they include every possible meaning."""
+    """Converts a pattern to absolute globs. If `is_wide` is True, yields globs for every possible meaning of the
+    pattern. If `is_wide` is False, yields globs for the narrowest meaning only.
+    """
     roots = (rule.root,) if rule.root else ()
     if pattern.startswith("//"):
         yield _normal(pattern[1:])
@@ -138,12 +143,12 @@ def _placed(pattern: str, rule: PermissionRule, bases: PatternBases, *, is_wide:
 
 
 def _normal(glob: str) -> str:
-    """The glob without `.`, `..`, doubled slashes and a slash at the end."""
+    """The glob without the parts `.` and `..`, without doubled slashes, and without a slash at the end."""
     return posixpath.normpath(glob).replace("//", "/") if glob.strip("/") else "/**"
 
 
 def _last_name(glob: str) -> str:
-    """The last part of a glob's path that does not consist of wildcards alone, or `*` if there is none."""
+    """The last part of a glob's path that contains more than wildcards. `*` if there is no such part."""
     parts = [part for part in glob.split("/") if part.strip("*")]
     return parts[-1] if parts else "*"
 
@@ -190,8 +195,8 @@ def _class(piece: str) -> str:
 
 
 def _elements(glob: str, *, below: int) -> Iterator[Element]:
-    """The glob with `ANY` for every wildcard, so that it matches at least what the glob matches. If `below` is 1, it
-    matches the paths in a matching directory instead of the directory itself.
+    """Replaces each wildcard of the glob by `ANY`. The result matches everything that the glob matches, and may match
+    more. If `below` is 1, the result matches the paths inside a matching directory, and not the directory itself.
     """
     for piece in _PIECE.findall(glob.replace("/**/", "/**")):  # `**/` may stand for no directory at all
         if piece in ("*", "**", "?") or (piece[0] == "[" and len(piece) > 2):

@@ -1,7 +1,6 @@
 """Parses permission rules such as `Bash(git diff:*)` and `Read(./secrets/**)`, in the form that Claude Code defines.
-
-Raises RuleError for a rule that cannot be parsed. If such a rule denies something, the caller must not continue
-without it.
+Raises RuleError if a rule cannot be parsed. If such a rule would deny something, the caller must stop, because the
+protection would be missing.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ class Effect(StrEnum):
 class PermissionRule(Struct, frozen=True):
     effect: Effect
     tool: str
-    """The name of a tool. `*` stands for all tools, or for any text within the name of an MCP tool."""
+    """The name of a tool. `*` stands for all tools. Inside the name of an MCP tool, `*` stands for any text."""
     pattern: str | None
     """The text in parentheses, or None if the rule covers every call of the tool."""
     source: str
     """The file or the option that contains the rule."""
     root: str = ""
-    """A directory to which the rule's paths are relative. Empty means the working directory alone."""
+    """A directory to which paths in the rule may be relative. Empty means that they are relative to the working
+    directory."""
 
     @property
     def text(self) -> str:
@@ -51,11 +51,11 @@ class PermissionRule(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The rule and its source, for people and for the model."""
+        """The text of the rule and its source, for people and for the model."""
         return f"{self.text} ({self.source})"
 
     def names(self, tool: str) -> bool:
-        """Whether the rule is for this tool. A rule with the name of an MCP server is for all tools of the server."""
+        """Whether the rule is for this tool. A rule that names an MCP server is for all tools of that server."""
         if self.tool in (tool, "*"):
             return True
         if not tool.startswith("mcp__") or not self.tool.startswith("mcp__"):

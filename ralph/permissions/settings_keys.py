@@ -25,8 +25,8 @@ _LEAST_LIKENESS = 0.8
 
 
 def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
-    """The first key that is similar to one of `names` but not equal to any, and the name that it resembles. None if
-    there is no such key.
+    """Finds the first key that resembles one of `names` but equals none of them. Returns this key and the name that
+    it resembles, or None if there is no such key.
     """
     names = tuple(names)
     for key in keys:

@@ -1,7 +1,8 @@
-"""Parses a shell command into its simple commands and redirections, and says which part of it cannot be understood.
+"""Parses a shell command into its simple commands and redirections, and says which part of it ralph cannot
+understand.
 
-The parser searches the whole syntax tree, because a command may be inside a substitution or a function, or after the
-beginning of a here-document. tree-sitter is imported only when a rule needs a command to be parsed.
+The parser searches the whole syntax tree. A command may be anywhere in it: inside a substitution or a function, or
+after the beginning of a here-document. tree-sitter is imported only when a rule needs a parsed command.
 """
 
 from __future__ import annotations
@@ -85,20 +86,22 @@ class ShellCall(Struct, frozen=True):
     commands: tuple[SimpleCommand, ...] = ()
     redirections: tuple[Redirection, ...] = ()
     other_words: tuple[Word, ...] = ()
-    """Words that are not part of a simple command, such as the values of loops and assignments."""
+    """Words that are not part of a simple command, such as the values in a loop or an assignment."""
     not_understood: str = ""
     """A description of a part that cannot be understood. Empty if there is none."""
     hides_names: bool = False
-    """True if the text is not valid shell for the parser and contains patterns or expansions, so that it may run any
-    command."""
+    """True if the parser does not accept the text as valid shell and the text contains patterns or expansions. Such a
+    text may run any command."""
     sets_variables: bool = False
     """True if the text sets variables for later commands."""
     everywhere: frozenset[str] = field(default_factory=frozenset)
-    """All words of the text, including words in quotes and substitutions."""
+    """All words of the text. Words inside quotes and substitutions are included."""
 
 
 def parse_shell(text: str) -> ShellCall:
-    """Parses a shell command. Raises no error: `not_understood` describes invalid shell."""
+    """Parses a shell command. If the text is not valid shell, `not_understood` of the result says so, and no error is
+    raised.
+    """
     source = text.encode("utf-8", "surrogateescape")
     if len(source) > _LONGEST_BYTES:
         return ShellCall(text, not_understood="its length", everywhere=words_anywhere(text))
@@ -146,7 +149,7 @@ def _parser() -> Any:
 
 
 def _last_command(node: Any) -> Any:
-    """The last simple command in a node, or None."""
+    """The last simple command inside a syntax node, or None."""
     if node is None:
         return None
     if node.type == "command" or node.type in _DECLARATIONS:
@@ -167,7 +170,8 @@ class _TreeReader:
         self.problem = ""
         self.sets_variables = False
         self._behind: dict[tuple[int, int], list[Word]] = {}
-        """The words of a command that follow a redirection, by the position of the command in the text."""
+        """The words that belong to a command although they come after a redirection. The key is the command's
+        position in the text."""
         self.heredocs: list[Word] = []
         self._reads: Mapping[str, Callable[[Any], None]] = {
             "command": self._read_command,
@@ -226,8 +230,8 @@ class _TreeReader:
             self.say("arithmetic")
 
     def _read_expansion(self, node: Any) -> None:
-        """Reads an expansion such as `${x:-word}`. Searches its text, because the parser does not find everything in
-        `word`.
+        """Reads an expansion such as `${x:-word}`. Searches the text of the expansion, because the parser does not
+        find everything in the `word`.
         """
         raw = self._bytes(node)
         if re.search(rb"\$\(|`", raw):
@@ -241,8 +245,9 @@ class _TreeReader:
         return bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
 
     def _find_words_behind(self, node: Any) -> None:
-        """Finds words of a command that follow a redirection, as `push` in `git >x push`. The parser takes them for
-        more redirection targets. They belong to the last command before the redirection.
+        """Finds words that belong to a command although they come after a redirection, such as `push` in `git >x
+        push`. The parser takes such words for more redirection targets. They belong to the last command before the
+        redirection.
         """
         words = []
         for redirect in node.children_by_field_name("redirect"):

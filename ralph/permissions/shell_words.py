@@ -1,4 +1,4 @@
-"""Removes the quotes from the words of a shell command, and marks the parts that are known only when it runs."""
+"""Removes the quotes from the words of a shell command, and marks the parts of words that are known only at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Part = str | None
-"""A known text, or `ANY` for a text that is known only when the command runs."""
+"""A known text, or `ANY` for a text that is known only at run time."""
 
 _ESCAPES = {
     "n": "\n",
@@ -52,7 +52,7 @@ class Word(Struct, frozen=True):
 
     @property
     def known(self) -> str:
-        """The known parts, joined."""
+        """The known parts of the word, joined."""
         return "".join(part or "" for part in self.parts)
 
     def elements(self) -> Iterator[Part]:
@@ -66,7 +66,7 @@ class Word(Struct, frozen=True):
 _BARE = frozenset(
     {"word", "number", "variable_name", "special_variable_name", "extglob_pattern", "regex", "[", "]"}
 )
-"""The types of syntax nodes for text outside quotes."""
+"""The types of syntax nodes that stand for text outside quotes."""
 
 UNKNOWN = Word((ANY,))
 
@@ -76,7 +76,7 @@ def plain(text: str) -> Word:
 
 
 def word_of(node: Any, source: bytes) -> Word:
-    """The word at a node of the syntax tree."""
+    """Makes the word for a node of the syntax tree."""
     raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
     if _has_braces(node, source):
         return Word((ANY,), choices=_choices(re.sub(r"[\"'\\]", "", raw)))
@@ -85,7 +85,7 @@ def word_of(node: Any, source: bytes) -> Word:
 
 
 def _choices(text: str) -> tuple[str, ...]:
-    """The words into which the braces expand. A range such as `{1..3}` is not expanded."""
+    """The words that result when the shell expands the braces. A range such as `{1..3}` is not expanded."""
     done: list[str] = []
     todo = [text]
     while todo and len(done) + len(todo) <= _MOST_CHOICES:
@@ -130,8 +130,8 @@ def _parts(node: Any, source: bytes) -> Iterator[Part]:
 
 
 def _in_order(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a word that consists of several nodes. Neighbouring nodes outside quotes are read as one text,
-    because a pattern such as `[a]` consists of three nodes.
+    """The parts of a word that consists of several syntax nodes. Neighbouring nodes outside quotes are read as one
+    text, because a pattern such as `[a]` consists of three nodes.
     """
     bare = at = node.start_byte
     for child in node.children:
@@ -144,7 +144,7 @@ def _in_order(node: Any, source: bytes) -> Iterator[Part]:
 
 
 def _quoted(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a text in double quotes. Text between the nodes of the syntax tree is part of it."""
+    """The parts of a text in double quotes. Text that lies between two syntax nodes is included."""
     begin = source.index(b'"', node.start_byte) + 1
     end = node.end_byte - 1
     string = node if node.type == "string" else next(iter(node.named_children), node)

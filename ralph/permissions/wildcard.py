@@ -1,5 +1,6 @@
-"""Compares patterns with texts that have unknown parts. A shell command contains parts that are known only when it
-runs, such as `$x`. So there are two questions: whether the text surely matches the pattern, and whether it may match.
+"""Compares patterns with texts that have unknown parts. A shell command contains parts that are known only at run
+time, such as `$x`. So there are two questions: whether the text matches the pattern in every case, and whether it may
+match.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ANY = None
-"""A wildcard in a pattern, or an unknown part of a text. It stands for any text, including the empty text."""
+"""In a pattern, a wildcard. In a text, an unknown part. It stands for any text, including the empty text."""
 
 NAME = ""
-"""An unknown part of a text that contains no slash, such as `*` in a file name. At the beginning of a file name, it
-does not stand for a text that begins with a dot."""
+"""An unknown part of a text that contains no slash, such as `*` in a file name. At the beginning of a file name, this
+part does not begin with a dot."""
 
 Element = str | None
 """One character, `ANY` or `NAME`."""
 
 
 class Wildcard:
-    """A pattern. The time of a comparison is proportional to the length of the text, whatever the pattern is."""
+    """A pattern with wildcards. The time of a comparison is proportional to the length of the text, whatever the
+    pattern is.
+    """
 
     def __init__(self, elements: Iterable[Element]) -> None:
         known = list(elements)
@@ -69,8 +72,8 @@ class Wildcard:
         return bool(places & self._end)
 
     def _through_name(self, places: int, *, begins: bool) -> int:
-        """The positions in the pattern that can be reached from `places` by an unknown text without a slash. Each bit
-        is a position. If `begins` is True, the text is the beginning of a file name.
+        """The positions in the pattern that can be reached from the positions `places` if an unknown text without a
+        slash comes next. Each bit is a position. If `begins` is True, the text begins a file name.
         """
         closed = self._literal.get("/", 0)
         first = closed | (self._literal.get(".", 0) if begins else 0)

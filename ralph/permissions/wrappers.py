@@ -1,4 +1,4 @@
-"""Finds the commands that another command runs, such as `make` in `timeout 5 make` and `sh -c 'make'`."""
+"""Finds the commands that another command runs. For example, `timeout 5 make` and `sh -c 'make'` run `make`."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 class Within(Struct, frozen=True):
-    """The commands and scripts that a command runs."""
+    """The commands and scripts that another command, the wrapper, runs."""
 
     commands: tuple[tuple[Word, ...], ...] = ()
-    """The words of each command that it runs."""
+    """The words of each command that the wrapper runs."""
     scripts: tuple[str, ...] = ()
-    """The texts that it runs as shell commands."""
+    """The texts that the wrapper runs as shell commands."""
     is_transparent: bool = False
-    """True if it runs the commands unchanged, in the same environment and as the same user. Then only those commands
-    need to be allowed."""
+    """True if the wrapper runs the commands unchanged, in the same environment and as the same user. Then only those
+    commands must be allowed, and not the wrapper."""
     not_understood: str = ""
     """A description of a part that cannot be understood. Empty if there is none."""
     suspect: str = ""
-    """A description of a part that may run other commands, although the command is an ordinary one. Empty if there is
-    none."""
+    """A description of a part of an ordinary command that may run other commands. Empty if there is no such part."""
     runs_unknown: bool = False
-    """True if it runs something that cannot be known, such as a shell that reads commands from standard input."""
+    """True if the wrapper runs something that cannot be known, such as a shell that reads commands from standard
+    input."""
 
 
 NOTHING = Within()
 
 
 class _Form(Struct, frozen=True):
-    """The syntax of a command that runs another one: options, then operands, then the other command."""
+    """The syntax of a command that runs another command. Options come first, then operands, then the other command."""
 
     flags: str = ""
     """The letters of options without a value."""
     valued: str = ""
     """The letters of options with a value."""
     long_valued: tuple[str, ...] = ()
-    """The long options whose value is the next word. All others are assumed to have no value."""
+    """The long options whose value is the next word. Every other long option is assumed to have no value."""
     operands: int = 0
     takes_assignments: bool = False
     is_transparent: bool = False
@@ -231,7 +231,7 @@ _GIT_RUNS = frozenset(
 
 
 def name_of(words: Sequence[Word]) -> str | None:
-    """The name of a command without its directories, or None if it is known only when the command runs."""
+    """The name of a command without its directories. None if the name is known only at run time."""
     if not words:
         return ""
     last = words[0].parts[-1] if words[0].parts else ""
@@ -242,7 +242,9 @@ def name_of(words: Sequence[Word]) -> str | None:
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """The commands that a command such as `sudo` or `bash -c` runs, as far as they are known."""
+    """The commands that a command such as `sudo` or `bash -c` runs. The result also says whether some of them are
+    unknown.
+    """
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
@@ -258,7 +260,9 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
+    """The commands that an ordinary command may run because of its options and arguments. An ordinary command is one
+    that is not a known wrapper.
+    """
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
@@ -295,8 +299,8 @@ def _wrapped(name: str, form: _Form, words: Sequence[Word]) -> Within:
 
 
 def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
-    """Skips the options and operands of a command that runs another one. Returns the words of the other command, or
-    None if an option is unknown.
+    """Skips the options and operands of a command that runs another command. Returns the words of the other command,
+    or None if an option is unknown.
     """
     if any(word.known.startswith("--split-string") for word in rest):
         return None
@@ -320,7 +324,7 @@ def _after_options(form: _Form, rest: list[Word]) -> list[Word] | None:
 
 
 def _takes_next(form: _Form, option: str) -> bool | None:
-    """Whether the value of the option is the next word. None if the option is unknown."""
+    """Whether the next word is the value of the option. None if the option is unknown."""
     if option.startswith("--"):
         if "=" in option or option in form.long_valued:
             return "=" not in option
@@ -336,7 +340,7 @@ def _takes_next(form: _Form, option: str) -> bool | None:
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
-    """The placeholder that xargs replaces by its input, or an empty text if there is none."""
+    """The placeholder that xargs replaces by words from its input. An empty text if there is no placeholder."""
     texts = [word.text or "" for word in words]
     for at, text in enumerate(texts):
         if text in ("-I", "--replace"):

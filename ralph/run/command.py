@@ -1,7 +1,5 @@
-"""Runs `ralph run`, from its options to its exit code.
-
-A run on one prompt has exactly one result, even after a bug or a wrong command line. If even the result cannot be
-written, ralph writes one line to standard error instead.
+"""Runs `ralph run`, from its options to its exit code. If ralph works on one prompt, it writes exactly one result,
+even after a bug or a wrong command line. If it cannot write the result, it writes one line to standard error instead.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ def run_command(options: RunOptions, environment: Mapping[str, str] | None = Non
 
 
 def _tell_failure(error: Exception, redactor: Redactor) -> int:
-    """Writes one line that says why ralph could not write a result, and returns the exit code."""
+    """Writes one line to standard error that says why ralph could not write a result. Returns the exit code."""
     shortage = shortage_of(error)
     why = describe_bug(error) if shortage is None else line_with_advice(shortage)
     complain(redactor.redact_all(in_one_line(why)))
@@ -80,9 +78,8 @@ def _run_messages(process: RunProcess, driver: Driver) -> int:
 
 
 def run_prompt(process: RunProcess) -> int:
-    """Works on one prompt until there is a result, and returns the exit code.
-
-    Raises UsageError. The caller writes the text of the error to standard error.
+    """Works on one prompt until there is a result, and returns the exit code. Raises UsageError if the command line
+    is wrong. The caller writes the message of this error to standard error.
     """
     try:
         asked = process.attempt(lambda: _begin(process))
@@ -140,8 +137,8 @@ def _work(process: RunProcess, around: Surroundings, found: PromptFound) -> RunE
 
 
 def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
-    """The part of the prompt that the user wrote, without piped data and a loop's text. None if the user wrote all of
-    it.
+    """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
+    outside of this range. None means that the user wrote the whole prompt.
     """
     if found.text is not None and options.task_chars is not None:
         return slice(max(len(found.text) - options.task_chars, 0), len(found.text))

@@ -1,5 +1,6 @@
-"""The gate of a run with hooks in the user's settings. It runs the hooks' commands for tool calls and for the end of
-a task, and then asks the gate that it encloses. A hook that fails refuses the call or the end.
+"""The gate of a run for which the user has configured hooks. A gate decides whether tasks begin, tool calls run, and
+tasks end. This gate first runs the commands of the hooks, and then asks another gate, `inner`. If a hook fails, this
+gate refuses the task, the call or the end that the hook was asked about.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block, ToolCall, ToolOutput
 
 _BLOCKED = 2
-"""The exit code with which a hook refuses, as in Claude Code."""
+"""The exit code of a hook's command that refuses the call, the task or the end. Claude Code uses the same code."""
 
 
 class CommandHookError(Exception):
-    """A hook's command failed, or its answer cannot be used."""
+    """The command of a hook failed, or its output is not a usable answer."""
 
 
 class CommandHookGate:
@@ -46,9 +47,9 @@ class CommandHookGate:
         judge: CallJudge | None,
         is_told: bool,
     ) -> None:
-        """`run` runs a hook's command: it takes the command, its standard input, the time limit in seconds, and the
-        text of heartbeats. `judge` applies the permission rules. If `is_told` is True, an event is emitted for each
-        command.
+        """`run` executes the command of a hook. Its arguments are the command, the bytes for standard input, the time
+        limit in seconds, and the text that heartbeats show. `judge` applies the permission rules. If `is_told` is
+        True, an event is emitted for each command.
         """
         self._inner = inner
         self._hooks = hooks
@@ -59,7 +60,7 @@ class CommandHookGate:
         self._judge = judge
         self._is_told = is_told
         self._called = 0
-        """The number of hooks that were run. Their ids are made from it."""
+        """The number of hook commands that were started. The id of a command in events contains this number."""
 
     # --- The port
 
@@ -121,8 +122,8 @@ class CommandHookGate:
     # --- Commands
 
     def _answers(self, event: str, about: Mapping[str, Any], tool: str = "") -> list[hk.HookAnswer]:
-        """Runs the hooks of an event one after the other, and returns their answers. Raises CommandHookError and
-        Interrupted.
+        """Runs the commands of all hooks for an event, one after another, and returns the answers. Raises
+        CommandHookError and Interrupted.
         """
         fields = {
             **self._facts.fields(self._controls.permission_mode),
@@ -167,8 +168,8 @@ class CommandHookGate:
 
 
 def answer_of(ending: HookEnding, *, is_text_context: bool = False) -> hk.HookAnswer:
-    """The answer that a hook gave by its exit code and its output. If `is_text_context` is True, output that is not a
-    JSON object is a text for the model. Raises CommandHookError if the hook failed.
+    """Converts the exit code and the output of a hook's command to the hook's answer. If `is_text_context` is True,
+    output that is not a JSON object is passed to the model as text. Raises CommandHookError if the hook failed.
     """
     if ending.status is None:
         raise CommandHookError(ending.problem)

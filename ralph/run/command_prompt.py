@@ -1,7 +1,8 @@
-"""Makes a task's prompt from a command file, if the user's prompt calls a command.
+"""Makes a task's prompt from a command file if the user's prompt calls a command (`/name`).
 
-Shell lines and files in the command file are tool calls, to which all rules of the run apply. If the file requests a
-protection that ralph does not have, nothing runs.
+The file can contain shell lines and names of other files. ralph runs each shell line and reads each file by a tool
+call, to which all rules of the run apply. If the command file requests a protection that ralph does not have, ralph
+runs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
 
 
 class CommandPrompt:
-    """Makes the prompt of one task. It is called when the task has begun."""
+    """Makes the prompt of one task from a command file. `make` is called after the task has begun."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class CommandPrompt:
         judge: TaskJudge,
         events: Events,
     ) -> None:
-        """`above` and `below` are texts around the call, such as a loop's text and piped data. They are not arguments
-        of the command.
+        """`above` and `below` are the texts before and after the call in the user's prompt, such as a loop's text and
+        piped data. ralph does not pass them to the command as arguments.
         """
         self._call = call
         self._above = above
@@ -68,7 +69,9 @@ class CommandPrompt:
         self._name = f"/{call.file.name}"
 
     def make(self, calls: PromptCalls) -> str | list[Block]:
-        """Makes the prompt. Raises PromptRefusedError if a rule or a fault in the file prevents that."""
+        """Makes the prompt. Raises PromptRefusedError if a rule forbids a shell line, or if the command file is
+        faulty.
+        """
         command, rules = self._read()
         self._judge.begin_task(rules.judge)
         self._controls.narrowed = rules.narrowed
@@ -126,7 +129,7 @@ class CommandPrompt:
         raise PromptRefusedError(f"{self._name} needs Bash {part.command}: {judged.content}")
 
     def _permitted(self, calls: PromptCalls, tool: str, arguments: dict[str, str]) -> PromptCall | ToolOutput:
-        """The call if all rules permit it, otherwise the refusal."""
+        """Asks all rules about a call. Returns the call if they permit it, otherwise the refusal as a tool output."""
         judged = calls.judge(tool, arguments)
         if not isinstance(judged, PromptCall):
             return judged
@@ -156,7 +159,7 @@ class CommandPrompt:
         return texts, images
 
     def _files(self, expansion: Expansion) -> Iterator[tuple[str, str]]:
-        """Yields the names and paths of the files to read. A name without a file is ordinary text."""
+        """Yields the name and the path of each file to read. Leaves out names for which no file exists."""
         named: Sequence[str] = expansion.files
         for name in named[:_MOST_FILES]:
             path = path_of_file(name, self._cwd)

@@ -1,5 +1,5 @@
-"""The permission rules in a command file's frontmatter. They apply to the command's task in addition to the rules of
-the run, and can only forbid calls.
+"""The permission rules in a command file's frontmatter. During the command's task, they apply in addition to the
+rules of the run. They can only forbid tool calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOWED, FORBIDDEN = "allowed-tools", "disallowed-tools"
 
 
 class CommandRules(Struct, frozen=True):
-    """The rules of one command. A field is None if the file has no rules of that kind."""
+    """The permission rules of one command file. A field is None if the file has no rules of that kind."""
 
     narrowed: NarrowedTools | None = None
     judge: CallJudge | None = None
@@ -33,7 +33,7 @@ class CommandRules(Struct, frozen=True):
 
 
 def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
-    """The rules in the command file. Raises ValueError for a key or a rule that ralph cannot apply."""
+    """Reads the rules in a command file. Raises ValueError for a key or a rule that ralph cannot apply."""
     found = misspelt(command.fields, (ALLOWED, FORBIDDEN, "hooks"))
     if found is not None:
         raise ValueError(f"{found[0]} is not known, and is perhaps meant as {found[1]}; nothing was run")
@@ -49,7 +49,9 @@ def rules_of_command(command: Command, places: RulePlaces) -> CommandRules:
 
 
 def _names(command: Command, key: str) -> tuple[str, ...]:
-    """The names and patterns in a field that are for ralph's tools. Raises ValueError for an unknown tool."""
+    """The entries of the field `key` that begin with the name of one of ralph's tools. Leaves out entries for tools
+    that only other agents have. Raises ValueError for an unknown tool.
+    """
     names = as_names(command.fields.get(key, ()))
     for name in names:
         if name.partition("(")[0] not in TOOL_NAMES and not is_elsewhere(name):
@@ -76,14 +78,18 @@ def _patterns(command: Command, places: RulePlaces) -> CallJudge:
 
 
 class TaskJudge:
-    """Applies the rules of the run and of the current task's command. Implements `CallJudge`."""
+    """Judges tool calls by the rules of the run and by the rules in the current task's command file. Implements
+    `CallJudge`.
+    """
 
     def __init__(self, of_run: CallJudge | None) -> None:
         self._of_run = of_run
         self._of_command: CallJudge | None = None
 
     def begin_task(self, of_command: CallJudge | None) -> None:
-        """Replaces the rules of the previous command. `of_command` is None if the task has no such rules."""
+        """Replaces the command rules of the previous task by `of_command`. None means that the new task has no
+        command rules.
+        """
         self._of_command = of_command
 
     def judge(self, call: ToolCall) -> RuleVerdict:

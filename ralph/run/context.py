@@ -1,6 +1,7 @@
-"""The context of one process of `ralph run`. It is created once, complete and immutable, before the first event.
+"""The context of one process of `ralph run`: its options, settings, clock and event sinks. It is created before the
+first event, and never changes.
 
-The context is complete even if the settings cannot be read, because ralph reports that error in a result.
+It can be created even if the settings cannot be read, because ralph reports that error in a result.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ def _find_place(
 ) -> tuple[MetricsFile | None, RunPlace | Exception]:
     """Enters the working directory, opens the metrics file, and then reads the settings.
 
-    Returns the metrics file, or None if it is not open, and the place or the exception that prevented it. The metrics
-    file is opened before the settings are read: wrong settings end the run, and even then the file must not keep the
-    numbers of an earlier run.
+    Returns the metrics file, or None if it is not open. Also returns the place, or the exception because of which
+    there is no place. The metrics file is opened before the settings are read, so that it does not keep the numbers
+    of an earlier run if wrong settings end this run.
     """
     metrics = None
     try:

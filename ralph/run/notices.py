@@ -1,5 +1,5 @@
-"""Notices for people about facts of a run that they may not expect: limits, tools, credentials and targets. No I/O
-happens here.
+"""Notices that tell people unexpected facts about a run: its limits, tools, credentials and targets. No I/O happens
+here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
-    """Notices about requests that differ from those of the old session, and about an effort setting that is not sent.
-    `old` is the session that the run resumes, or None.
+    """Notices about requests that differ from the requests of the old session, and about an effort setting that is
+    not sent. `old` is the session that the run resumes, or None.
     """
     for name in roster.changed:
         yield f"{name}: requests change from here on, as the settings ask for something else than before"
@@ -32,7 +32,9 @@ def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | Non
 
 
 def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
-    """A notice about targets of the old session that this run does not have, so that it cannot fall back to them."""
+    """A notice about the old session's targets that this run does not have. The run cannot fall back to these
+    targets.
+    """
     models = {target.model for target in roster.targets}
     known = old.shapes.items() if old is not None else ()
     lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
@@ -81,15 +83,17 @@ def tools_notice(
 
 
 def _entries_of(tool: str, allowed: Sequence[str]) -> Sequence[str]:
-    """The entries of a list of allowed tools that are about this tool: its patterns, or its name if all its calls are
-    allowed.
+    """The entries for one tool in a list of allowed tools: the tool's patterns, or the tool's name if all its calls
+    are allowed.
     """
     entries = [entry for entry in allowed if tool_of(entry) == tool]
     return entries if entries and all(map(is_pattern, entries)) else [tool]
 
 
 def withheld_notice(around: Surroundings) -> tuple[str, ...]:
-    """A notice about environment variables that tools do not get. It explains why a command that needs them fails."""
+    """A notice that names environment variables which tools do not get. Without the notice, users would not know why
+    a command that needs such a variable fails.
+    """
     withheld = around.environment.keys() - around.tools_environment.keys()
     names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
     if not names:

@@ -66,7 +66,7 @@ class NoSessionError(UsageError):
 
 
 class OldSession:
-    """Opens an old session. Its journal is not changed until all checks have passed."""
+    """Opens an old session. The journal of the session is not changed until all checks have passed."""
 
     def __init__(self, options: SessionOptions, store: SessionStore, cwd: Path, now: datetime) -> None:
         self._options = options

@@ -38,8 +38,8 @@ class RunOptions(Struct, frozen=True):
     """Absolute paths of the directories in which file tools may write, in addition to the working directory."""
     config_file: str | None = None
     settings_descriptor: int | None = None
-    """The file descriptor from which the run reads what `ralph loop` has read from the settings files. None if no
-    loop started this run; the run then opens the files."""
+    """The file descriptor that delivers the contents of the settings files, which `ralph loop` has read. None if no
+    loop started this run; the run then reads the files."""
     session: SessionOptions = field(default_factory=SessionOptions)
     system_prompt: str | None = None
     append_system_prompt: str | None = None
@@ -58,8 +58,8 @@ class RunOptions(Struct, frozen=True):
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False
-    """True if `ralph loop` started this run. The loop has its own limits. It resumes the session by itself, so the
-    user gets no command for that."""
+    """True if `ralph loop` started this run. The loop has its own limits, and resumes the session by itself. So ralph
+    does not show the user a command that resumes the session."""
     task_chars: int | None = None
     """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
     metrics_file: str | None = None
@@ -69,7 +69,7 @@ class RunOptions(Struct, frozen=True):
     debug_file: str | None = None
     """The file to which diagnostics are appended. None means standard error."""
     replays_messages: bool = False
-    """True if ralph sends each of a driver's messages back when it begins to work on the message."""
+    """True if ralph sends each message back to the driver when work on the message begins."""
     includes_hook_events: bool = False
     """True if an event is emitted for each hook that runs a command."""
     title: str | None = None
@@ -84,7 +84,7 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def needed_again(self) -> dict[str, str]:
-        """The options, by name, that the command to resume this session must repeat."""
+        """The options, by name, that must be given again when the user resumes this session."""
         options = {
             "--config": self.config_file,
             "--base-url": self.settings.get("model.base_url"),
@@ -117,12 +117,14 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def names_tools(self) -> bool:
-        """True if the options select tools. A resumed session's own selection of tools is then ignored."""
+        """True if the options select tools. The run then ignores the tool selection of the session that it resumes."""
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     @property
     def shapes_requests(self) -> bool:
-        """True if the options change a part of the requests that a resumed session would otherwise keep."""
+        """True if the options change the requests of a resumed session. Without such options, the requests of a
+        resumed session keep their form.
+        """
         own = (self.system_prompt, self.append_system_prompt, self.report)
         return any(each is not None for each in own) or any(
             self.settings.get(name) is not None for name in _SHAPING

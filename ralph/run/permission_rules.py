@@ -50,8 +50,8 @@ def build_guards(
     controls: RunControls,
     kept: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RunGuards:
-    """Reads the settings files and builds the rules. `kept` holds the tool lists that the resumed session keeps.
-    Raises SettingsError for a rule or a hook that ralph cannot apply.
+    """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
+    resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
     try:
         files = around.settings.claude_files
@@ -79,7 +79,9 @@ def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
 
 
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:
-    """The tool lists that contain patterns such as `Bash(git *)`, for the journal's record of the run."""
+    """The lists of allowed and of disallowed tools, if they contain patterns such as `Bash(git *)`. The journal
+    records these lists.
+    """
     tools = around.settings.tools
     lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
     return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
@@ -150,7 +152,9 @@ def has_parser() -> bool:
 
 
 def _rules_of_options(around: Surroundings) -> tuple[list[PermissionRule], list[PermissionRule] | None]:
-    """The rules in the tool lists: those that deny and those that allow. The second is None if every tool is allowed."""
+    """Returns the rules that deny calls and the rules that allow calls, both made from the tool lists in the
+    settings. The second value is None if every tool is allowed.
+    """
     from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
 
     tools, origins = around.settings.tools, around.settings.origins
@@ -190,8 +194,9 @@ def _allowing_sources(
 ) -> list[ClaudeSettings]:
     """The files whose allow rules are used in the mode dontAsk. `mode` is the mode that a file requests, or None.
 
-    If the user or a driver chooses the mode, allow rules of a repository would permit more calls, so they are used
-    only if the command line names the sources. If only the repository requests the mode, they are used.
+    If the user or a driver chooses this mode, a repository's allow rules would permit more calls than the user
+    expects. So they are used only if the command line names the sources. If only the repository requests this mode,
+    its allow rules are used.
     """
     is_users_mode = mode is None or any(
         source.is_trusted and found.mode == "dontAsk" for source, found in pairs
@@ -203,7 +208,7 @@ def _allowing_sources(
 
 
 def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
-    """Raises SettingsError if nobody is asked in `mode`, but the user's settings forbid that."""
+    """Raises SettingsError if `mode` permits calls without a question, but the user's settings forbid such a mode."""
     if mode in (PermissionMode.PLAN, PermissionMode.DONT_ASK):
         return
     for source, found in pairs:
@@ -252,7 +257,7 @@ def _listed(rules: Sequence[PermissionRule]) -> str:
 
 
 def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
-    """Notices about contents of the files that ralph does not use."""
+    """Notices about the parts of the settings files that ralph does not use."""
     for source, found in pairs:
         if found.unused_hooks and not source.is_trusted:
             yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
@@ -273,7 +278,7 @@ def _home(around: Surroundings) -> str:
 
 
 class LocalDisk:
-    """The disk of this machine. Implements `Disk`."""
+    """Answers questions about the paths on this machine's disk. Implements `Disk`."""
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

@@ -1,4 +1,5 @@
-"""An open session with its tools, clients and targets. It works on one or more tasks, until its journal is closed.
+"""An open session with its tools, clients and targets. A `PreparedRun` works on one or more tasks, until the journal
+of the session is closed.
 
 The constructor of `PreparedRun` raises an error if the session, a tool or a client cannot be opened. So no request is
 sent without an open session.
@@ -77,7 +78,7 @@ _RESUMABLE = frozenset(
 signal."""
 
 _LONGEST_TITLE = 120
-"""The most characters of a session's title that comes from the task."""
+"""The maximum number of characters in a session's title that ralph takes from the task."""
 
 
 class PreparedRun:
@@ -93,8 +94,8 @@ class PreparedRun:
         make_gate: Callable[[OpenSession, CallJudge | None], Gate] | None = None,
         of_driver: ServerGroup | None = None,
     ) -> None:
-        """`make_gate` makes the gate of a session. None means that the permission mode alone decides about calls.
-        `of_driver` are the MCP servers in a driver's own process.
+        """`make_gate` makes the gate that decides about the session's calls. None means that the permission mode
+        alone decides. `of_driver` are the MCP servers in a driver's own process.
 
         Raises SettingsError, WorkingDirectoryGoneError, UsageError or CannotOpenError.
         """
@@ -104,8 +105,8 @@ class PreparedRun:
         self._controls = controls
         self._notes = notes
         self._recorded: RunEnded | None = None
-        """How the last task ended. The journal records it before the result is delivered. None before the end of the
-        first task, and after the delivery of the result has been recorded."""
+        """The end of the last task, as long as the journal does not record whether the result was delivered.
+        Otherwise None."""
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
@@ -130,8 +131,8 @@ class PreparedRun:
         """The sentence about the sandbox for the model. Empty if there is nothing to say."""
         self._is_change_told = False
         self._memory: dict[str, str] = {}
-        """The files whose instructions are in the system prompt, as in RunStarted. A resumed session keeps its system
-        prompt, and reads none."""
+        """The files whose instructions are in the system prompt, as in RunStarted. Empty for a resumed session, which
+        keeps its system prompt and reads no such files."""
         self._skills: tuple[str, ...] = ()
         """The names of the skills in the system prompt."""
         self.session = _open_session(options, around, new_id, has_prompt=has_prompt)
@@ -161,8 +162,8 @@ class PreparedRun:
         self._run = self._make_run()
 
     def _keep_patterns(self) -> Mapping[str, tuple[str, ...]]:
-        """The tool lists with patterns that the journal records for this run. They include those of the resumed
-        session, unless the command line selects tools again.
+        """The tool lists with patterns that the journal records for this run. The lists of the resumed session are
+        included, unless the command line selects tools again.
         """
         old, own = self.session.old, patterns_of_tools(self._around)
         if old is None or self._options.names_tools or not old.tool_patterns:
@@ -282,7 +283,9 @@ class PreparedRun:
         )
 
     def announce(self, notices: tuple[str, ...]) -> None:
-        """Emits the event that the run has started, and then the notices for people: `notices` and the run's own."""
+        """Emits the event that the run has started. Then emits the notices for people: first `notices`, then the
+        notices about this run.
+        """
         settings, emit = self._around.settings, self._around.events.emit
         names, first = self.roster.names, self.roster.first
         source = first.credentials[0].source if first.credentials else "none"
@@ -347,7 +350,7 @@ class PreparedRun:
         return self._library
 
     def mcp_status(self) -> list[dict[str, Any]]:
-        """The MCP servers of the run, in the form that a driver gets."""
+        """Describes the MCP servers of the run in the form that drivers expect."""
         if self._mcp is None:
             return []
         from ralph.run.servers import server_status  # noqa: PLC0415 - few runs have servers
@@ -363,8 +366,8 @@ class PreparedRun:
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.
 
-        The prompt may call a command. If `own` is given, only that part of the prompt, the user's own words, can be a
-        call, and the text around it is kept. None means that the whole prompt can be a call.
+        The prompt may call a command (`/name`). `own` is the part of the prompt that the user wrote. Only this part
+        can call a command, and the text around it is kept. If `own` is None, the whole prompt can call a command.
         """
         self._run.take_requested_model()
         started_at = self._around.clock.utc_now().isoformat()
@@ -400,8 +403,8 @@ class PreparedRun:
         return self.with_resume_command(ended)
 
     def _title_of(self, prompt: Prompt | None, own: slice | None) -> str | None:
-        """The title of an iteration's session, which is the beginning of the user's task. All iterations of a loop begin
-        with the same words of the loop. None for other sessions: the prompt itself says what they are about.
+        """The title of a session that `ralph loop` started. It is the beginning of the user's task, because the
+        prompts of all iterations begin with the same text of the loop. None for any other session.
         """
         if self._options.task_chars is None or prompt is None or own is None:
             return None
@@ -412,7 +415,8 @@ class PreparedRun:
 
     def _of_command(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the command file that `prompt` calls. None if `prompt` calls no
-        known command. If a prompt on the command line calls an unknown command, the run was refused earlier.
+        known command. If the command line calls an unknown command, ralph refuses the run before this method is
+        called.
         """
         whole = text_of_prompt(prompt)
         begin, end = (0, len(whole)) if own is None else (own.start, own.stop)
@@ -435,11 +439,11 @@ class PreparedRun:
         return lambda calls: self._task(command.make(calls)) or ""
 
     def _with_changed_sandbox(self, prompt: Prompt | None) -> Prompt | None:
-        """Adds a note to the prompt if the model was last told something else about the sandbox than is true in this
-        run.
+        """Adds a note to the prompt if the sandbox of this run differs from the last description that the model got.
 
-        The model is told by the system prompt, which a resumed session keeps, or by such a note. If `prompt` is None,
-        the note alone is the prompt. There is no note if the run only delivers the result of the last task.
+        The model gets the description in the system prompt, which a resumed session keeps, or in an earlier note. If
+        `prompt` is None, the note alone is the prompt. There is no note if the run only delivers the result of the
+        last task.
         """
         old = self.session.old
         if old is None or self._is_change_told:
@@ -476,10 +480,11 @@ class PreparedRun:
         self._run.log.record(record, sync=has_failed)
 
     def _resume_command(self, prompt: str | None = None) -> str | None:
-        """The command that resumes the session, with the options that it must repeat. None if nothing can be resumed.
+        """The command that resumes the session, with the options that must be given again. None if nothing can be
+        resumed.
 
-        If the machine is too short of memory or descriptors to find out, the result is None too, because the end of
-        the run matters more than this hint.
+        The result is also None if the machine is too short of memory or descriptors to make the command. Otherwise
+        this hint could prevent the end of the run.
         """
         options = self._options
         cwd = self._around.cwd if options.directory is not None and self._around.cwd.is_dir() else None
@@ -503,8 +508,8 @@ class PreparedRun:
 
 
 def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:
-    """Whether the run or its session has MCP servers, or the repository has a file that configures some. `offered`
-    holds the tools that the session has offered to the model.
+    """Whether MCP servers are possible in this run: the settings or `offered` contain some, or the repository
+    contains a `.mcp.json`. `offered` holds the tools that the session has offered to the model.
     """
     had = any(name.startswith(MCP_PREFIX) for name in offered)
     files = (directory / ".mcp.json" for directory in up_to_repository_root(around.cwd))
@@ -542,10 +547,7 @@ class _ExpectedCalls:
 
 
 def _open_session(options: RunOptions, around: Surroundings, new_id: str, *, has_prompt: bool) -> OpenSession:
-    """Opens the requested session.
-
-    If `--continue` finds no session and there is a prompt, it opens a new one.
-    """
+    """Opens the requested session. If `--continue` finds no session and there is a prompt, opens a new session."""
     wanted, now = options.session, around.clock.utc_now()
     if not wanted.is_old:
         return open_new_session(wanted, new_id, around.cwd, around.environment, now)

@@ -1,7 +1,8 @@
-"""The steps of one process of `ralph run`: begin, open, tell, deliver. Runs on one prompt and runs that a driver
-steers share these steps.
+"""Carries out the steps of one process of `ralph run`: begin, open, tell, deliver. Runs on one prompt and runs that a
+driver steers share these steps.
 
-`attempt` converts every exception except UsageError into the end of the run, so that every run has a result.
+If a step raises an exception other than UsageError, `attempt` converts the exception into the end of the run. So
+every run has a result.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ T = TypeVar("T")
 
 
 class RunProcess:
-    """The steps of one process of `ralph run`. Holds the context, and the session after `open`."""
+    """Carries out one process of `ralph run`, one method per step. Holds the context and, once `open` has been
+    called, the session.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._prepared: PreparedRun | None = None
 
     def begin(self) -> Surroundings:
-        """Opens the traces and returns the objects that all parts of the run share.
-
-        Raises the exception in the context's `place` if there is one, CannotOpenError, or `Interrupted`.
+        """Opens the traces and returns the objects that all parts of the run share. Raises CannotOpenError or
+        `Interrupted`. If the context's `place` is an exception, raises that exception.
         """
         context = self.context
         around = context.surroundings()
@@ -69,8 +71,8 @@ class RunProcess:
     ) -> PreparedRun:
         """Opens the session and its tools. Raises the errors that PreparedRun raises.
 
-        `has_prompt` is True if there is a prompt with which a new session can start. `options` are the options of the
-        run if a driver has changed them. `make_gate` and `of_driver` are passed to `PreparedRun`.
+        `has_prompt` is True if there is a prompt with which a new session can start. `options` replace the options in
+        the context; a driver may have changed them. `make_gate` and `of_driver` are passed to `PreparedRun`.
         """
         context = self.context
         prepared = PreparedRun(
@@ -89,9 +91,8 @@ class RunProcess:
         return prepared
 
     def attempt(self, work: Callable[[], T]) -> T | RunEnded:
-        """Calls `work` and returns its value. If `work` raises an exception, returns the end of the run instead.
-
-        Only UsageError is passed on to the caller.
+        """Calls `work` and returns its value. If `work` raises an exception, returns the end of the run instead. A
+        UsageError is not converted: the caller gets it.
         """
         try:
             return work()
@@ -101,8 +102,8 @@ class RunProcess:
             return self._ended_by_error(error)
 
     def ended_early(self, outcome: Outcome, error: str, signal_number: int = 0) -> RunEnded:
-        """The end of a run that stopped before its first turn, or that an exception ended. It counts no turns and no
-        tokens. `signal_number` is 0 if no signal stopped the run.
+        """Makes the `RunEnded` of a run that stopped before its first turn or because of an exception. Its numbers of
+        turns and tokens are 0. `signal_number` is 0 if no signal stopped the run.
         """
         return RunEnded(
             outcome=outcome,
@@ -117,11 +118,10 @@ class RunProcess:
         )
 
     def tell(self, ended: RunEnded) -> RunEnded:
-        """Writes the result to the result file and to standard output. Returns the event about the end of the run, as
-        written.
+        """Writes the result to the result file and to standard output. Returns the end of the run as it was written.
 
-        If the result file cannot be written, the outcome becomes io_error. If the machine is short of a resource, the
-        outcome becomes api_unavailable instead, so that `ralph loop` waits and then resumes the session.
+        If the result file cannot be written, the outcome becomes io_error. If that is because the machine is short of
+        a resource, the outcome becomes api_unavailable, so that `ralph loop` waits and then resumes the session.
         """
         try:
             self._write_result_file(ended)
@@ -135,11 +135,11 @@ class RunProcess:
         return ended
 
     def deliver(self, ended: RunEnded, *, is_told: bool) -> RunEnded:
-        """Closes the tools, waits for a limited time until the reader of standard output has read everything, and
-        then closes the rest.
+        """Closes the tools. Then waits for a limited time until the reader of standard output has read everything,
+        and closes the rest.
 
-        Returns the end with its final outcome: io_error if standard output could not be written. `is_told` is True if
-        the last lines for people have already been written to standard error.
+        Returns the end of the run with its final outcome, which is io_error if standard output could not be written.
+        `is_told` is True if the last lines for people have already been written to standard error.
         """
         context, writer = self.context, self.context.writer
         self._stop_work()
@@ -156,10 +156,11 @@ class RunProcess:
         return ended
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
-        """Writes the result after a wrong command line, and returns the exit code. `notices` are the notices of the
+        """Writes the result after a wrong command line, and returns the exit code. `notices` become part of the
         result.
 
-        If lines for people go to standard error, raises `error` instead, and the caller writes its message there.
+        If the run writes lines for people to standard error, raises `error` instead. The caller then writes the
+        message of `error` there.
         """
         writer = self.context.writer
         early = self.ended_early(Outcome.USAGE, self.context.redactor.redact_all(str(error)))
@@ -171,9 +172,8 @@ class RunProcess:
         return ended.exit_code
 
     def close_without_result(self) -> None:
-        """Closes everything without a result. It is called if a driver has sent no message.
-
-        All requests of the driver have been answered by then.
+        """Closes everything without writing a result. Called if a driver has sent no message. All requests of the
+        driver have been answered before this call.
         """
         context = self.context
         context.writer.deliver(context.waiter, context.clock)
@@ -244,17 +244,15 @@ class RunProcess:
             write()
 
     def _undelivered(self, ended: RunEnded, error: str, outcome: Outcome = Outcome.IO_ERROR) -> RunEnded:
-        """A copy of `ended` that says that the result was not delivered.
-
-        Its hints include the command that resumes the session, if the session can be resumed.
+        """Makes a copy of `ended` which says that the result was not delivered. If the session can be resumed, the
+        copy contains the command for that as a hint.
         """
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._prepared.with_resume_command(failed) if self._prepared is not None else failed
 
     def _record_delivery(self, ended: RunEnded) -> None:
-        """Records in the journal whether the last result of this process was delivered.
-
-        Earlier results of this process have no such record of their own.
+        """Records in the journal whether the last result of this process was delivered. The journal has no such
+        record for earlier results of this process.
         """
         if self._prepared is None:
             return

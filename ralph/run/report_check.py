@@ -32,8 +32,8 @@ _WORKER = "from ralph.run.report_validator import answer; answer()"
 
 
 class ReportCheck:
-    """A `Validator` that checks all arguments of the report tool. The payload is checked in a separate process,
-    because its schema comes from the user.
+    """A `Validator` that checks all arguments of the report tool. A separate process checks the payload, because the
+    schema of the payload comes from the user.
     """
 
     def __init__(
@@ -55,9 +55,8 @@ class ReportCheck:
         self._within_s = within_s
 
     def __call__(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The problems with the arguments, one text each. A shortage of the machine is reported as a problem too.
-
-        Raises `Interrupted` after the separate process has been stopped.
+        """The problems with the arguments, one text each. If the machine is short of a resource for the check, that
+        is reported as a problem. Raises `Interrupted` after the separate process has been stopped.
         """
         if "payload" not in arguments:  # the user's schema is only for the payload
             return problems_without_payload(arguments)

@@ -1,5 +1,5 @@
-"""Reads a user's JSON Schema for the final report. A schema that could not be applied is refused before the run
-starts.
+"""Reads a user's JSON Schema for the final report. A schema with which reports cannot be checked is refused before
+the run starts.
 
 jsonschema is imported only if there is a schema. Nothing is fetched from the network, so a schema must contain
 everything that it refers to.
@@ -43,11 +43,12 @@ _DRAFTS = (
 def read_schema(
     text_or_path: str, cwd: Path | str, works_in: Path | str | None = None, *, takes_pipe: bool = True
 ) -> dict[str, Any]:
-    """Reads a schema. A text that begins with `{` is the schema. Any other text is the path of a file, relative to
-    `cwd`.
+    """Reads a schema. If the text begins with `{`, it is the schema itself. Any other text is the path of a file,
+    relative to `cwd`.
 
-    `works_in` is the working directory of the run, if it differs from `cwd`. `takes_pipe` is False if the file must
-    not be a pipe, because it will be read again. Raises ValueError with one line that names the fault and its place.
+    `works_in` is the working directory of the run, if that differs from `cwd`. `takes_pipe` is False if the file must
+    not be a pipe, because ralph will read the file again. Raises ValueError with one line that names the fault and
+    its place.
     """
     if text_or_path.lstrip().startswith("{"):
         where, text = "the schema", text_or_path

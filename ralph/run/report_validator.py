@@ -56,7 +56,7 @@ def answer() -> None:
 
 
 def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
-    """A checker for `{"payload": ...}` only. Other code checks the other fields."""
+    """A checker for an object whose only field is `payload`. Other code checks the other fields of a report."""
     from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
     from referencing import Registry  # noqa: PLC0415 - jsonschema loads it
 

@@ -17,11 +17,11 @@ _CHANGED = "(Changed since then: "
 def changed_sandbox_note(
     old: Session, about_sandbox: str, system_prompt: str, *, has_prompt: bool
 ) -> str | None:
-    """The note about the sandbox that a resumed session needs, or None. It needs one if the model was last told
-    something else, either by the system prompt or by such a note. It needs none if the run only delivers an old
-    result.
+    """The note about the sandbox that a resumed session needs, or None. `about_sandbox` is the sentence about the
+    sandbox of this run; it is empty if commands have no sandbox.
 
-    `about_sandbox` is the sentence about the sandbox of this run. It is empty if commands have no sandbox.
+    A note is needed if `about_sandbox` differs from the last sentence that the model got, in the system prompt or in
+    an earlier note. No note is needed if the run only delivers an old result.
     """
     if not has_prompt and _is_only_retold(old):
         return None
@@ -32,14 +32,16 @@ def changed_sandbox_note(
 
 
 def with_note(prompt: Prompt | None, note: str) -> Prompt:
-    """The prompt with the note at its end. If there is no prompt, the note alone."""
+    """Returns the prompt with the note at its end. If there is no prompt, returns the note alone."""
     if prompt is None:
         return note
     return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
 
 
 def _is_only_retold(old: Session) -> bool:
-    """Whether a run without a prompt only delivers what the session already has: an answer or an accepted report."""
+    """Whether a run without a prompt only delivers a result that the session already contains: an answer or an
+    accepted report.
+    """
     return old.awaits_delivery or (old.report is not None and old.pending is None)
 
 

@@ -1,5 +1,5 @@
-"""Describes the errors of jsonschema in sentences. Each sentence says what the schema expects, and what the report
-has instead, in short form.
+"""Describes the errors of jsonschema in sentences. Each sentence says what the schema expects, and gives a short form
+of the report's value.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _closest(error: ValidationError) -> ValidationError:
-    """The first fault of the alternative of `anyOf` or `oneOf` that the report fits best.
+    """Finds the alternative of `anyOf` or `oneOf` that the report fits best, and returns the first fault in that
+    alternative.
 
-    Alternatives within that alternative are searched in the same way, as long as one of them fits better than all
-    others. An error without alternatives is returned unchanged.
+    If the alternative contains alternatives itself, they are searched in the same way, as long as one of them fits
+    better than all others. An error without alternatives is returned unchanged.
     """
     while alternatives := sorted(_alternatives(error), key=_distance):
         if len(alternatives) > 1 and _distance(alternatives[0]) == _distance(alternatives[1]):
@@ -51,7 +52,7 @@ def _closest(error: ValidationError) -> ValidationError:
 
 
 def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
-    """The faults of each branch of `anyOf` or `oneOf`. Empty if the fault is not in a branch."""
+    """One list of faults for each branch of `anyOf` or `oneOf`. Empty if the error does not concern branches."""
     return [
         list(faults) for _, faults in groupby(error.context or (), key=lambda inner: inner.schema_path[0])
     ]

@@ -1,5 +1,5 @@
-"""Builds and connects the MCP servers of a run, and makes notices about them. To save time, it is imported only by
-runs that have servers and in repositories that contain a `.mcp.json`.
+"""Builds and connects the MCP servers of a run, and makes notices about them. To save time, ralph imports this module
+only if the run has servers or the repository contains a `.mcp.json`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 def build_mcp(
     around: Surroundings, controls: RunControls, of_driver: ServerGroup | None = None
 ) -> McpToolset | None:
-    """The tools of the MCP servers. The servers are not started yet, but the helper process that speaks with them is.
-
-    None if the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are the servers in
-    the driver's own process. Raises SettingsError.
+    """The tools of the MCP servers. The servers are not started yet, but the helper process that speaks with servers
+    is running. None if the run has no servers, or if it stays in plan mode, where no program runs. `of_driver` are
+    the servers in the driver's own process. Raises SettingsError.
     """
     if controls.stays_in_plan:
         return None
@@ -74,7 +73,7 @@ def connect_servers(toolbox: LocalToolbox) -> None:
 
 
 def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
-    """The connected servers, in the form that a driver gets."""
+    """Describes the connected servers in the form that drivers expect."""
     return [
         {"name": name, "status": "connected", "tools": [{"name": tool, "annotations": {}} for tool in tools]}
         for name, tools in mcp.tools_by_server().items()
@@ -82,8 +81,8 @@ def server_status(mcp: McpToolset) -> list[dict[str, Any]]:
 
 
 def mcp_notices(around: Surroundings, mcp: McpToolset | None, offered: Collection[str]) -> Iterator[str]:
-    """Notices about the servers of this run and about servers that it does not start. `offered` holds the tools that
-    the session has offered to the model before.
+    """Notices about the servers that this run starts, and about servers that it does not start. `offered` holds the
+    tools that the session has offered to the model before.
     """
     settings = around.settings
     if settings.mcp_servers and mcp is None:

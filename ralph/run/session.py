@@ -77,7 +77,7 @@ class OpenSession(Struct, frozen=True):
 
     @property
     def journal_path(self) -> str:
-        """The path of the journal, or an empty text if the session is not kept."""
+        """The path of the journal, or an empty text if the session has no journal."""
         return str(self.journal.path) if isinstance(self.journal, FileJournal) else ""
 
     def forget(self) -> None:
@@ -95,9 +95,9 @@ def prompt_of_resumed(
 ) -> str | None:
     """The first prompt for the model in a resumed run. None if the model gets no new prompt.
 
-    Without a `prompt`, the model is told once that the limit which ended the last run no longer applies. Raises
-    UsageError if the session is completed and there is no `prompt`. `command_with` returns the command that resumes
-    the session with a given prompt.
+    If there is no `prompt` and a limit ended the last run, the model is told once that this limit no longer applies.
+    Raises UsageError if the session is completed and there is no `prompt`. `command_with` takes a prompt, and returns
+    the command that resumes the session with that prompt.
     """
     if prompt is not None:
         return prompt
@@ -113,7 +113,7 @@ def prompt_of_resumed(
 
 
 def _was_told(old: Session, words: str) -> bool:
-    """Whether the last message is the user's, and its last block is exactly `words`."""
+    """Whether the last message comes from the user and its last block is exactly `words`."""
     last = old.conversation.messages[-1]
     return last.role == "user" and last.content[-1].get("text") == words
 

@@ -1,4 +1,4 @@
-"""Writes those events to the session's journal that are not part of the conversation, such as retries."""
+"""Writes events that are not part of the conversation, such as retries, to the session's journal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class SessionNotes:
             raise
 
     def begin_task(self, log: SessionLog) -> list[Record]:
-        """Returns the events that came since the last task. From now on, events are written to the log at once."""
+        """Returns a record of each event that has arrived since the previous task. From then on, each event is
+        written to `log` at once.
+        """
         self._log = log
         waiting, self._waiting = self._waiting, []
         return waiting
@@ -58,10 +60,7 @@ class SessionNotes:
         self._log = None
 
     def close(self) -> None:
-        """Stops recording.
-
-        Events after this, such as a signal during the delivery of the result, are not recorded.
-        """
+        """Stops recording. Later events, such as a signal during the delivery of the result, are ignored."""
         self._is_open = False
 
     def _shown(self, value: object) -> object:

@@ -1,7 +1,7 @@
 """The metrics and traces of a run, for programs that watch many runs. Both are off unless they are configured.
 
-If they cannot be opened, the run is refused before it spends any money. After that they must not harm the run: a
-failure causes one notice and nothing else.
+If the metrics or traces cannot be opened, the run is refused before it spends any money. After that, a failure of
+metrics or traces causes one notice, and the run continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Builds the parts of a run from its settings: tools, clients, targets, and the form of the report.
-
-Each part has one function.
+"""Builds the parts of a run from its settings: tools, clients, targets, and the form of the report. There is one
+function for each part.
 """
 
 from __future__ import annotations
@@ -92,9 +91,11 @@ def build_toolbox(
     """Builds the tools. `plan` is the sandbox of commands, or None for no sandbox. `mcp` are the tools of MCP
     servers, which are not connected yet. `judge` applies the permission rules.
 
-    `offered` holds the names of the tools that the session has offered to the model so far, and other tools are left
-    out. None means that no tool is left out for this reason. If `keeps_list` is True, the model still sees tools that
-    the permission mode forbids, and their calls are refused. If `keeps_list` is False, the model does not see them.
+    `offered` holds the names of the tools that the session has offered to the model so far. All other tools are left
+    out. If `offered` is None, no tool is left out for this reason. If `keeps_list` is True, the model still sees
+    tools that the permission mode forbids, and calls of these tools are refused. If `keeps_list` is False, the model
+    does not see them.
+
     Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory.
     """
     from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
@@ -150,7 +151,7 @@ def _tool_settings(
 
 
 def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
-    """The surroundings with `--sandbox strict`. The settings file named `wanted_by` requires that. Raises
+    """The surroundings with `--sandbox strict`, which the settings file named `wanted_by` requires. Raises
     SettingsError if the user has switched the sandbox off.
     """
     settings = around.settings
@@ -163,7 +164,9 @@ def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
 
 
 def begin_sandbox_trial(around: Surroundings) -> None:
-    """Starts the trial of bubblewrap, unless the user wants no sandbox. It runs while the HTTP client is loaded."""
+    """Starts to test whether bubblewrap works, unless the user wants no sandbox. The test runs while ralph loads the
+    HTTP client.
+    """
     wanted, work = around.settings.sandbox, repository_top(around.cwd) or around.cwd
     if wanted.mode != "off":
         search_path = around.environment.get("PATH", os.defpath)
@@ -182,7 +185,9 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
 
 
 def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:
-    """The plan of the sandbox, in which commands also cannot read the places that `rules` deny to read completely."""
+    """A copy of `plan` in which commands also cannot read certain places. These are the places whose whole content
+    `rules` deny to read.
+    """
     places = rules.unreadable_places()
     if not places or plan.means is None:
         return plan
@@ -195,8 +200,8 @@ def find_library(
     plan: BoxPlan | None = None,
     judge: CallJudge | None = None,
 ) -> Library:
-    """Finds the commands and skills of the run. Their files must not be on the read deny list of the sandbox `plan`,
-    and must not be forbidden by the permission rules in `judge`.
+    """Finds the commands and skills of the run. Leaves out files that the sandbox `plan` or the permission rules in
+    `judge` forbid to read.
     """
     if not options.takes_commands:
         return Library()
@@ -240,9 +245,8 @@ def build_clients(around: Surroundings) -> TargetClients:
 
 
 def redacted_prompt(prompt: Prompt | None, redactor: Redactor) -> Prompt | None:
-    """The prompt with known credentials replaced.
-
-    A user who pastes a credential into a task does not mean to send it to the API.
+    """The prompt, in which each known credential is replaced. A user who pastes a credential into a task does not
+    mean to send it to the API.
     """
     if prompt is None or isinstance(prompt, str):
         return prompt and redactor.redact(prompt)
@@ -259,7 +263,7 @@ def text_of_prompt(prompt: Prompt | None) -> str:
 
 def build_report_form(around: Surroundings, options: RunOptions, old: Session | None) -> ReportForm | None:
     """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
-    required. If the options request no report, the report tool from the requests of the old session is used.
+    required. If the options request no report, the report tool in the old session's requests is used.
     """
     offered = old.offered_tool(FINAL_REPORT) if old is not None else None
     if options.report is None and offered is None:
@@ -295,12 +299,13 @@ def build_roster(
     skills: str = "",
     keeps: bool = True,
 ) -> tuple[Roster, tuple[str, ...]]:
-    """The targets of the run, and notices about its memory and its targets.
+    """Returns the targets of the run, and notices about the targets and about instruction files. A target is a model
+    at a server.
 
-    The requests of a resumed session are like its earlier requests, unless the command line changes them.
-    `about_sandbox` tells the model about the sandbox of its commands. `memory` are the instructions in the system
-    prompt of a new session; None means that there are none. `skills` is its section about skills. `keeps` is False if
-    the run has tools that the session has not offered before.
+    The requests of a resumed session keep the form of its earlier requests, unless the command line changes them.
+    `keeps` is False if the run has tools that the session has not offered before. The system prompt of a new session
+    contains `about_sandbox`, which tells the model about the sandbox of its commands. It also contains the
+    instructions in `memory`, if that is not None, and the section `skills`.
     """
     settings = around.settings
     keeps = keeps and old is not None and not options.shapes_requests
@@ -339,10 +344,8 @@ def _system_prompt(
 
 
 def _of_the_session(targets: tuple[Target, ...], old: Session) -> tuple[Target, ...]:
-    """The targets for a resumed session.
-
-    The first target gets the name and the model of the session's first target. Other targets with that model are left
-    out.
+    """The targets for a resumed session. The first target gets the name and the model of the session's first target.
+    Any other target with the same model is left out.
     """
     model = old.shapes[old.first].model
     first = replace(targets[0], name=old.first, model=model)
@@ -358,9 +361,8 @@ def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> 
 
 
 def why_uncountable(target: Target, settings: Settings) -> str | None:
-    """The reason why the budget cannot be enforced with this target, with advice.
-
-    None if it can be enforced, or if there is no budget.
+    """The reason why the budget cannot be enforced with this target, with advice. None if the budget can be enforced,
+    or if there is no budget.
     """
     is_priced = target.facts is not None and target.facts.price is not None
     if settings.limits.max_budget_usd is None or is_priced:

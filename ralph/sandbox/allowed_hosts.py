@@ -1,9 +1,9 @@
 """Decides which hosts a command may reach through the proxy (`proxy.py`). No I/O happens here.
 
 The user's list holds host names (`example.org`), wildcards (`*.example.org` for all names below `example.org`, but
-not that name itself), and addresses or networks (`10.0.0.0/8`). A name has the ports 443 and 80, unless the entry
-ends with another one (`example.org:8443`). A name may resolve to a private address only if that address is on the
-list too.
+not `example.org` itself), and addresses or networks (`10.0.0.0/8`). An entry with a port (`example.org:8443`) allows
+only that port. An entry without a port allows the ports 443 and 80. A name may resolve to a private address only if
+that address is on the list too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PORTS = (443, 80)
-"""The ports of https and http, which every listed host has. Any other port must be listed with its host."""
+"""The ports of https and http. An entry of the list allows these two unless it names another port."""
 # RFC 1035: at most 253 characters. Underscores occur in real names.
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 # The C library reads a name whose last label is a number as an address: 127.1, 0x7f000001, 2130706433.
@@ -34,7 +34,7 @@ class AllowedHost(Struct, frozen=True):
     name: str
     """The name in lower case. It begins with a dot if all names below it are allowed."""
     port: int | None = None
-    """The only allowed port, or None for those in `PORTS`."""
+    """The only allowed port. None means that the ports in `PORTS` are allowed."""
 
     def has(self, host: str, port: int) -> bool:
         is_name = host.endswith(self.name) if self.name.startswith(".") else host == self.name
@@ -47,7 +47,7 @@ class AllowedHosts(Struct, frozen=True):
     """Private addresses to which listed names may resolve."""
 
     def why_not(self, host: str, port: int) -> str:
-        """The reason why a command may not reach a host, or "". `host` is the text that the command wrote."""
+        """The reason why a command may not reach a host, or "" if it may. `host` is the text that the command wrote."""
         name = plain_name(host)
         if is_address(name):
             return "it is an address, and only names of hosts are allowed"
@@ -60,8 +60,8 @@ class AllowedHosts(Struct, frozen=True):
         return "it is not on the list of hosts"
 
     def may_be_at(self, address: str) -> bool:
-        """Whether the proxy may connect to this address for an allowed name. Private addresses must be listed,
-        because the owner of a name could make it resolve to an address in the user's network.
+        """Whether the proxy may connect to `address` after an allowed name resolved to it. Private addresses must be
+        on the list, because the owner of a name could make it resolve to an address in the user's network.
         """
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
@@ -75,8 +75,8 @@ class AllowedHosts(Struct, frozen=True):
 
 
 def _meant_by(address: Address) -> list[Address]:
-    """The addresses to check for one address: itself, and an IPv4 address that it contains. For an IPv4-mapped
-    address, only the IPv4 address is checked.
+    """The addresses to check for one address: the address itself, and the IPv4 address in it if it contains one. For
+    an IPv4-mapped address, only the IPv4 address is checked.
     """
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
@@ -89,17 +89,19 @@ def _meant_by(address: Address) -> list[Address]:
 
 
 def plain_name(host: str) -> str:
-    """The host name in lower case and without a final dot, so that names can be compared."""
+    """The host name in a form that can be compared: in lower case and without a final dot."""
     return host.lower().removesuffix(".")
 
 
 def is_address(name: str) -> bool:
-    """Whether a text is an IP address, including forms that only the C library accepts."""
+    """Whether a text is an IP address. This includes unusual forms that only the C library accepts."""
     return name.startswith("[") or ":" in name or _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
 
 
 def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
-    """Parses the entries of the user's list. Raises ValueError for an entry that is no host name, address or network."""
+    """Parses the entries of the user's list. Raises ValueError if an entry is neither a host name nor an address nor
+    a network.
+    """
     hosts: list[AllowedHost] = []
     networks: list[Network] = []
     for entry in entries:

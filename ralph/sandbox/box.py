@@ -44,7 +44,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 class Box:
-    """The sandbox of all commands of a run. The ruleset is built when `ruleset` is first called."""
+    """The sandbox of all commands of a run. The first call of `ruleset` builds the Landlock ruleset."""
 
     def __init__(
         self,
@@ -56,8 +56,10 @@ class Box:
         git_directories: Sequence[str] = (),
     ) -> None:
         """`temporary` is the session's directory for temporary files. `git_directories` are the git directories of
-        the checkouts, inside and outside of the roots. With namespaces, hooks and configuration in them are
-        read-only, and so are the protected files at the top of each of `roots`.
+        the checkouts, inside and outside of the roots.
+
+        With namespaces, two kinds of files are read-only: hooks and configuration in `git_directories`, and the
+        protected files at the top of each of `roots`.
         """
         self.level = box_level(means, policy.net, gives_sockets=bool(policy.sockets))
         self.has_own_network = policy.net != "full" and means.has_own_network
@@ -72,8 +74,8 @@ class Box:
         self._uses = 0
 
     def ruleset(self) -> int:
-        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. It is
-        valid until the next call. Raises OSError.
+        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. The next
+        call may close this descriptor. Raises OSError.
         """
         if not self._means.landlock.abi:
             return restriction.NO_RULESET
@@ -90,12 +92,14 @@ class Box:
 
     @cached_property
     def has_own_temporary(self) -> bool:
-        """Whether the session's directory is mounted on /tmp. It is not if commands may write to the machine's /tmp."""
+        """Whether the session's directory is mounted on /tmp. It is not mounted if commands may write to the
+        machine's /tmp.
+        """
         return self._means.bwrap is not None and has_own_temporary(self._policy.writable)
 
     def outside(self, path: str, own_files: Sequence[str] = ()) -> str:
-        """The path outside of the sandbox for a path inside. The two differ in /tmp, except in places that are
-        mounted there again. `path` is absolute and contains no `..`.
+        """Converts a path inside the sandbox to the path outside. Both paths are the same, except in /tmp. In those
+        places of /tmp that are mounted there again, they are the same too. `path` is absolute and contains no `..`.
         """
         if not (self.has_own_temporary and is_within(path, TEMPORARY)):
             return path
@@ -105,7 +109,7 @@ class Box:
         return self._temporary + path.removeprefix(TEMPORARY)
 
     def inside(self, path: str) -> str:
-        """The path inside the sandbox for a path outside."""
+        """Converts a path outside of the sandbox to the path inside."""
         if self.has_own_temporary and is_within(path, self._temporary):
             return TEMPORARY + path.removeprefix(self._temporary)
         return path
@@ -119,16 +123,16 @@ class Box:
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """The mounts inside the namespaces for which Landlock needs rules of their own, in the form PATH=RIGHTS."""
+        """The mounts inside the namespaces, in the form PATH=RIGHTS. Landlock needs a rule for each of them."""
         bwrap, abi = self._means.bwrap, self._means.landlock.abi
         return tuple(f"{place}={rights}" for place, rights in own_mounts(abi)) if bwrap and abi else ()
 
     def words_before(self, ruleset: int, working_directory: str, *, proxy: int | None = None) -> list[str]:
         """The words to put before a command line so that the command runs in the sandbox.
 
-        The process that executes them must inherit the descriptors `ruleset` and `proxy`, which is the descriptor of
-        a `ProxyDoor`. The model's commands do not need these words, because their supervisor confines them without
-        starting another interpreter.
+        The process that executes them must inherit the descriptors `ruleset` and `proxy`. `proxy` is the descriptor
+        of a `ProxyDoor`. The model's commands do not need these words: the supervisor confines them, which saves the
+        start of another interpreter.
         """
         script = [sys.executable, "-I", "-S", restriction.__file__]
         bwrap = self.bwrap_words()
@@ -177,7 +181,7 @@ class Box:
         )
 
     def _protected_files(self) -> Iterator[str]:
-        """Yields the existing protected files and directories of git hooks."""
+        """Yields the protected files and the directories of git hooks that exist."""
         for directory in self._git_directories:
             for name in _RUNS_PROGRAMS:
                 yield from _itself(f"{directory}/{name}")
@@ -197,7 +201,9 @@ class Box:
 
 
 def has_own_temporary(writable: Iterable[str]) -> bool:
-    """Whether the session's directory can be mounted on /tmp if commands may write to the places in `writable`."""
+    """Whether the session's directory can be mounted on /tmp. `writable` are the places that commands may write; none
+    of them may contain /tmp.
+    """
     return os.path.realpath(TEMPORARY) == TEMPORARY and not any(
         is_within(TEMPORARY, place) for place in writable
     )
@@ -223,7 +229,7 @@ def _program(means: Means, policy: BoxPolicy, internet: Internet) -> bytes:
 
 def _home_of(programs: str) -> str:
     """The directory with everything that the programs in a directory of PATH need, such as `.venv` for `.venv/bin`.
-    It is mounted again if it is in /tmp, because commands would not see it otherwise.
+    If this directory is in /tmp, it is mounted there again, because commands would not see it otherwise.
     """
     real = os.path.realpath(programs)
     above = os.path.dirname(real)

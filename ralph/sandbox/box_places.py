@@ -1,8 +1,8 @@
 # os.path instead of pathlib: the table of protected paths holds strings, and the kernel takes strings.
 # ruff: noqa: PTH102, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120
-"""Collects the facts from which a policy is made, such as the git directories that a command may write, and keeps the
-policy's Landlock ruleset up to date with the disk. It runs no program, and writes nothing but a missing directory in a
-repository.
+"""Collects the facts from which a policy is made, such as the git directories that a command may write. Also keeps
+the policy's Landlock ruleset up to date with the disk. It runs no program. It writes nothing, except that it makes
+missing directories in a repository.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class GitPlaces(Struct, frozen=True):
 
     granted: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    """Directories in git directories that are granted alone, because the git directory could hold other files too.
-    They need not exist."""
+    """Directories inside git directories that commands may write although they may not write the rest of the git
+    directory. The rest could contain other files than git's. The directories need not exist."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Directories that a checkout names as its git directory but that commands may not write, each with the reason."""
+    """Directories that a checkout names as its git directory, but that commands may not write. Each comes with the
+    reason."""
 
 
 def box_facts(
@@ -54,7 +55,7 @@ def box_facts(
     own_files: Iterable[str] = (),
 ) -> tuple[BoxFacts, GitPlaces]:
     """Collects the facts for `policy.box_policy`, and the git directories. `roots` must not contain symbolic links.
-    `protected` is the table of protected paths of the file tools.
+    `protected` is the table of paths that the file tools protect.
     """
     git = git_places(roots, environment, os.getuid())
     for part in git.parts:
@@ -82,11 +83,13 @@ def _unreadable(protected: ProtectedPaths) -> Iterator[str]:
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
-    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name.
+    """Finds the git directories of the roots' checkouts, and the git directories that GIT_DIR and GIT_COMMON_DIR
+    name.
 
-    A relative path in these variables is relative to the first root. Each directory must be a repository that belongs
-    to `user`, a user id. A file `.git` could come from an unpacked archive and name any directory. So that directory
-    is granted only if it names the checkout as its working tree. `_is_only_gits` says when it is granted as a whole.
+    A relative path in these variables is relative to the first root. Each git directory must be a repository that
+    belongs to `user`, a user id. A file `.git` could come from an unpacked archive and name any directory. So the
+    directory that it names is granted only if that directory names the checkout as its working tree. `_is_only_gits`
+    decides whether a git directory is granted as a whole.
     """
     granted: list[str] = []
     parts: list[str] = []
@@ -114,9 +117,9 @@ def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) 
 
 
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
-    """Whether a git directory may be granted as a whole, because it holds only git's own files. It must lie in a
-    root, in a `.git`, or in the `worktrees` of the user's repository. Outside of the roots, it must not contain a
-    root.
+    """Whether a git directory may be granted as a whole, because it contains only git's own files. It must lie in a
+    root, in a `.git`, or in the `worktrees` of the user's repository. A git directory outside of the roots must not
+    contain a root.
     """
     if _is_in_any(path, roots):
         return True
@@ -144,8 +147,8 @@ def _may_be_part(path: str, user: int) -> bool:
 
 
 def _why_not_a_repository(path: str, user: int) -> str:
-    """The reason why a directory is not a repository of the user, or an empty string if it is one. For the git
-    directory of a linked worktree, `HEAD` and `commondir` are enough.
+    """The reason why a directory is not a repository of the user, or an empty string if it is such a repository. For
+    the git directory of a linked worktree, `HEAD` and `commondir` are enough.
     """
     try:
         status = os.stat(path)
@@ -159,8 +162,8 @@ def _why_not_a_repository(path: str, user: int) -> str:
 
 
 def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields each git directory that the checkout of a root names, with the reason to refuse it. The reason is empty
-    if the directory is accepted.
+    """Yields each git directory that the checkout of a root names, together with the reason to refuse this directory.
+    The reason is empty if the directory is accepted.
     """
     for above in (root, *map(str, Path(root).parents)):
         place = f"{above}/{_GIT}"
@@ -205,7 +208,7 @@ def _claimed_by_file(place: str, checkout: str, roots: Sequence[str]) -> Iterato
 
 
 def _common_of(directory: str) -> str | None:
-    """The directory that a linked worktree's git directory shares with the main worktree, or None."""
+    """The shared git directory that the git directory of a linked worktree names, or None."""
     common = _text(f"{directory}/commondir").strip()
     return os.path.realpath(os.path.join(directory, common)) if common else None
 
@@ -224,7 +227,7 @@ def _submodule_at(directory: str) -> str | None:
 
 
 def _text(path: str) -> str:
-    """The first 64 KiB of a file, or an empty string if it cannot be read. A named pipe does not block."""
+    """The first 64 KiB of a file, or an empty string if the file cannot be read. Never blocks on a named pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -240,8 +243,9 @@ def _text(path: str) -> str:
 
 
 class PolicyRuleset:
-    """Keeps the Landlock ruleset of a policy, which is built at its first use. It is built again when an entry was
-    made or removed in a directory above an unreadable path. Until then, commands cannot read a new entry there.
+    """Keeps the Landlock ruleset of a policy. The ruleset is built when it is first needed. It is built again after
+    an entry was made or removed in a directory above an unreadable path. Until then, commands cannot read a new entry
+    in such a directory.
     """
 
     def __init__(self, policy: BoxPolicy, abi: int) -> None:
@@ -251,8 +255,8 @@ class PolicyRuleset:
         self._changed_ns: dict[str, int] = {}
 
     def descriptor(self) -> int:
-        """The descriptor of a ruleset that fits the present state of the disk. It is valid until the next call.
-        Raises OSError.
+        """The descriptor of a ruleset that fits the present state of the disk. The next call may close this
+        descriptor. Raises OSError.
         """
         if self._descriptor is None or self._is_outdated():
             self.close()
@@ -282,7 +286,7 @@ class PolicyRuleset:
 
 
 def _changed_ns(directory: str) -> int:
-    """The time when an entry was last made, removed or renamed in a directory, or 0 if it cannot be read."""
+    """The time when an entry was last made, removed or renamed in a directory. 0 if the directory cannot be read."""
     try:
         return os.stat(directory).st_mtime_ns
     except OSError:

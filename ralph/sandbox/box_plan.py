@@ -1,5 +1,5 @@
-"""Decides at the start of a run or a loop which sandbox its commands get. `CommandBox` makes the sandbox. If a
-protection that the user requires is impossible on this machine, nothing may run.
+"""Decides at the start of a run or a loop which sandbox its commands get. `CommandBox` makes the sandbox. If the user
+requires a protection that is impossible on this machine, nothing may run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class BoxPlan(Struct, frozen=True):
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
     rules_deny: tuple[str, ...] = ()
-    """Places that commands cannot read because of permission rules. The tools judge the rules themselves."""
+    """Places that the sandbox makes unreadable because permission rules deny them. ralph's own tools apply the rules
+    themselves."""
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
@@ -62,7 +63,9 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def protections(self) -> dict[str, bool]:
-        """For each protection, by name, whether it is in force."""
+        """The names of all protections. Each name is mapped to True if this sandbox provides the protection,
+        otherwise to False.
+        """
         return {one.name: one.is_reached for one in self.level.reaches}
 
     @property
@@ -70,8 +73,8 @@ class BoxPlan(Struct, frozen=True):
         return self.means is not None and self.means.bwrap is not None
 
     def sentence_for_model(self, added: int) -> str:
-        """The rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined. `added` is
-        the number of directories that they may write in addition to the working directory.
+        """Describes the rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined.
+        `added` is the number of directories that commands may write in addition to the working directory.
         """
         if self.means is None:
             return ""
@@ -91,9 +94,9 @@ class BoxPlan(Struct, frozen=True):
 def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
-    """Decides which sandbox commands get on this machine. `environment` is the user's own. `roots` are the
-    directories that commands may write. ralph looks for its own programs only outside the checkout `work`. Raises
-    CannotConfineError.
+    """Decides which sandbox commands get on this machine. `environment` is the user's own environment. `roots` are
+    the directories that commands may write. `work` is the checkout; ralph does not look there for programs that it
+    starts itself. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     _refuse_what_nothing_counts(wanted)
@@ -135,9 +138,10 @@ def plan_box(
 
 
 def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
-    """The plan in which commands cannot read `places`, which have no symbolic links. A place that contains a writable
-    directory stays readable, because commands may need programs in it. A place inside a writable directory stays
-    readable too.
+    """A copy of `plan` in which commands also cannot read `places`. The paths of `places` contain no symbolic links.
+
+    A place that contains a writable directory stays readable, because commands may need programs in this place. A
+    place inside a writable directory stays readable too.
     """
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = (place for place in places if not any(is_within(one, place) for one in writable))
@@ -146,7 +150,7 @@ def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path
 
 def _refuse_what_nothing_counts(wanted: SandboxSettings) -> None:
     """Raises CannotConfineError if the user set a limit on processes or memory that cannot be enforced on this
-    system. The default limit on processes is enforced where that is possible.
+    system. There is no error for the default limit on processes: it is enforced where that is possible.
     """
     asked = {
         "max_memory_mb": wanted.max_memory_mb,
@@ -188,8 +192,8 @@ def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLev
 
 
 def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> None:
-    """Raises CannotConfineError if a path of `read_deny` is inside a place that commands may write, because the
-    kernel cannot forbid access inside such a place.
+    """Raises CannotConfineError if a path of `read_deny` is inside a place that commands may write. The kernel cannot
+    forbid reading in such a place.
     """
     for place in read_deny:
         for root in writable:
@@ -212,8 +216,8 @@ def _about_net(net: Net, means: Means) -> tuple[str, ...]:
 def _about_home(
     wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
 ) -> tuple[str, ...]:
-    """A notice if commands may write the home directory, because its secrets are then not protected. In strict mode,
-    raises CannotConfineError instead.
+    """A notice if commands may write the home directory, because the secrets in it are then not protected. In strict
+    mode, raises CannotConfineError instead.
     """
     real = os.path.realpath(home) if home else ""
     places = (*map(str, roots), *write)
@@ -227,8 +231,8 @@ def _about_home(
 
 
 def _given(place: str, home: str, real_roots: Sequence[str]) -> str:
-    """The path that commands may use because of a setting, with symbolic links resolved. Links inside a root are not
-    resolved, because a command of an earlier run could have made them to get access to their targets.
+    """The path to which a setting gives commands access, with symbolic links resolved. Links inside a root are not
+    resolved, because a command of an earlier run could have made such a link to get access to its target.
     """
     path = _absolute(place, home)
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120 - strings

@@ -1,9 +1,10 @@
-"""Makes the command line of bubblewrap (`bwrap`), which runs a command in namespaces of its own. No I/O happens here.
+"""Makes the command line of bubblewrap (`bwrap`), which runs a command in new namespaces. No I/O happens here.
 
 The command sees the whole file system, which is read-only except for the writable places. `/proc` shows only the
 command's own processes, `/dev` contains only harmless devices, and `/tmp` is the session's temporary directory.
-Hidden directories and files appear empty. The command and all its child processes end when bubblewrap ends, or the
-process that started it. Landlock forbids mounts, so it is applied after bubblewrap has made its mounts.
+Hidden directories and files appear empty. The command and all its child processes end when bubblewrap ends, or when
+the process that started bubblewrap ends. Landlock forbids mounts, so it is applied after bubblewrap has made its
+mounts.
 """
 
 from __future__ import annotations
@@ -22,25 +23,27 @@ _DEVICES = "/dev"
 
 
 class Enclosure(Struct, frozen=True):
-    """The paths for the namespaces of one command. All are absolute, contain no symbolic links, and exist."""
+    """The paths from which the namespaces of one command are made. All are absolute, contain no symbolic links, and
+    exist.
+    """
 
     temporary: str | None = None
-    """The session's directory, which is mounted on /tmp. None if commands get the machine's own /tmp."""
+    """The session's directory, which is mounted on /tmp. None means that the command gets the machine's own /tmp."""
     writable: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
-    """Paths that the command must be able to read, such as its Python. Those in /tmp are mounted there again,
-    read-only. Landlock gives them the same rights as the session's directory."""
+    """Paths that the command must be able to read, such as its Python. A path in /tmp is mounted there again,
+    read-only. Landlock gives these paths the same rights as the session's directory."""
     pinned: tuple[str, ...] = ()
     """Directories that the command cannot rename or replace, such as `.git`."""
     read_only: tuple[str, ...] = ()
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
     has_network: bool = True
-    """Whether the command shares the machine's network. Otherwise it has only a loopback device of its own."""
+    """True if the command shares the machine's network. False if its network has only a loopback device."""
 
 
 def bwrap_command(bwrap: str, enclosure: Enclosure) -> list[str]:
-    """The command line of bubblewrap without `--` and a command. Later mounts cover earlier ones."""
+    """The command line of bubblewrap, without `--` and the command to run. Later mounts cover earlier ones."""
     return [bwrap, *_namespaces(enclosure), *_mounts(enclosure)]
 
 

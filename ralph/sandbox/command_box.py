@@ -1,4 +1,6 @@
-"""Makes the sandbox of a run's commands from its plan when the first command starts, and keeps it until the run ends."""
+"""Makes the sandbox of a run's commands from a `BoxPlan` when the first command starts, and keeps the sandbox until
+the run ends.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,10 @@ class BoxPlaces(Struct, frozen=True):
 
 
 class CommandBox:
-    """The sandbox of a run's commands and searches. `start` may be called on any thread. All other methods, unless
-    they say otherwise, must be called on one thread, and not while another thread starts a search.
+    """The sandbox of a run's commands and searches.
+
+    `start` may be called on any thread. All other methods must be called on one thread, and not while another thread
+    starts a search. Exceptions to this rule are named at the methods.
     """
 
     def __init__(self, plan: BoxPlan, places: BoxPlaces) -> None:
@@ -104,7 +108,7 @@ class CommandBox:
 
     @cached_property
     def policy(self) -> BoxPolicy:
-        """The rights of commands. Raises OSError."""
+        """The policy that says which files and which network commands may use. Raises OSError."""
         plan = self._plan
         given = GivenPlaces(plan.write, plan.read, plan.sockets, (*plan.read_deny, *plan.rules_deny))
         return box_policy(self._facts, given, plan.net)
@@ -124,16 +128,16 @@ class CommandBox:
         return next(iter(state_directories(environment, home_directories(environment), None)))
 
     def watch(self) -> None:
-        """From now on, changes to protected files are also undone if they were made between two commands, for example
-        by an MCP server. Raises OSError.
+        """Call this if other processes, such as MCP servers, may change protected files between two commands. From
+        then on, changes between commands are undone too. Raises OSError.
         """
         if not self._is_watching:
             self._remember()
             self._is_watching = True
 
     def look(self) -> None:
-        """Stores the state of the protected files, after undoing changes between commands if `watch` was called. Must
-        be called before each command. Raises OSError.
+        """Stores the state of the protected files. If `watch` was called, first undoes the changes since the last
+        command. Must be called before each command. Raises OSError.
         """
         if self._is_watching:
             self._between += self._snapshot.undo_changes()
@@ -150,7 +154,7 @@ class CommandBox:
 
     def undo_changes(self, working_directory: str) -> str:
         """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for
-        the model, which is empty if there were no changes.
+        the model. The note is empty if there were no changes.
         """
         undone = self._snapshot.undo_changes()
         self._mark.end()
@@ -159,8 +163,8 @@ class CommandBox:
         return undone_note(undone, working_directory)
 
     def undone_between(self, working_directory: str) -> str:
-        """A note about the changes that `look` has undone or found since the last call of this method, and that no
-        command of this run made. Empty if there were none.
+        """A note about changes to protected files that no command of this run made, and that `look` has undone or
+        found since the last call of this method. Empty if there were no such changes.
         """
         undone, self._between = self._between, ()
         paths, self._after_kill = self._after_kill, ()
@@ -172,7 +176,7 @@ class CommandBox:
 
     def end_watch(self, working_directory: str) -> str:
         """Undoes the changes to protected files since the last command. Must be called after the MCP servers have
-        ended. Returns a note as `undone_between` does.
+        ended. Returns the note that `undone_between` returns.
         """
         if self._is_watching:
             self._between += self._snapshot.undo_changes()
@@ -182,9 +186,8 @@ class CommandBox:
     def _cache(self) -> str:
         """The directory for the package caches of this checkout.
 
-        If this directory cannot be made, or if a symbolic link leads to it, the result is the directory for temporary
-        files: a command of an earlier run could have made the link, and commands would get the right to write to its
-        target.
+        If this directory cannot be made or a symbolic link leads to it, the result is the directory for temporary
+        files. A command of an earlier run could have made that link, and commands could then write to its target.
         """
         environment = self._places.environment
         home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
@@ -217,8 +220,9 @@ class CommandBox:
         self._box.ruleset()
 
     def in_turn(self, work: Callable[[], None]) -> None:
-        """Runs `work`, which reads the disk for the sandbox, in a thread, because a file system may never answer. The
-        thread begins after all earlier threads of this kind. If no thread can be started, `work` runs in this thread.
+        """Calls `work`, which reads the disk for the sandbox, in a thread, because a file system may never answer.
+        The thread calls `work` after all earlier threads of `in_turn` have ended. If no thread can be started, `work`
+        is called in the current thread.
         """
         before = self._working
 
@@ -233,8 +237,8 @@ class CommandBox:
             do()
 
     def confinement(self, directory: str) -> Confinement:
-        """The sandbox of the next command, which starts in `directory`. It is valid until the next call. Raises
-        OSError.
+        """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
+        call. Raises OSError.
         """
         self._close_door()
         if self._box.has_own_network and self._plan.net == "proxy":
@@ -258,19 +262,21 @@ class CommandBox:
         return () if own is None else (os.path.realpath(own),)
 
     def outside(self, path: str) -> str:
-        """The path outside of the sandbox for a path inside, which is absolute and has no `..`. May be called on any
-        thread. Raises OSError.
+        """Converts a path inside the sandbox to the path outside. `path` is absolute and has no `..`. May be called
+        on any thread. Raises OSError.
         """
         with self._lock:
             return self._box.outside(path, self._own_files)
 
     def inside(self, path: str) -> str:
-        """The path inside the sandbox for a path outside. May be called on any thread."""
+        """Converts a path outside of the sandbox to the path inside. May be called on any thread."""
         with self._lock:
             return self._box.inside(path)
 
     def refusals(self) -> tuple[str, ...]:
-        """The connections of the last command that the proxy refused, one line each for people and the model."""
+        """Describes the connections of the last command that the proxy refused, for people and the model. Each
+        connection is one line.
+        """
         return tuple(
             f"the sandbox refused a connection to {one.host}:{one.port}: {one.reason}"
             + (f" ({one.count} times)" if one.count > 1 else "")
@@ -282,13 +288,13 @@ class CommandBox:
         return () if door is None else door.close()
 
     def start(self, arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-        """Starts a process in the sandbox, like `starting.start_process`."""
+        """Starts a process in the sandbox. Takes the arguments of `starting.start_process`."""
         with self._lock:  # the ruleset is valid until somebody asks for the next one
             return start_confined(arguments, self._box.ruleset(), self._box.search_program, **options)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a command: `environment` with the directories for temporary files and caches, and
-        without the addresses of the user's agents, such as the SSH agent. Raises OSError.
+        """Makes the environment of a command from `environment`. Adds the directories for temporary files and caches,
+        and removes the addresses of the user's agents, such as the SSH agent. Raises OSError.
         """
         gives_sockets = bool(self._plan.sockets)
         kept = {
@@ -301,7 +307,7 @@ class CommandBox:
         return {**kept, **caches, "TMPDIR": self._box.inside(self.temporary)}
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A sentence about what the sandbox denied to a failed command. None if the output shows no denial."""
+        """A sentence that says what the sandbox denied to a failed command. None if the output shows no denial."""
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only for failed commands
 
         others = (*self._places.roots[1:], *self._plan.write)

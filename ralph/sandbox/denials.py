@@ -1,10 +1,11 @@
 # os.path instead of pathlib: these are strings from a command's output.
 # ruff: noqa: PTH118, PTH120
-"""Finds out from the output of a failed command whether the sandbox denied something. The model is then told not to
+"""Finds out from the output of a failed command whether the sandbox denied something. If so, the model is told not to
 try again.
 
-A line of the output counts only if it contains a path and one of the kernel's messages for a denied access. The
-sandbox must deny the path, and this process, which is outside of the sandbox, must be able to use it.
+A line of the output shows a denial if it contains a path and one of the kernel's messages for a denied access. In
+addition, the sandbox must deny this path, and this process, which is outside of the sandbox, must be able to use the
+path.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def denial_note(
     protected: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
-    """A sentence for the model about what the sandbox denied, or None if no line of the output shows a denial.
+    """A sentence that tells the model what the sandbox denied, or None if no line of the output shows a denial.
 
     `others` are directories that commands may write in addition to the working directory. `protected` are paths in
-    them that mounts protect from changes. `outside` converts a path of the command to the path outside of the
-    sandbox.
+    writable directories that mounts protect from changes. `outside` converts a path inside the sandbox to the path
+    outside.
     """
     told: dict[str, None] = {}
     for line in _telling_lines(output):
@@ -84,7 +85,9 @@ def _paths(line: str, working_directory: str) -> Iterator[str]:
 
 
 def _denied(path: str, policy: BoxPolicy) -> str | None:
-    """The access to the path that the sandbox denies although this process has it, or None if there is none."""
+    """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
+    `writing PATH`. None if there is no such access.
+    """
     exists = os.path.lexists(path)
     if exists and not policy.may_read(path) and os.access(path, os.R_OK):
         return f"reading {path}"
@@ -95,7 +98,7 @@ def _denied(path: str, policy: BoxPolicy) -> str | None:
 
 
 def _is_foreign_process(line: str) -> bool:
-    """Whether the line reports a denied signal to a running process of this user."""
+    """Whether the line reports that a signal to a running process of this user was denied."""
     found = _SIGNAL.search(line)
     if found is None:
         return False

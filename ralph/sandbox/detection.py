@@ -1,5 +1,5 @@
-"""Finds out which means of confinement work on this machine. For a means that does not work, the result contains the
-reason; no error is raised.
+"""Finds out which means of confinement work on this machine. If a means does not work, no error is raised, and the
+result contains the reason.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
 def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
     """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached.
 
-    bubblewrap is looked for on the PATH `search_path`, but not in the working directory `work`. Each one found is
-    tried at most twice, until one works. If `shares_network` is True, no network namespace is tried, because commands
-    use the machine's network. Landlock and seccomp are tried by applying them (`trial.py`).
+    ralph looks for bubblewrap in the directories of the PATH `search_path`, but not in the working directory `work`.
+    It tries each program that it finds at most twice, until one works. If `shares_network` is True, no network
+    namespace is tried, because commands use the machine's network. Landlock and seccomp are tried by applying them
+    (`trial.py`).
     """
     if sys.platform != "linux":
         why = "only Linux has the means"
@@ -56,8 +57,8 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
 
 
 def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) -> None:
-    """Starts the trial of bubblewrap, which takes some milliseconds, in the background. `find_means` with the same
-    arguments waits for its end.
+    """Starts in the background to try bubblewrap, which takes some milliseconds. `find_means` with the same arguments
+    waits for the result.
     """
     if sys.platform == "linux":
         for bwrap in _candidates(search_path, work):
@@ -67,8 +68,8 @@ def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) ->
 
 @cache
 def _namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> tuple[str | None, str, bool]:
-    """The path of a bubblewrap that works or None, the reason for a failure, and whether it is known to make a network
-    namespace too.
+    """Returns three values: the path of a bubblewrap that works, or None; the reason for a failure; and whether this
+    bubblewrap is known to make a network namespace too.
     """
     complaint = ""
     for bwrap in _candidates(search_path, work):
@@ -90,8 +91,9 @@ def _begun(bwrap: str, *, has_network: bool) -> _Trial:
 
 
 def _why_not_entered() -> str:
-    """The reason why this process cannot enter a namespace, or an empty string. The call is made with an invalid
-    descriptor. The kernel complains about that first, but a container's filter refuses the call itself.
+    """The reason why this process cannot enter a namespace, or an empty string. To find out, it makes the system call
+    with an invalid descriptor. The kernel would complain about the descriptor, but a container's filter refuses the
+    call itself.
     """
     try:
         restriction.prepare().setns(-1)
@@ -101,8 +103,8 @@ def _why_not_entered() -> str:
 
 
 def _candidates(search_path: str, work: Path | None) -> Iterator[str]:
-    """Yields the paths of the system's bubblewrap and of the one in the optional dependency `sandbox`. The system's
-    comes first, because the security rules of a distribution may allow only that one.
+    """Yields the paths of bubblewrap programs: first the system's own, then the one in the optional dependency
+    `sandbox`. The order matters, because the security rules of a distribution may allow only the system's own.
     """
     system = _system_bwrap(search_path, work)
     if system is not None:
@@ -120,7 +122,7 @@ def _system_bwrap(search_path: str, work: Path | None) -> str | None:
 
 @cache
 def _packaged_outside(work: Path | None) -> str | None:
-    """The bubblewrap of the installed package, or None if there is none or if it lies in `work`."""
+    """The path of bubblewrap in the installed package. None if there is no such program, or if it lies in `work`."""
     packaged = packaged_bwrap()
     return None if packaged is None or (work is not None and lies_in(packaged, work)) else packaged
 
@@ -141,7 +143,9 @@ def packaged_bwrap() -> str | None:
 
 
 def _listed_program(packages: Path, description: str) -> str | None:
-    """The path of bubblewrap according to the file list (RECORD) in a package's metadata directory, or None."""
+    """The path of bubblewrap in the file list (RECORD) of an installed package, or None. `description` is the name of
+    the package's metadata directory.
+    """
     try:
         listed = (packages / description / "RECORD").read_text("utf-8").splitlines()
     except (OSError, ValueError):  # not a list that an installer wrote
@@ -156,7 +160,7 @@ def _listed_program(packages: Path, description: str) -> str | None:
 
 
 class _Trial:
-    """A trial of bubblewrap: a process that runs in the background until `complaint` waits for it."""
+    """A trial run of bubblewrap: a process that runs in the background until `complaint` waits for its end."""
 
     def __init__(self, command: list[str]) -> None:
         self._reading, writing = os.pipe()
@@ -197,7 +201,9 @@ class _Trial:
         return last or f"it ended with {code}"
 
     def _all_said(self) -> tuple[bytes, bool]:
-        """The complete standard error of the program, and whether reading it took too long."""
+        """Reads the program's standard error until its end. Returns the last part of it, and whether reading took too
+        long.
+        """
         said = b""
         poller = select.poll()
         poller.register(self._reading, select.POLLIN | select.POLLHUP)

@@ -1,10 +1,10 @@
 # os instead of pathlib: this runs before and after each command.
 # ruff: noqa: PTH103, PTH108, PTH208
-"""Notices what a command did to protected files if ralph was killed before it could undo that. While a command runs, a
-file in ralph's state describes the protected files as they were before. The next run with the same directories finds it.
+"""Finds out what a command changed in protected files if ralph was killed before it could undo the changes.
 
-It only tells: by then, somebody else may have changed these files. It needs no disk to work: without a place for the
-file, nothing is noticed.
+While a command runs, a file in ralph's state directory describes the protected files as they were before the command.
+The next run with the same directories finds this file. It reports the changes but does not undo them, because
+somebody else may have made changes since then. If this file cannot be written, nothing is reported.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _MOST_BYTES = 1024 * 1024
 
 
 class CommandMark:
-    """The file of one run. It is locked as long as the run lives, and empty while no command runs."""
+    """The file in which one run describes the protected files. The file is locked until the run ends, and empty while
+    no command runs.
+    """
 
     def __init__(self, place: str, directories: Sequence[str]) -> None:
-        """`place` is a directory, which need not exist. `directories` are those whose protected files are looked at."""
+        """`place` is the directory for the file; it need not exist. `directories` contain the protected files."""
         name = sha256("\0".join(directories).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._place = place
         self._prefix = f"{name}-"
@@ -42,7 +44,7 @@ class CommandMark:
         self._described = b""
 
     def begin(self, entries: Mapping[str, Entry]) -> None:
-        """Describes the protected files, before a command."""
+        """Writes the state of the protected files to the file. Must be called before a command starts."""
         if entries != self._entries:
             self._entries = dict(entries)
             self._described = json.dumps({path: _digest(entry) for path, entry in entries.items()}).encode()
@@ -65,7 +67,7 @@ class CommandMark:
         self._descriptor = descriptor
 
     def end(self) -> None:
-        """Must be called when what the command did was undone."""
+        """Empties the file. Must be called after the command's changes were undone."""
         with suppress(OSError):
             if self._descriptor is not None:
                 os.ftruncate(self._descriptor, 0)
@@ -81,8 +83,8 @@ class CommandMark:
     def changed_since_kill(
         self, entries: Mapping[str, Entry], git_directories: Sequence[str]
     ) -> tuple[str, ...]:
-        """The protected files that are not as they were before a command during which a run was killed. `entries` are
-        those of now. Removes the files of killed runs.
+        """The protected files that have changed since the start of a command during which an earlier run was killed.
+        `entries` describe the files as they are now. Removes the files of killed runs.
         """
         changed: set[str] = set()
         for before in self._left_behind():
@@ -103,7 +105,9 @@ class CommandMark:
 
 
 def _taken(path: str) -> Iterator[dict[str, str]]:
-    """Reads and removes the file of a run that has ended. Yields nothing if the run lives or no command was running."""
+    """Reads and removes the file of a run that has ended, and yields the description in it. Yields nothing if the run
+    is still alive, or if no command was running when it ended.
+    """
     try:
         lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,5 +1,5 @@
-"""Says what a sandbox protects on this machine: the level, and for each missing protection the reason. No I/O happens
-here. `detection.py` finds out what the machine supports.
+"""Says which protections a sandbox provides on this machine, and why the others are missing. No I/O happens here.
+`detection.py` finds out what the machine supports.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ralph.sandbox.policy import Net
 
 LevelName = Literal["namespaces", "landlock", "none"]
-"""The strongest means that works: `namespaces` by bubblewrap (with Landlock inside if the kernel has it), `landlock`,
-or `none`. On each level, a seccomp filter and dropped capabilities are used too if they work."""
+"""The strongest means that works. `namespaces` means bubblewrap, with Landlock inside if the kernel has it.
+`landlock` means Landlock alone. On each level, a seccomp filter and dropped capabilities are used too if they work."""
 
 
 class Means(Struct, frozen=True):
@@ -24,24 +24,24 @@ class Means(Struct, frozen=True):
 
     landlock: Support
     why_no_privileges: str = ""
-    """The reason why a process cannot give up privileges. Empty if it can, as on Linux."""
+    """The reason why a process cannot give up privileges. Empty if a process can do so, as on Linux."""
     why_no_filter: str = ""
     """The reason why there is no seccomp filter. Empty if there is one."""
     bwrap: str | None = None
     """The path of a bubblewrap that works on this machine, or None."""
     why_no_namespaces: str = ""
     has_network_namespace: bool = False
-    """Whether bubblewrap can make a network namespace. Also False if that was not tried, because commands share the
+    """Whether bubblewrap can make a network namespace. False if ralph has not tried, because commands share the
     machine's network."""
 
     @property
     def has_own_network(self) -> bool:
-        """Whether a command can have a network of its own."""
+        """Whether a command can have a network that is separate from the machine's."""
         return self.bwrap is not None and self.has_network_namespace
 
 
 class Reach(Struct, frozen=True):
-    """A protection, and whether a sandbox provides it."""
+    """One protection, and whether a sandbox provides it."""
 
     name: str
     why_not: str = ""
@@ -57,7 +57,7 @@ class BoxLevel(Struct, frozen=True):
     reaches: tuple[Reach, ...]
 
     def missing(self, names: tuple[str, ...] = ()) -> tuple[Reach, ...]:
-        """The missing protections. If `names` is not empty, only those with these names."""
+        """The missing protections. If `names` is not empty, only the missing protections with these names."""
         return tuple(one for one in self.reaches if one.why_not and (not names or one.name in names))
 
 
@@ -67,7 +67,7 @@ STRICT = ("write", "read", "signals", "network")
 
 def box_level(means: Means, net: Net, *, gives_sockets: bool = False) -> BoxLevel:
     """The level of a sandbox with these means. `gives_sockets` is True if the settings allow a Unix socket in the
-    file system; before Landlock ABI 9, allowing one allows all of them.
+    file system. Before Landlock ABI 9, a sandbox that allows one such socket allows all of them.
     """
     name: LevelName = "none"
     if means.landlock.abi:
@@ -111,7 +111,7 @@ def _reaches(means: Means, net: Net, *, gives_sockets: bool) -> Iterator[Reach]:
 
 
 def _why_no_network(means: Means, net: Net) -> str:
-    """The reason why the network cannot be restricted to `net`, which is not `full`. Empty if it can."""
+    """The reason why the network cannot be restricted to `net`, or an empty string. `net` is not `full`."""
     if means.has_own_network:
         return ""
     without = means.why_no_namespaces or "there is no network namespace"

@@ -1,9 +1,9 @@
 """Decides which files a command may write and read, and which network it may use. No I/O happens here:
 `box_places.py` collects the facts, and `kernel/` makes the kernel enforce the decisions.
 
-A command may read everything except the paths on the deny list of the file tools (`protected_paths.py`) and those
-that the user's settings add. It may write only in the roots and in a few places that ordinary work needs. A denied
-path inside a root can be read and written nevertheless, and `exposed` names such paths.
+A command may read everything except the paths on two deny lists: the list of the file tools (`protected_paths.py`)
+and the user's own. It may write only in the roots and in a few places that ordinary work needs. If a denied path is
+inside a root, commands can read and write it nevertheless. `exposed` names such paths.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class BoxFacts(Struct, frozen=True):
     git_parts: tuple[str, ...] = ()
     """Directories that a command may write although it may not write the rest of the git directory."""
     own_files: tuple[str, ...] = ()
-    """Files of this run, such as spill files, that a command may read although they lie in an unreadable place."""
+    """Files of this run that a command may read although they lie in an unreadable place, such as files with the long
+    output of commands."""
 
 
 class GivenPlaces(Struct, frozen=True):
@@ -87,8 +88,8 @@ class BoxPolicy(Struct, frozen=True):
         return not any(is_within(path, place) for place in self.unreadable)
 
     def exposed(self) -> tuple[str, ...]:
-        """The paths of the deny list that are in a writable place. Commands can read and write them, because Landlock
-        cannot take away a right beneath a directory for which it was granted.
+        """The paths of the deny list that are in a writable place. Commands can read and write these paths, because
+        Landlock grants a right for a whole directory and cannot take it away for a part.
         """
         return tuple(
             place for place in self.unreadable if any(is_within(place, root) for root in self.writable)
@@ -109,11 +110,11 @@ def box_policy(facts: BoxFacts, given: GivenPlaces, net: Net = "full") -> BoxPol
 
 
 def landlock_rules(policy: BoxPolicy, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
-    """Yields the rules that allow what the policy allows. `entries` returns the names in a directory, without symbolic
-    links. It is called for each directory above an unreadable path, parents first.
+    """Yields the rules that allow what the policy allows. `entries` returns the names in a directory, without
+    symbolic links. It is called for each directory above an unreadable path, parents first.
 
-    No rule is made for a path inside a writable place, and no directory there is listed: a command could replace a
-    part of such a path by a symbolic link, and the rule would then open the link's target.
+    Paths inside a writable place get no rule of their own, and directories there are not listed. Otherwise a command
+    could replace a part of such a path by a symbolic link, and the rule would then allow access to the link's target.
     """
     yield Rule("/", landlock.READ_DIR)
     closed = {path for path in policy.unreadable if not _is_writable(path, policy)}
@@ -133,9 +134,11 @@ def _is_writable(path: str, policy: BoxPolicy) -> bool:
 
 
 def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
-    """The file systems that bubblewrap mounts anew for each command, each with the rights that the command needs on it.
-    They need rules of their own, because a rule for the directory that a mount covers does not apply to the mount. The
-    new `/dev` contains only harmless devices and the command's own terminals.
+    """The file systems that bubblewrap mounts for each command, such as a new `/dev`. Each comes with the rights that
+    the command needs on it.
+
+    A rule for a directory does not apply to a file system that is mounted on it, so each of these mounts needs its
+    own rule. The new `/dev` contains only harmless devices and the command's own terminals.
     """
     rights = landlock.READ | landlock.READ_DIR
     places = (("/proc", rights), (DEVICES, rights | _DEVICE | landlock.WRITE))
@@ -145,8 +148,8 @@ def own_mounts(abi: int) -> tuple[tuple[str, int], ...]:
 def _open_places(closed: Collection[str], entries: Callable[[str], Iterable[str]]) -> Iterator[str]:
     """Yields paths that together cover the whole file system except the closed paths.
 
-    In each directory above a closed path, these are the entries that are neither closed nor above a closed path. An
-    entry that is made there later is not covered, so it is closed as well.
+    It searches each directory above a closed path, and yields the entries that are not closed and contain no closed
+    path. An entry that is made there later is not covered, so commands cannot use it.
     """
     above = {directory for place in closed for directory in _directories_above(place)}
     pending = ["/"]
@@ -168,7 +171,7 @@ def _directories_above(path: str) -> Iterator[str]:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Removes the paths that lie inside another one, and keeps the order of the rest."""
+    """Removes each path that lies inside another one of the paths, and keeps the order of the rest."""
     known = dict.fromkeys(paths)
     return tuple(path for path in known if not any(above in known for above in _directories_above(path)))
 

@@ -1,9 +1,10 @@
-"""Tries actions that a sandbox must deny to a command, and prints which were denied.
+"""Tries actions that a sandbox must deny to a command, and prints which actions were denied.
 
 The script runs inside the sandbox and needs only the standard library (`python -I -S probe.py TARGETS`).
 `self_test.py` makes the targets outside the sandbox, and compares the verdicts with what the level promises. Each row
-of the table is tried in its own process with a time limit, and prints one JSON line. The script changes only its
-targets, sends other processes only signal 0, and starts a limited number of processes.
+of the table is one action. The script tries each row in a separate process with a time limit, and prints one JSON
+line for it. It changes only its targets, sends other processes only signal 0, and starts a limited number of
+processes.
 """
 
 # Each row is about one system call. The functions of `os` name it, and pathlib would hide it.
@@ -53,12 +54,12 @@ Targets = dict[str, Any]
 class Row(NamedTuple):
     name: str
     protection: str
-    """The name in `levels.py` of the protection that denies the row, or empty if none does."""
+    """The name of the protection in `levels.py` that denies the row's action, or empty if no protection does."""
     attempt: Callable[[Targets], None]
     also: frozenset[int] = frozenset()
-    """Errors that mean a denial in this row only. Some errors mean a denial in every row."""
+    """Errors that show a denial in this row only. They are added to the errors that show a denial in every row."""
     own_loopback: bool = False
-    """True if the row is allowed in a network namespace, where it reaches only the command's own loopback."""
+    """True if the action is allowed in a network namespace, because it then reaches only the command's own loopback."""
 
 
 class UntriedError(Exception):
@@ -201,7 +202,7 @@ def _change_root(targets: Targets) -> None:
 
 
 def _read_secrets(targets: Targets) -> None:
-    """Raises PermissionError unless at least one secret can be read. Directories and missing files are skipped."""
+    """Tries to read secrets. Raises PermissionError if none of them can be read. Skips directories and missing files."""
     read = []
     for path in targets["secrets"]:
         try:
@@ -467,8 +468,8 @@ def _write_much(targets: Targets) -> None:
 
 
 def _stay_behind(targets: Targets) -> None:
-    """Starts a process that does not end and keeps the descriptor `leash` open, so that `self_test.py` sees when it
-    ends.
+    """Starts a process that does not end by itself and keeps the descriptor `leash` open. `self_test.py` then sees at
+    the other end of the pipe when the process ends.
     """
     leash = targets["leash"]
     if os.fork() == 0:
@@ -555,8 +556,8 @@ ROWS = (
 
 
 def tried(row: Row, targets: Targets) -> tuple[str, str]:
-    """Tries one action of the table. Returns the verdict and a detail: the name of an error, the reason why the
-    action is untried, or empty.
+    """Tries one action of the table. Returns the verdict and a detail. The detail is the name of an error, the reason
+    why the action was not tried, or empty.
     """
     reading, writing = os.pipe()
     pid = os.fork()

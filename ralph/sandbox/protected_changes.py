@@ -1,5 +1,5 @@
-"""Decides which changes that a command made to protected files are undone. No I/O happens here:
-`protected_snapshot.py` compares the disk before and after each command, and restores the files.
+"""Decides which changes to protected files are undone after a command. No I/O happens here: `protected_snapshot.py`
+compares the disk before and after each command, and restores the files.
 
 The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`. They
 can make git, ralph or another agent run programs outside of the sandbox.
@@ -36,20 +36,19 @@ _FRESH_SETTING = re.compile(
 
 
 class Entry(Struct, frozen=True):
-    """The state of a protected path on the disk. Symbolic links were not followed."""
+    """The state of a protected path on the disk. If the path is a symbolic link, this is the state of the link."""
 
     kind: Kind
     mode: int = 0
     """The permission bits of a file or a directory, and 0 for everything else."""
     content: bytes | None = None
-    """The bytes of a file or the target of a link. None for other kinds, and for a file that is too large or cannot be
-    read.
-    """
+    """The bytes of a file, or the target of a link. None for any other kind of path, and for a file that is too large
+    or cannot be read."""
     stamp: tuple[int, ...] = ()
-    """The inode, size, times and similar values. If the path was changed, they differ; they may differ for other
-    reasons too."""
+    """The inode, size, times and similar values. They differ after every change of the path, and may differ without a
+    change."""
     is_settled: bool = False
-    """True if any later change of the path must change `stamp`."""
+    """True if every later change of the path is certain to change `stamp`."""
 
     def is_same(self, other: Entry) -> bool:
         if (self.kind, self.mode, self.content) != (other.kind, other.mode, other.content):
@@ -58,7 +57,7 @@ class Entry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A change that must be undone. At most one of the two entries is None."""
+    """A change that must be undone. At most one of `before` and `after` is None."""
 
     path: str
     before: Entry | None
@@ -68,7 +67,7 @@ class Change(Struct, frozen=True):
 
     @property
     def is_of_mode(self) -> bool:
-        """Whether the only change is in the permissions of a directory."""
+        """Whether nothing has changed except the permissions of a directory."""
         return (
             self.before is not None
             and self.after is not None
@@ -83,7 +82,7 @@ class Change(Struct, frozen=True):
 
 
 class Undone(Struct, frozen=True):
-    """A command's change to a protected path, after the attempt to undo it."""
+    """The result of an attempt to undo a command's change to a protected path."""
 
     path: str
     how: How
@@ -98,8 +97,9 @@ def changes_of(
 ) -> Iterator[Change]:
     """Yields the changes to undo. A directory comes before its content.
 
-    A missing git directory is a single change, because a removed repository cannot be restored. A new directory in a
-    forbidden place is a single change with all its content.
+    For a missing git directory, yields a single change and none for its content, because a removed repository cannot
+    be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
+    content.
     """
     made: list[str] = []
     gone = missing_directories(after, git_directories)
@@ -124,8 +124,8 @@ def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[st
 
 
 def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
-    """Whether a command may make a path. It may make what `git init` makes, and directories whose content is checked
-    separately.
+    """Whether a command may make a path. It may make the files that `git init` makes, and directories whose content
+    is checked separately.
     """
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
@@ -140,7 +140,7 @@ def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool
 
 
 def is_fresh_configuration(content: bytes | None) -> bool:
-    """Whether a git configuration contains only lines that `git init` writes."""
+    """Whether each line of a git configuration is one that `git init` writes."""
     if content is None:
         return False
     lines = [line.strip() for line in content.splitlines()]
@@ -152,8 +152,8 @@ def _is_beneath(path: str, directories: Sequence[str]) -> bool:
 
 
 def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
-    """One line for the model about the changes that were undone. Empty if there are none. `is_between` is True if
-    they were made while neither a command nor a call of an MCP tool was running.
+    """One line that tells the model which changes were undone. Empty if there are none. `is_between` is True if the
+    changes were made while neither a command nor a call of an MCP tool was running.
     """
     done = [_shown(one, working_directory) for one in undone if not one.why_not]
     failed = [f"{_shown(one, working_directory)} ({one.why_not})" for one in undone if one.why_not]
@@ -172,7 +172,9 @@ def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between:
 
 
 def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str:
-    """Tells which protected files were changed since a command during which ralph was killed. Empty if there are none."""
+    """One line that says which protected files have changed since the start of a command during which ralph was
+    killed. Empty if there are none.
+    """
     if not paths:
         return ""
     shown = _listed([path.removeprefix(f"{working_directory}/") for path in paths])

@@ -1,8 +1,9 @@
-"""The table of protected paths. File tools must not write to a protected path, and must not read most of them. No I/O
-happens here.
+"""The table of protected paths. File tools must not write to any protected path, and must not read most protected
+paths. No I/O happens here.
 
 The rules apply to absolute paths without symbolic links. `tools/files/path_guard.py` resolves links, and checks which
-file was really opened. `tools/files/roots.py` has the rule that file tools write only inside certain directories.
+file was really opened. A separate rule in `tools/files/roots.py` says that file tools write only inside certain
+directories.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _INTERPRETER = "holds the Python that ralph runs on"
 
 
 class Protection(Struct, frozen=True):
-    """The reason why a path is protected. Converted to text, it is two sentences for the model."""
+    """The reason why a path is protected. `str()` of it is two sentences for the model."""
 
     place: str
     predicate: str
@@ -43,7 +44,7 @@ class Protection(Struct, frozen=True):
 
 
 class ProtectedPath(Struct, frozen=True):
-    """A protected file, or a protected directory with all its content. It need not exist."""
+    """A protected file, or a protected directory with everything inside it. The file or directory need not exist."""
 
     path: str
     """The absolute path, without symbolic links."""
@@ -53,12 +54,12 @@ class ProtectedPath(Struct, frozen=True):
 
 
 class ProtectedName(Struct, frozen=True):
-    """A file name that must not be written in any directory. Upper and lower case are not distinguished, as in some
-    file systems.
+    """A file name that file tools must not write in any directory. Upper and lower case count as equal, because some
+    file systems do not distinguish them.
     """
 
     name: str
-    """A name, or the last parts of a path. `*` matches any characters but a slash."""
+    """A file name, or several parts at the end of a path. `*` matches any characters but a slash."""
     predicate: str
     advice: str
 
@@ -129,13 +130,14 @@ class PlaceFacts(Struct, frozen=True):
     package: str | None = None
     """The directory of the `ralph` package that is running."""
     prefixes: tuple[str, ...] = ()
-    """The Python environment in which ralph is installed, and the Python installation that it is based on."""
+    """The directory of the Python environment in which ralph is installed, and the directory of the Python
+    installation on which this environment is based."""
     code: tuple[str, ...] = ()
-    """Files and directories from which Python and ralph load code. They are protected even if a prefix cannot be,
-    because it contains a root (as the prefix /usr contains the root /usr/src/x)."""
+    """Files and directories from which Python and ralph load code. They are listed separately because a prefix is not
+    protected if it contains a root (as the prefix /usr contains the root /usr/src/x)."""
     git_directories: tuple[str, ...] = ()
-    """The git directories of the checkouts that contain the roots, including git directories that linked working
-    trees share."""
+    """The git directories of the checkouts that contain the roots. A git directory that several working trees share
+    is included."""
     denied: tuple[str, ...] = ()
     """Files and directories that must not be read because of the user's settings."""
     given: tuple[str, ...] = ()
@@ -146,8 +148,8 @@ class ProtectedPaths(Struct, frozen=True):
     paths: tuple[ProtectedPath, ...]
     roots: tuple[str, ...]
     homes: tuple[str, ...] = ()
-    """The home directories, without symbolic links. If a root contains a home directory, the dotfiles in it are
-    protected."""
+    """The home directories, without symbolic links. Dotfiles in a home directory are protected if a root contains
+    this home directory."""
     names: tuple[ProtectedName, ...] = PROTECTED_NAMES
     given: tuple[str, ...] = ()
     """As in `PlaceFacts`."""
@@ -173,7 +175,9 @@ class ProtectedPaths(Struct, frozen=True):
         return self._as_dotfile(path)
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """The paths inside a directory that must not be read, relative to it. The directory itself is not among them."""
+        """The paths inside a directory that must not be read, relative to the directory. The directory itself is not
+        among them.
+        """
         above = directory.rstrip("/") + "/"
         return tuple(
             place.path[len(above) :]
@@ -191,8 +195,8 @@ class ProtectedPaths(Struct, frozen=True):
         return (home for home in self.homes if any(is_within(home, root) for root in self.roots))
 
     def _as_dotfile(self, path: str) -> Protection | None:
-        """The reason why a path is protected as a dotfile in a home directory, or None. If a root is inside the home
-        directory, as with `--add-dir ~/.config/x`, this rule does not protect paths in that root.
+        """The reason why a path is protected as a dotfile in a home directory, or None. A root inside the home
+        directory, such as `--add-dir ~/.config/x`, is an exception: this rule does not protect the paths in it.
         """
         root = max((root for root in self.roots if is_within(path, root)), key=len, default=None)
         for home in self.homes:
@@ -236,8 +240,8 @@ def _secret_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 def _bases(facts: PlaceFacts) -> Bases:
     def below(variable: str, usual: str) -> tuple[str, ...]:
-        """The directory that the variable names, and the usual one, which may contain files from before the variable
-        was set.
+        """The directory that the environment variable names, and the usual directory. The usual one may contain files
+        that were made before the variable was set.
         """
         named = facts.variables.get(variable, "")
         usuals = (f"{home.rstrip('/')}/{usual}" for home in facts.homes)
@@ -269,8 +273,8 @@ def _code_places(facts: PlaceFacts) -> Iterator[ProtectedPath]:
 
 
 def _narrowed(directory: str, names: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """Yields the directory or, if it contains a root, only its entries with one of these names. A directory that
-    contains a root cannot be protected as a whole.
+    """Yields the directory if it contains no root. Otherwise yields only the entries `names` in it, because a
+    directory that contains a root cannot be protected as a whole.
     """
     if _contains_any(directory, roots):
         yield from (f"{directory.rstrip('/')}/{name}" for name in names)

@@ -57,7 +57,7 @@ def gather_paths(
 
 
 class _Resolver:
-    """Resolves symbolic links like `os.path.realpath`. It is faster for many paths in few directories, because it
+    """Resolves symbolic links like `os.path.realpath`. It is faster if many paths lie in few directories, because it
     looks each directory up only once.
     """
 
@@ -76,7 +76,7 @@ class _Resolver:
 
 
 def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The home directories: the one in HOME, and the one in the user database, which ssh uses."""
+    """The home directories of the user: the directory in HOME, and the one in the user database, which ssh uses."""
     import pwd  # noqa: PLC0415 - only a file tool needs it
 
     found = [environment.get("HOME", "")]

@@ -1,9 +1,9 @@
 # os instead of pathlib: this runs before and after each command, and names entries of open directories.
 # ruff: noqa: PTH103, PTH104, PTH108, PTH115, PTH118, PTH119, PTH120, PTH208
-"""Undoes changes that commands made to protected files, where no mount prevents such changes.
+"""Undoes changes that commands made to protected files, if no mount prevents such changes.
 
-The files are compared before and after a command. Changed files are restored, and new ones are moved into a directory
-of ralph, without following symbolic links. `protected_changes.py` decides what is undone.
+The files are compared before and after a command. Changed files are restored, and new files are moved into a
+directory of ralph. Symbolic links are never followed. `protected_changes.py` decides which changes are undone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_BYTES = 1024 * 1024
 _MOST_HOOKS = 512
 """The maximum number of entries below a directory of hooks. A larger directory is compared only as a whole."""
 _MOST_REMEMBERED_BYTES = 4 * 1024 * 1024
-"""The maximum number of bytes of all files that are kept in memory. Hooks are scripts of some kilobytes."""
+"""The maximum number of bytes that are kept in memory for all files together. Hooks are scripts of some kilobytes."""
 _KEPT = 100
 """The maximum number of directories with files that commands wrote. The oldest ones are removed."""
 _KEPT_NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
@@ -45,12 +45,14 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ProtectedSnapshot:
-    """The protected files of a run. Not thread-safe: for each command, `look` and then `undo_changes` must be called."""
+    """The stored state of a run's protected files. For each command, call `look` before it and `undo_changes` after
+    it. Not thread-safe.
+    """
 
     def __init__(self, roots: Sequence[str], git_directories: Sequence[str], kept_in: str) -> None:
         """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
-        commands may write. All are absolute and contain no symbolic links. What commands wrote to protected files is
-        kept in new directories beneath `kept_in`, which need not exist.
+        commands may write. All are absolute and contain no symbolic links. If a command has written a protected file,
+        the command's version is kept in a new directory beneath `kept_in`, which need not exist.
         """
         self._roots = tuple(roots)
         self.git_directories = tuple(dict.fromkeys((*(f"{root}/.git" for root in roots), *git_directories)))
@@ -60,8 +62,8 @@ class ProtectedSnapshot:
         self._left_bytes = 0
 
     def look(self) -> None:
-        """Stores the state of the protected files before a command. It also keeps the stored files of a repository
-        that an earlier command removed, so that they are compared when the repository exists again.
+        """Stores the state of the protected files before a command. If an earlier command removed a repository, its
+        stored files are kept, so that they can be compared when the repository exists again.
         """
         found = self._found()
         gone = tuple(f"{one}/" for one in missing_directories(found, self.git_directories))
@@ -70,12 +72,12 @@ class ProtectedSnapshot:
 
     @property
     def known(self) -> Mapping[str, Entry]:
-        """The protected files as they were at the last `look`."""
+        """The state of the protected files at the last call of `look`, by path."""
         return self._known
 
     def undo_changes(self) -> tuple[Undone, ...]:
-        """Restores the protected files after a command, and returns the changes. Raises no OSError: a change that
-        cannot be undone contains the reason.
+        """Restores the protected files after a command, and returns the changes. Raises no OSError: if a change
+        cannot be undone, the returned `Undone` contains the reason.
         """
         undoing = _Undoing(self._kept_in, self.git_directories, dict(self._statuses))
         changes = self._changes()
@@ -120,7 +122,7 @@ class ProtectedSnapshot:
         found |= inside
 
     def _add(self, found: dict[str, Entry], path: str) -> bool:
-        """Adds the path's entry if the path exists. Returns whether it is a directory."""
+        """If the path exists, adds its entry to `found`. Returns whether the path is a directory."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -189,7 +191,7 @@ def _target(path: str) -> bytes | None:
 
 
 class _Undoing:
-    """Undoes the changes of one command."""
+    """Undoes the changes to protected files after one command."""
 
     def __init__(
         self, kept_in: str, git_directories: Sequence[str], statuses: dict[str, os.stat_result]
@@ -212,10 +214,11 @@ class _Undoing:
         return Undone(change.path, change.how, kept, why_not)
 
     def _put_away(self, directory: int, change: Change) -> str:
-        """Keeps the command's version of a file and returns its new path, or an empty string if it cannot be kept.
+        """Keeps the command's version of a file and returns its new path, or an empty string if the version cannot be
+        kept.
 
-        The version is moved, or copied if the old file can atomically replace it. A version that cannot be kept is
-        removed, because the protection matters more. Raises OSError.
+        If the old file can atomically replace the version, the version is copied. Otherwise it is moved, or removed
+        if that is impossible, because the protection matters more. Raises OSError.
         """
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
@@ -241,7 +244,9 @@ class _Undoing:
         return f"{self._kept}/{self._count}-{name}"
 
     def _restored(self, directory: int, change: Change) -> str:
-        """Restores the state before the command. Returns the reason if that is impossible, otherwise an empty string."""
+        """Restores the state before the command. Returns an empty string, or the reason if the state cannot be
+        restored.
+        """
         old, name = change.before, os.path.basename(change.path)
         if old is None:
             return ""
@@ -268,8 +273,8 @@ class _Undoing:
 
 
 def _is_replaced(change: Change) -> bool:
-    """Whether a command changed the content of a file that is stored. Such a file is replaced atomically by the
-    stored one.
+    """Whether a command changed the content of a file whose old content is stored. The old content then replaces the
+    file atomically.
     """
     old, new = change.before, change.after
     return (
@@ -326,7 +331,9 @@ def _check_size(source: str) -> None:
 
 
 def _prune(kept_in: str) -> None:
-    """Removes the oldest directories with files that commands wrote, if there are too many."""
+    """Removes the oldest directories in `kept_in` if there are too many. Each of these directories contains files
+    that commands wrote.
+    """
     import shutil  # noqa: PLC0415 - only for a change, and takes milliseconds
 
     kept = sorted(name for name in _names(kept_in) or () if _KEPT_NAME.fullmatch(name))

@@ -1,9 +1,10 @@
-"""The proxy through which commands reach the listed hosts, if their network namespace has only a loopback.
+"""The proxy through which commands reach the listed hosts if their network namespace has only a loopback.
 
-It runs in ralph's process, outside of the namespace. `machine/restriction.py` makes the listening socket inside,
-before the command starts, and sends it to ralph. A `ProxyDoor` accepts connections on it while the command runs. The
-proxy resolves names itself, and connects only to the address that `allowed_hosts.py` has judged. In a tunnel
-(CONNECT), it passes all bytes on unread. In a plain request (`GET http://...`), it replaces the URL by a path.
+It runs in ralph's process, outside of the namespace. `machine/restriction.py` makes the listening socket inside the
+namespace before the command starts, and sends this socket to ralph. While the command runs, a `ProxyDoor` accepts
+connections on the socket. The proxy resolves names itself, and connects only to the address that `allowed_hosts.py`
+has judged. In a tunnel (CONNECT), it passes on all bytes without reading them. In a plain request (`GET http://...`),
+it replaces the URL by a path.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ _OWN_HEADERS = (b"connection", b"proxy-connection", b"proxy-authorization", b"ke
 
 
 class RefusedConnection(Struct, frozen=True):
-    """A connection that the proxy refused to a command."""
+    """A connection that a command attempted and the proxy refused."""
 
     host: str
-    """The host as the command wrote it, without control characters and cut to 253 characters."""
+    """The host as the command wrote it, but without control characters and with at most 253 characters."""
     port: int
     reason: str
     count: int = 1
-    """The number of the command's attempts."""
+    """How often the command attempted this connection."""
 
 
 class ProxyRequest(Struct, frozen=True):
-    """The first request on a connection from a command."""
+    """The first request that a command sends on a connection."""
 
     host: str
     port: int
@@ -70,7 +71,7 @@ class ProxyRequest(Struct, frozen=True):
 
 
 class NoProxyRequestError(Exception):
-    """The bytes are not a request that the proxy understands."""
+    """The bytes from a command are not a request that the proxy understands."""
 
 
 def read_request(head: bytes) -> ProxyRequest:
@@ -101,7 +102,7 @@ def _host_and_port(authority: str, usual: int | None) -> tuple[str, int]:
 
 
 def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host, from this machine's resolver. Raises OSError."""
+    """The addresses of a host. This machine's resolver finds them. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -119,8 +120,8 @@ class ProxyDoor:
         self._is_closed = False
         self._received, given = socket.socketpair()
         self.descriptor = given.detach()
-        """The end of a socket pair that the command's process must inherit and that `machine/restriction.py` closes.
-        After the command was started, `started` closes ralph's copy."""
+        """One end of a socket pair. The command's process must inherit it, and `machine/restriction.py` closes it
+        there. `started` closes ralph's copy."""
         self._wakes, self._waker = socket.socketpair()
         try:
             self._thread = start_thread(self._accept, name="proxy")
@@ -131,15 +132,15 @@ class ProxyDoor:
             raise
 
     def started(self) -> None:
-        """Closes ralph's copy of `descriptor`. Otherwise ralph would not notice that a command ended without
-        listening.
+        """Call this when the command has started. Closes ralph's copy of `descriptor`, so that ralph notices if the
+        command ends before it listens for connections.
         """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def close(self) -> tuple[RefusedConnection, ...]:
-        """Ends all connections, and returns the refused connections of the command, at most 50 different ones."""
+        """Ends all connections, and returns the connections that the proxy refused, at most 50 different ones."""
         self.started()
         with self._lock:
             self._is_closed = True
@@ -168,7 +169,9 @@ class ProxyDoor:
                 self._begin(client)
 
     def _listener(self) -> socket.socket | None:
-        """The listening socket from inside the namespace, or None if the command ended without sending one."""
+        """Waits for the listening socket from inside the namespace. Returns None if the command ended without sending
+        a socket or the proxy was closed.
+        """
         if not self._is_readable(self._received):
             return None
         try:
@@ -299,7 +302,7 @@ def _connected(addresses: Sequence[str], port: int) -> socket.socket:
 
 
 class _Way:
-    """Passes bytes on in one direction of a connection. Its sockets do not block."""
+    """Passes bytes on in one direction of a connection. Both sockets are non-blocking."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source = source
@@ -308,13 +311,15 @@ class _Way:
         self.is_open = True
 
     def waits_for(self) -> tuple[int, int]:
-        """The descriptor and the event for poll(2) that tell when `pass_on` can continue."""
+        """The descriptor to poll and the event to wait for with poll(2). After this event, `pass_on` can continue."""
         if self._pending:
             return self._target.fileno(), select.POLLOUT
         return self._source.fileno(), select.POLLIN
 
     def pass_on(self) -> None:
-        """Passes on as many bytes as have arrived and the target accepts without blocking. Raises OSError."""
+        """Reads the bytes that have arrived, and sends as many as the target accepts without blocking. Raises
+        OSError.
+        """
         with contextlib.suppress(BlockingIOError):
             if not self._pending:
                 self._pending = self._source.recv(_CHUNK_BYTES)
@@ -326,7 +331,9 @@ class _Way:
 
 
 def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Passes bytes on in both directions, until both sides end or send nothing for ten minutes. Raises OSError."""
+    """Passes bytes on in both directions. Ends when both sides have ended, or when neither has sent anything for ten
+    minutes. Raises OSError.
+    """
     client.setblocking(False)
     server.setblocking(False)
     ways = [_Way(client, server), _Way(server, client)]

@@ -62,7 +62,7 @@ class SandboxSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(PLACES, "more files and directories that commands may write"),
     ] = ()
-    """Paths that commands may write in addition to the working directory and each `--add-dir`. In this setting and in
+    """Paths that commands may write in addition to the working directory and each `--add-dir`. In this setting and
     the next three, a path is absolute or begins with `~/`."""
     read: Annotated[
         tuple[str, ...],

@@ -1,8 +1,8 @@
-"""The places where credentials are commonly stored, which file tools must not read. No I/O happens here.
+"""The places where credentials are commonly stored. File tools must not read them. No I/O happens here.
 
-A place is a file, or a directory with everything inside it, given as a template. `~/x` is in each home directory.
-`{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the XDG specification. `$NAME` and
-`$NAME/x` begin with the value of an environment variable. Any other template is an absolute path.
+A place is a file, or a directory with everything inside it. A template describes a place. `~/x` is in each home
+directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the XDG specification.
+`$NAME` and `$NAME/x` begin with the value of an environment variable. Any other template is an absolute path.
 """
 
 from __future__ import annotations
@@ -174,7 +174,9 @@ SECRET_PLACES = (
 
 
 class Bases(NamedTuple):
-    """The absolute directories that replace the beginnings of templates. There may be several for each beginning."""
+    """The absolute directories that stand for the beginning of a template, such as `~` or `{config}`. One beginning
+    may stand for several directories.
+    """
 
     homes: Sequence[str]
     config: Sequence[str]
@@ -185,8 +187,8 @@ class Bases(NamedTuple):
 
 
 def expanded(template: str, bases: Bases) -> Iterator[str]:
-    """Yields the absolute paths for a template. Yields nothing if its environment variable is not set or is not an
-    absolute path.
+    """Yields the absolute paths that a template describes. Yields nothing if the template's environment variable is
+    not set or is not an absolute path.
     """
     if template.startswith("/"):
         yield template

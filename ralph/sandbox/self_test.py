@@ -1,7 +1,8 @@
-"""Runs the probe program (`probe.py`) inside a sandbox, and compares each row's verdict with what the level promises.
+"""Runs the probe program (`probe.py`) inside a sandbox, and compares each row's verdict with what the sandbox's level
+promises.
 
-The probe's targets are made in a new directory under /var/tmp: a root, files outside it, secrets and Unix sockets. A
-TCP server, an abstract socket and another process are targets too.
+The probe's targets are made in a new directory under /var/tmp: a root, files outside the root, secrets and Unix
+sockets. A TCP server, an abstract socket and another process are targets too.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ProbeResult(Struct, frozen=True):
 
 
 class ReachedHost(Struct, frozen=True):
-    """An attempt of a command to reach a host through the proxy."""
+    """A command's attempt to reach a host through the proxy, and the answer."""
 
     host: str
     port: int
@@ -89,11 +90,11 @@ class ReachedHost(Struct, frozen=True):
 
 
 class ProbeError(Exception):
-    """The probe did not run to its end. The message gives the reason."""
+    """The probe ended before it had tried all its actions. The message gives the reason."""
 
 
 def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
-    """Whether a sandbox with these means promises to deny an action of the probe."""
+    """Whether a sandbox with these means promises to deny the action of `row`."""
     if row.protection == "network":
         has_own_network = means.bwrap is not None and means.has_network_namespace
         if net == "full" or (row.own_loopback and has_own_network):
@@ -104,7 +105,7 @@ def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
 
 
 class SelfTest:
-    """Runs the probe on targets that exist during the `with` statement."""
+    """Runs the probe. The targets of the probe exist during the `with` statement."""
 
     def __init__(self, means: Means, net: Net = "full", *, secrets: Sequence[str] = ()) -> None:
         """`secrets` are unreadable files of the user, which the probe tries to read in addition to its own secret."""
@@ -150,8 +151,9 @@ class SelfTest:
             self._end_daemons()
 
     def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
-        """Asks the proxy from inside the box for a host that is not listed and, unless `is_offline`, for those of `hosts`
-        that are names. Empty without a network namespace: then there is no proxy. Raises ProbeError.
+        """Connects through the proxy from inside the sandbox, first to a host that is not listed. Unless `is_offline`
+        is True, also connects to those of `hosts` that are names. Returns an empty list if there is no network
+        namespace, because there is no proxy then. Raises ProbeError.
         """
         from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
         from ralph.sandbox.proxy import ProxyDoor  # noqa: PLC0415 - as above
@@ -177,7 +179,9 @@ class SelfTest:
         ]
 
     def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
-        """Runs the probe without a sandbox, to see what this machine itself denies. Raises ProbeError."""
+        """Runs the probe without a sandbox. The results show what this machine denies even without a sandbox. Raises
+        ProbeError.
+        """
         (self.directory / "secrets" / "late").write_text("secret")
         try:
             return [*self._results(rows, [], restriction.NO_RULESET)]
@@ -221,8 +225,9 @@ class SelfTest:
             )
 
     def _is_held(self, watched: int) -> bool:
-        """Whether a process of the probe still holds the other end of a pipe. With namespaces, this waits up to 10
-        seconds, because a killed process needs a moment to end.
+        """Whether a process of the probe is still running and holds the other end of a pipe. `watched` is this end.
+        With namespaces, waits up to 10 seconds for the end of the process, because a killed process needs a moment to
+        end.
         """
         waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
         ended, _, _ = select.select([watched], [], [], waits_s)
@@ -305,7 +310,9 @@ class SelfTest:
             self._targets["terminal"] = os.ttyname(terminal)
 
     def _end_daemons(self) -> None:
-        """Kills processes of the probe that still run. The name of a file gives the id of each process."""
+        """Kills the processes of the probe that are still running. Each of them has left a file with its process id
+        as the name.
+        """
         for file in (self.directory / "root").glob("daemon-*"):
             pid = int(file.name.partition("-")[2])
             with suppress(OSError):

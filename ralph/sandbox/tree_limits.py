@@ -1,5 +1,5 @@
-"""The limits on the processes and the memory of a command and its child processes, and the message if one is
-exceeded.
+"""The limits on the processes and the memory of a command and its child processes. Also makes the message if a limit
+was exceeded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_BYTES = 2**62
 
 
 class TreeLimits(Struct, frozen=True):
-    """The limits on commands in one run or loop."""
+    """The limits on the commands of one run or loop, including all processes that they start."""
 
     most_processes: int = DEFAULT_PROCESSES
     """The maximum number of processes and threads that commands have at a time. 0 means no limit."""
@@ -33,8 +33,8 @@ class TreeLimits(Struct, frozen=True):
         return min((self.most_memory_mb or 0) * _MEBIBYTE, _MOST_BYTES)
 
     def why_stopped(self, how: Ended) -> str | None:
-        """The limit that a stopped command exceeded, with the name of its setting. None if the command ended for
-        another reason.
+        """A text that says which limit a stopped command exceeded and which setting contains the limit. None if the
+        command ended for another reason.
         """
         from ralph.machine.running_command import Ended  # noqa: PLC0415 - the start of a run needs no commands
 

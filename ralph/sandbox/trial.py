@@ -1,9 +1,12 @@
 """Tries the kernel's means of confinement by applying them. It works only on Linux.
 
-Questions to the kernel are not enough: a container may answer them and still forbid the means, or kill the process
-that asks. The result contains the reason for each means that does not work; no error is raised. Normally a thread
-restricts itself and ends, in 0.3 ms. In most containers, a seccomp filter is already in force and may kill a process
-that makes a forbidden call, so a child process restricts itself instead. That takes some milliseconds.
+It is not enough to ask the kernel what it supports. In a container, the kernel may name a means that the container
+forbids, or kill the process that uses it. If a means does not work, no error is raised, and the result contains the
+reason.
+
+Normally a thread restricts itself and ends, in 0.3 ms. In most containers, a seccomp filter is already in force and
+may kill a process that makes a forbidden call. In that case, a child process restricts itself instead, which takes
+some milliseconds.
 """
 
 from __future__ import annotations
@@ -43,19 +46,19 @@ _ACTIONS = (0x0005_0000, 0x8000_0000)
 
 
 class Tried(Struct, frozen=True):
-    """The means that the kernel allowed in the trial."""
+    """The result of a trial: which means the kernel allowed, and why it did not allow the others."""
 
     landlock: Support
     why_no_privileges: str = ""
-    """The reason why a process cannot give up privileges. Empty if it can."""
+    """The reason why a process cannot give up privileges. Empty if a process can do so."""
     why_no_filter: str = ""
     """The reason why there is no seccomp filter. Empty if there is one."""
 
 
 @cache
 def try_means() -> Tried:
-    """Lets a thread or a child process restrict itself as a command does. Raises ShortageError if the machine lacks
-    resources for the trial.
+    """Makes a thread or a child process restrict itself, with the restrictions that a command gets. Raises
+    ShortageError if the machine lacks resources for the trial.
     """
     try:
         restriction.prepare()
@@ -80,7 +83,7 @@ def try_means() -> Tried:
 
 
 def _has_filter() -> bool:
-    """Whether a seccomp filter is or may be in force."""
+    """Whether a seccomp filter is in force for this process. True if that cannot be found out."""
     try:
         with open("/proc/self/status", "rb", buffering=0) as status:  # noqa: PTH123 - for speed
             return b"\nSeccomp:\t0" not in status.read()
@@ -101,8 +104,8 @@ def _in_thread(steps: dict[str, Callable[[], str]]) -> dict[str, str]:
 
 
 def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
-    """Runs the steps one after another in a child process. Returns their results by name, and the reason why the
-    child ended early, or an empty string.
+    """Runs the steps one after another in a child process. Returns the results of the steps by name. The second value
+    is the reason why the child ended early, or an empty string.
     """
     reading, writing = os.pipe()
     try:
@@ -130,7 +133,7 @@ def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]
 
 
 def _all_from(reading: int) -> tuple[bytes, bool]:
-    """All bytes that the child wrote until its end, and whether reading them took too long."""
+    """Reads everything that the child writes until it ends. Returns the bytes, and whether reading took too long."""
     said = b""
     poller = select.poll()
     poller.register(reading, select.POLLIN | select.POLLHUP)
@@ -163,7 +166,7 @@ def _privileges() -> str:
 
 
 def _landlock() -> str:
-    """The version of Landlock as text, followed by the reason if it is 0."""
+    """The version of Landlock as a decimal number. If the version is 0, the reason follows."""
     support = landlock.support()
     if not support.abi:
         return f"0 {support.why_not}"

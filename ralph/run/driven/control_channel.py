@@ -44,7 +44,7 @@ Item = bytes | TooLong | EndOfInput
 
 
 def why_unusable(fd: int) -> str | None:
-    """The reason why a descriptor cannot deliver control lines, or None if it can."""
+    """The reason why a descriptor cannot deliver control lines, or None if the descriptor is usable."""
     try:
         os.fstat(fd)
     except OSError:
@@ -81,7 +81,7 @@ class ControlChannel:
         start_thread(self._read_to_end, name="ralph-control")
 
     def acknowledge(self, item: Item) -> None:
-        """Must be called for each item that was taken from the mailbox. It allows the thread to read more."""
+        """Must be called for each item that was taken from the mailbox. After that, the thread may read more lines."""
         with self._room:
             self._unread_bytes -= _cost_bytes(item)
             self._room.notify()

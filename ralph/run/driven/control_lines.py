@@ -1,8 +1,8 @@
 """Decodes the lines that a driver sends, and makes the responses to its requests. No I/O happens here.
 
-A line may also be the driver's response to a request of ralph's, which `questions.py` has sent. A line may consist of
-any bytes. An invalid line becomes a `Malformed`, which says what is wrong and, for a wrong value, which values are
-allowed.
+A line may also be the driver's response to a request that ralph has sent (`questions.py`). A line may consist of any
+bytes. ralph decodes an invalid line as a `Malformed`, which says what is wrong. If a value is wrong, it also says
+which values are allowed.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` object in a line that carries a user message. Keys that are not fields here are dropped, because
-    one of them could be a cache marker, which would be added to the markers that ralph sets.
+    """The `message` object in a line that carries a user message. Keys without a field here are dropped, so that a
+    driver cannot add cache markers to the markers that ralph sets.
     """
 
     role: Literal["user"]
@@ -93,8 +93,8 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """The requested model. None or "default" means the first model. If the key is missing, it is None, because
-    JavaScript leaves out a key whose value is undefined."""
+    """The requested model. None or "default" means the first model. A missing key means None too, because JavaScript
+    leaves out a key whose value is undefined."""
 
     def __post_init__(self) -> None:
         name = self.model
@@ -128,7 +128,7 @@ class GetContextUsage(Struct, frozen=True, tag_field="subtype", tag="get_context
 
 
 class McpMessage(Struct, frozen=True, tag_field="subtype", tag="mcp_message"):
-    """A message that one of the driver's MCP servers sends by itself."""
+    """A message that an MCP server of the driver sends without a request from ralph."""
 
     message: dict[str, Any] = {}
 
@@ -158,7 +158,7 @@ class RequestLine(Struct, frozen=True, tag_field="type", tag="control_request"):
 
 
 class Response(Struct, frozen=True):
-    """A driver's response to a request of ralph's."""
+    """The driver's response to a request that ralph sent."""
 
     request_id: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class UserMessage(Struct, frozen=True):
     uuid: str | None = None
     """The driver's own id of the message, or None."""
     is_verbatim: bool = False
-    """True if a program composed the text, so that no part of it calls a command."""
+    """True if a program composed the text. Then nothing in the text calls a command."""
 
 
 class ControlRequest(Struct, frozen=True):
@@ -193,8 +193,8 @@ class Malformed(Struct, frozen=True):
     request_id: str | None = None
     """The id of the request. None if the line has no id, or an id that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of an invalid control request. They show whether it requested a safeguard. Empty for all other invalid
-    lines."""
+    """The keys of an invalid control request. They show whether the request asked for a safeguard. Empty for every
+    other invalid line."""
 
 
 ControlLine = UserMessage | ControlRequest | Response | Ignored | Malformed
@@ -226,7 +226,8 @@ _LACKING = {
     "mcp_set_servers": "the tools of a run are fixed at its start: name the servers by --mcp-config",
     "stop_task": "ralph has no background tasks; interrupt stops what runs",
 }
-"""Requests of drivers that ralph does not offer, each with what is missing and what to do instead."""
+"""Requests that ralph does not support although drivers may send them. For each request, the text says what is
+missing and what to do instead."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -270,7 +271,9 @@ def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
 
 
 def _response(value: object) -> Response | Ignored:
-    """The response in a line. A line without the id of a request is ignored, because nobody waits for it."""
+    """Decodes the response in a line. Returns `Ignored` if the line has no request id, because such a line answers no
+    request.
+    """
     fields = value if isinstance(value, dict) else {}
     request_id, answer = fields.get("request_id"), fields.get("response")
     if not isinstance(request_id, str):
@@ -282,12 +285,12 @@ def _response(value: object) -> Response | Ignored:
 
 
 def request_line(request_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """A request of ralph's own to the driver."""
+    """The line that sends a request from ralph to the driver."""
     return {"type": "control_request", "request_id": request_id, "request": dict(request)}
 
 
 def cancel_line(request_id: str) -> dict[str, Any]:
-    """Tells the driver that ralph does not wait for the response to this request any more."""
+    """The line that tells the driver that ralph no longer waits for the response to a request."""
     return {"type": "control_cancel_request", "request_id": request_id}
 
 
@@ -303,10 +306,8 @@ def failure(request_id: str | None, error: str) -> dict[str, Any]:
 
 
 def in_short(value: object) -> str:
-    """A JSON value as short text for a message.
-
-    A long text or number, an object or a list is only described. Nothing is cut in the middle, because a redactor
-    does not recognise half a secret.
+    """A JSON value as short text for a message. Long texts, long numbers, objects and lists are described and not
+    quoted. A value is never cut, because a redactor does not recognise half a secret.
     """
     if isinstance(value, dict):
         return "an object"
@@ -324,9 +325,8 @@ def _request_id(line: Mapping[str, Any]) -> str | None:
 
 
 def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
-    """The error as a sentence for the driver: the path, the allowed values, and the actual value in short form.
-
-    msgspec's own message would repeat the value, however long it is.
+    """Converts the error to a sentence for the driver. The sentence contains the path, the allowed values, and a
+    short form of the actual value. msgspec's own message would repeat the value, however long the value is.
     """
     text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.strip(".`")

@@ -1,7 +1,7 @@
-"""A run that a driver, which is another program, steers over standard input. Each user message that the driver sends
-is a task with its own result.
+"""A run that another program, the driver, steers over standard input. Each user message that the driver sends is a
+task with its own result.
 
-`process.py` contains the steps of a task. `steering.py` handles the driver's control requests.
+`process.py` contains the steps that all runs share. `steering.py` handles the driver's control requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WANTS_STATES = "CLAUDE_CODE_SDK_READS_SESSION_STATE"
 
 
 class Driver(Struct, frozen=True):
-    """The connection to a driver: the channel that reads its lines, and the `Steering` that answers them."""
+    """The connection to a driver. A channel reads the driver's lines, and a `Steering` answers the driver's requests."""
 
     channel: ControlChannel
     steering: Steering
@@ -82,7 +82,9 @@ def make_driver(
 
 
 def refuse_unusable_input(options: RunOptions) -> None:
-    """Raises UsageError if a driver cannot use standard input for this run."""
+    """Raises UsageError if a driver cannot steer the run, because the options contain a prompt or standard input is
+    unusable.
+    """
     if options.prompt is not None or options.prompt_file is not None:
         raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
     problem = why_unusable(0)
@@ -93,8 +95,9 @@ def refuse_unusable_input(options: RunOptions) -> None:
 def run_messages(process: RunProcess, driver: Driver) -> int:
     """Works on a driver's messages, and returns the exit code of the last result.
 
-    If the run is stopped between two tasks, returns the exit code of the stop. Raises UsageError for a wrong command
-    line, and if the driver sent no message. The caller writes the text of the error to standard error.
+    If the run is stopped between two tasks, returns the exit code for that stop instead. Raises UsageError if the
+    command line is wrong or if the driver sent no message. The caller writes the message of this error to standard
+    error.
     """
     try:
         opened = process.attempt(lambda: _open(process, driver))
@@ -135,7 +138,9 @@ def _open(process: RunProcess, driver: Driver) -> PreparedRun:
 
 
 def _driver_servers(around: Surroundings, setup: DriverSetup, questions: Questions) -> DriverServers | None:
-    """The MCP servers in the driver's own process that `initialize` or --mcp-config names. None if there are none."""
+    """The MCP servers in the driver's own process, as `initialize` or --mcp-config names them. None if there are
+    none.
+    """
     configured = [server.name for server in around.settings.mcp_servers if server.transport == "sdk"]
     names = tuple(dict.fromkeys((*configured, *setup.servers)))
     if not names:
@@ -147,7 +152,7 @@ def _driver_servers(around: Surroundings, setup: DriverSetup, questions: Questio
 
 
 def _early_choice(context: RunContext, around: Surroundings) -> ModelChoice:
-    """The models that are known before the session is open."""
+    """The models from which a driver can choose before the session is open."""
     roster, _ = build_roster(around, (), context.options, None)
     return ModelChoice(roster, around.settings, context.redactor, AboutSession())
 
@@ -181,7 +186,7 @@ def _tell(process: RunProcess, ended: RunEnded) -> RunEnded:
 
 
 class _DrivenRun:
-    """Works on the messages of one open session, one after the other."""
+    """Works on the messages that a driver sends to one open session, one after another."""
 
     def __init__(self, process: RunProcess, steering: Steering, prepared: PreparedRun) -> None:
         self._process = process
@@ -235,9 +240,8 @@ class _DrivenRun:
         return ended.outcome in _BROKEN or self._context.waiter.was_stopped
 
     def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
-        """Ends the run after a stop between two messages, and returns the exit code.
-
-        `last` is the result of the previous message, or None if there was none.
+        """Ends a run that was stopped between two messages, and returns the exit code. `last` is the result of the
+        previous message, or None if no message came before.
         """
         stopped = self._process.ended_early(stop.outcome, str(stop), stop.signal_number)
         has_refused = self._refuse_the_rest(stopped)
@@ -249,9 +253,8 @@ class _DrivenRun:
         return self._process.deliver(stopped, is_told=is_told).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Refuses the remaining messages. Each of them gets a result, because the driver waits for it.
-
-        Returns whether there were any messages.
+        """Refuses the remaining messages. Each message gets a result, because the driver waits for it. Returns
+        whether there were any messages.
         """
         waiter = self._context.waiter
         with suppress(Interrupted):  # after a second signal, the lines read so far must suffice

@@ -1,8 +1,9 @@
-"""The gate of a driven run: asks the driver's hooks and its permission callback about tool calls, tasks and ends.
+"""The gate of a driven run. It asks the driver's hooks and the driver's permission callback whether a tool call may
+run. It also asks the hooks whether a task may begin or end.
 
 A call is judged first by the PreToolUse hooks, then by the permission mode and the rules, then by the permission
-callback. The rules judge the arguments that a hook has changed. If a hook fails or the driver has left, the call is
-refused.
+callback. The rules judge the arguments that a hook has changed. If a hook fails or the driver is gone, the gate
+refuses the call.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _GONE = "the driver has closed standard input, so that nobody can answer"
 
 
 class PermissionAsking(Struct, frozen=True):
-    """The settings for questions to the driver about tool calls."""
+    """The settings that say when ralph asks the driver about a tool call."""
 
     is_on: bool = False
     """True if the driver answers `can_use_tool`. If it does not, a call is denied when a hook requires a question
@@ -63,7 +64,7 @@ class DriverLink(Struct, frozen=True):
     """Returns the hooks that the driver has registered so far."""
     questions: Questions
     tell_state: Callable[[str], None]
-    """Tells the driver the state of the run, one of those in `SessionStateChanged`."""
+    """Tells the driver the state of the run. `SessionStateChanged` lists the states."""
 
 
 class HookFailedError(Exception):
@@ -159,8 +160,8 @@ class DriverGate:
     def _guarding(
         self, event: str, about: Mapping[str, Any], tool_use_id: str | None
     ) -> Sequence[HookAnswer]:
-        """Calls the hooks for a task or its end, and returns their answers. Raises GuardRefused if a hook fails, and
-        HookStopped if a hook ends the work.
+        """Calls the hooks for the beginning or the end of a task, and returns their answers. Raises GuardRefused if a
+        hook fails, and HookStopped if a hook ends the work.
         """
         try:
             answers = self._call_hooks(event, about, tool_use_id)
@@ -206,7 +207,9 @@ class DriverGate:
         return is_wanted and must_ask(self._controls.permission_mode, call.name, self._allowed)
 
     def _ask(self, call: ToolCall, reason: str | None) -> Permission:
-        """Asks the driver about a call. `reason` is a hook's or a rule's reason for asking, or None."""
+        """Asks the driver whether a call may run. `reason` is the reason for which a hook or a rule requires the
+        question, or None.
+        """
         if not self._asking.is_on:
             why = "" if reason is None else f": {reason}"
             return Permission(f"This call was not run: it needs a permission, and nobody is asked here{why}")

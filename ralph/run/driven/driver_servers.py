@@ -1,5 +1,5 @@
-"""The MCP servers that run inside the driver's own process. Their messages are sent as control requests. So these
-servers need neither the `mcp` package nor a process of their own.
+"""The MCP servers that run inside the driver's own process. ralph exchanges messages with these servers in control
+requests, so they need neither the `mcp` package nor a process of their own.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class DriverServers:
     """The driver's MCP servers. Implements `ServerGroup`."""
 
     def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
-        """`start_s` and `call_s` are time limits in seconds, for each answer while connecting and for a call. 0 means
-        no limit.
+        """`start_s` and `call_s` are time limits in seconds, and 0 means no limit. While ralph connects to a server,
+        `start_s` limits the wait for each answer. `call_s` limits a tool call.
         """
         self._names = tuple(names)
         self._questions = questions

@@ -1,4 +1,4 @@
-"""Decodes the settings for a session that a driver sends in its `initialize` request. No I/O happens here."""
+"""Decodes the `initialize` request of a driver, which contains settings for the session. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class DriverSetup(Struct, frozen=True):
         )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
-        """The options of the run with the driver's settings, which take precedence over all options except the title."""
+        """Applies the driver's settings to the options of the run, and returns the result. A driver's setting
+        replaces the option on the command line. Only the title on the command line takes precedence over the driver's
+        title.
+        """
         report = None if self.json_schema is None else RequestedReport(self.json_schema)
         return replace(
             options,

@@ -1,5 +1,6 @@
-"""The hooks that a driver registers in `initialize`: their matchers, and the meaning of their answers. No I/O happens
-here. The rules are those of Claude Code, except that a failed hook refuses the call (`specs/control.md`).
+"""The hooks that a driver registers in `initialize`. Decodes the hooks and their answers, and finds the hooks for an
+event. No I/O happens here. The rules are those of Claude Code, except that a failed hook refuses the call
+(`specs/control.md`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class HookFacts(Struct, frozen=True):
 
 
 class HookMatcher(Struct, frozen=True):
-    """The hooks of one event for certain tools."""
+    """The hooks that are called for one event. They can be limited to calls of certain tools."""
 
     callback_ids: Annotated[tuple[str, ...], Meta(min_length=1)] = field(name="hookCallbackIds")
     matcher: str | None = None
@@ -84,7 +85,7 @@ class HookMatcher(Struct, frozen=True):
 
 
 class Hook(Struct, frozen=True):
-    """A hook to call. The driver identifies it by its id."""
+    """One hook of the driver. When ralph calls the hook, it sends the driver the hook's id."""
 
     callback_id: str
     within_s: float
@@ -106,7 +107,7 @@ class HookTable(Struct, frozen=True):
 
     @property
     def never_called(self) -> tuple[str, ...]:
-        """The events with hooks that ralph never calls, because it does not have these events."""
+        """The events whose hooks ralph never calls, because these events do not occur in ralph."""
         return tuple(name for name in self.by_event if name in OBSERVING)
 
 
@@ -141,7 +142,7 @@ class _Specific(Struct, frozen=True, rename="camel"):
 
 
 class HookAnswer(Struct, frozen=True, rename="camel"):
-    """The answer of a hook. `{}` means that it has no opinion."""
+    """The answer of a hook. The JSON object `{}` means that the hook neither allows nor refuses anything."""
 
     goes_on: bool = field(default=True, name="continue")
     stop_reason: str | None = None
@@ -150,7 +151,7 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
     system_message: str | None = None
     """Accepted without effect, because it is meant for a person at a screen."""
     is_async: bool = field(default=False, name="async")
-    """True if the hook continues in the background and has no opinion."""
+    """True if the hook continues in the background, so that its answer has no effect."""
     specific: _Specific = field(default_factory=_Specific, name="hookSpecificOutput")
 
     @property
@@ -179,7 +180,9 @@ def context_answer(text: str) -> HookAnswer:
 
 
 class CallVerdict(Struct, frozen=True):
-    """The combined decision of all PreToolUse hooks about one call. The strictest decision counts."""
+    """The combined decision of all PreToolUse hooks about one call. If their decisions differ, the strictest one
+    applies.
+    """
 
     denied: str | None = None
     """The reason why the call must not run, or None."""
@@ -188,9 +191,9 @@ class CallVerdict(Struct, frozen=True):
     allows: bool = False
     """True if a hook allowed the call. Then nobody is asked about it, unless a rule requires that."""
     arguments: dict[str, Any] | None = None
-    """The changed arguments, or None if they stay as they are."""
+    """The arguments after a hook has changed them, or None if no hook changed them."""
     context: tuple[str, ...] = ()
-    """Texts that the model gets with the result."""
+    """Texts from hooks that the model gets together with the result of the call."""
 
 
 def call_verdict(answers: Iterable[HookAnswer]) -> CallVerdict:
@@ -212,12 +215,12 @@ def call_verdict(answers: Iterable[HookAnswer]) -> CallVerdict:
 
 
 def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
-    """The texts that hooks add for the model."""
+    """The texts that hooks add for the model, taken from the hooks' answers."""
     return tuple(text for answer in answers for text in _context_of(answer))
 
 
 def first_stop(answers: Iterable[HookAnswer]) -> str | None:
-    """The reason of the first hook that ends the run, or None if no hook does."""
+    """The first hook that ends the run gives a reason. Returns this reason, or None if no hook ends the run."""
     for answer in answers:
         if not answer.goes_on:
             return answer.stop_reason or "a hook ended the run"
@@ -225,7 +228,7 @@ def first_stop(answers: Iterable[HookAnswer]) -> str | None:
 
 
 def first_block(answers: Iterable[HookAnswer]) -> str | None:
-    """The reason of the first hook that blocks, or None if no hook does."""
+    """The first hook that blocks gives a reason. Returns this reason, or None if no hook blocks."""
     return next((answer.why for answer in answers if answer.blocks), None)
 
 
@@ -235,13 +238,13 @@ def _context_of(answer: HookAnswer) -> Iterator[str]:
 
 
 def about_call(call: ToolCall) -> dict[str, Any]:
-    """The fields that describe a call to a hook."""
+    """The fields that tell a hook about a tool call."""
     return {"tool_name": call.name, "tool_input": call.arguments, "tool_use_id": call.id}
 
 
 def response_of(call: ToolCall, output: ToolOutput) -> object:
-    """The output in the form that a hook gets. For Bash, all output is in `stdout`, because ralph does not separate
-    the streams.
+    """The output of a call in the form that hooks get. For Bash, all output is in `stdout`, because ralph does not
+    separate standard output and standard error.
     """
     if call.name == "Bash":
         return {"stdout": words_of(output), "stderr": "", "interrupted": False, "isImage": False}
@@ -255,7 +258,9 @@ def words_of(output: ToolOutput) -> str:
 
 
 def with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
-    """The output with the texts that hooks add to it or put in its place."""
+    """The output of a call after the hooks' answers were applied. A hook can add a text to the output or replace the
+    output.
+    """
     for answer in answers:
         new = answer.specific.updated_tool_output
         if new is not None:

@@ -56,8 +56,8 @@ class MissingGuard(Struct, frozen=True):
 
 
 def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks as missing any safeguard that an `initialize` request contains and that ralph does not have. Returns the
-    new value.
+    """Finds the safeguards that an `initialize` request asks for and that ralph does not have. Returns the new value,
+    in which these safeguards are missing.
     """
     if missing.for_good is not None:
         return missing
@@ -75,8 +75,9 @@ def after_initialize(missing: MissingGuard, fields: Mapping[str, object]) -> Mis
 
 
 def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object], reason: str) -> MissingGuard:
-    """The new value after ralph refused an `initialize` request for another reason, `reason`. Hooks in the request
-    count as missing, because they were not registered. So do features that ralph does not offer.
+    """The new value after ralph refused an `initialize` request. `reason` says why it refused the request. The
+    request's hooks are missing, because they were not registered. Requested features that ralph does not offer are
+    missing too.
     """
     missing = after_initialize(missing, fields)
     if missing.for_good is not None:
@@ -93,7 +94,9 @@ def after_failed_initialize(missing: MissingGuard, fields: Mapping[str, object],
 
 
 def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> MissingGuard:
-    """Marks as missing hooks that ralph cannot call, because their event is unknown or their matcher is faulty."""
+    """Marks every hook that ralph cannot call as missing. ralph cannot call a hook with an unknown event or a faulty
+    matcher.
+    """
     asked = {name: value for name, value in fields.items() if name.lower() == "hooks"}
     for name, value in asked.items():
         try:
@@ -107,7 +110,7 @@ def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> Missing
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
     """The new value after ralph refused the permission mode that a driver requested. `reason` says why. The requested
-    mode counts as a missing safeguard, unless the current mode `mode` is `plan`, because no mode is stricter.
+    mode counts as a missing safeguard, unless the current mode `mode` is `plan`, which is the strictest mode.
     """
     if mode is PermissionMode.PLAN:
         return missing
@@ -129,8 +132,7 @@ def _is_guard(name: str) -> bool:
 
 
 def _asks_for_something(value: object) -> bool:
-    """Whether the value of a key requests anything.
-
-    `{"PreToolUse": []}` requests nothing, because it registers no hook.
+    """Whether the value of a key in a request asks for anything. `{"PreToolUse": []}` asks for nothing, because it
+    registers no hook.
     """
     return any(value.values()) if isinstance(value, dict) else bool(value)

@@ -52,10 +52,10 @@ class ModelChoice:
         self._redactor = redactor
 
     def choose(self, requested: str | None) -> str:
-        """The name of the requested target, or the name of the requested model if no target has that name.
+        """The name of the requested target. If no target has that name, the name of the requested model.
 
         If `requested` is None, returns the name of the first target. Raises ValueError if the model is not available,
-        if its name contains a credential, or if a budget is set and the price of the model is unknown.
+        if the name of the model contains a credential, or if a budget is set and the price of the model is unknown.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
             # The journal and every result would contain it as the name of the model.
@@ -72,7 +72,8 @@ class ModelChoice:
         return self._roster.target.name
 
     def introduction(self, mode: PermissionMode) -> dict[str, Any]:
-        """The response to `initialize`. It tells a driver the models and options for which it would otherwise ask.
+        """The response to `initialize`. It lists the models and the options, so that the driver need not ask for
+        them.
 
         `models` lists only names that `set_model` accepts. Lists of features that ralph does not have are empty.
         """
@@ -96,7 +97,9 @@ class ModelChoice:
 
 
 def described_commands(library: Library) -> tuple[dict[str, str], ...]:
-    """The commands that a prompt can call, in the form that drivers expect. Unusable files have no description."""
+    """The commands that a prompt can call, in the form that drivers expect. If the file of a command is unusable, the
+    description of the command is empty.
+    """
     return tuple(_described(library.files[name]) for name in library.names)
 
 

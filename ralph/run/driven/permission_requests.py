@@ -62,7 +62,7 @@ class NamedRule(Struct, frozen=True, rename="camel"):
 
 
 class Updates(Struct, frozen=True):
-    """The changes of permissions that a driver's answer requests."""
+    """The permission changes that a driver requests in an answer."""
 
     mode: str | None = None
     """The name of the permission mode to set, or None."""
@@ -75,8 +75,8 @@ class Updates(Struct, frozen=True):
 
 
 def read_updates(updates: tuple[dict[str, Any], ...] | None) -> Updates:
-    """Reads the permission updates of an answer. An update that gives more permissions may be ignored. The first one
-    that takes permissions away and is not supported becomes `refused`.
+    """Reads the permission updates of an answer. ralph may ignore an update that gives permissions. The first
+    unsupported update that takes permissions away becomes `refused`.
     """
     mode: str | None = None
     allowed: list[str] = []

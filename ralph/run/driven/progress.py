@@ -1,4 +1,6 @@
-"""Keeps the number of the current turn and the pending retry of a run that a driver steers, for `get_status`."""
+"""Keeps two facts about a run that a driver steers: the number of the current turn, and the pending retry.
+`get_status` reports them.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """The number of answers accepted for the current message. Between two messages, it is the number for the last
-        one."""
+        """The number of answers accepted for the current message. Between two messages, this is the number for the
+        previous message."""
         self._retry: RetryScheduled | None = None
         """The pending retry, or None if no retry is pending."""
         self._retry_waits_until_s: float | None = None

@@ -1,5 +1,5 @@
 """Sends requests to the driver, and waits for its responses on the main thread. Several requests may be open at the
-same time, and the responses may come in any order. A late response, to a request that is no longer open, is ignored.
+same time, and the responses may come in any order. A response is ignored if its request is no longer open.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ class Question(Struct, frozen=True):
 
 
 class Late(Struct, frozen=True):
-    """The driver did not respond in time. It was told that ralph does not wait any longer."""
+    """Stands for the response to a request if the driver did not respond in time. ralph has told the driver that it
+    no longer waits.
+    """
 
     after_s: float
 
 
 class Gone(Struct, frozen=True):
-    """The driver has closed ralph's standard input, so it cannot respond any more."""
+    """Stands for the response to a request if the driver can no longer respond, because it has closed ralph's
+    standard input.
+    """
 
 
 Reply = Response | Late | Gone
 
 
 class Questions:
-    """The open requests to the driver. `take` and `close` are called while the main thread waits in `ask`."""
+    """The requests to the driver that wait for a response. `take` and `close` are called while the main thread waits
+    in `ask`.
+    """
 
     def __init__(self, send: Callable[[dict[str, Any]], None], waiter: Waiter, clock: Clock) -> None:
         """`send` writes one line to the driver."""
@@ -58,16 +64,16 @@ class Questions:
             mailbox.put(response)
 
     def close(self) -> None:
-        """Must be called when the input has ended. All open requests and all later ones get the reply `Gone`."""
+        """Must be called when the input has ended. Every open request and every later request then gets the reply
+        `Gone`.
+        """
         self._is_closed = True
         for mailbox in self._open.values():
             mailbox.put(Gone())
 
     def ask(self, questions: Sequence[Question]) -> list[Reply]:
-        """Sends all requests at once, and returns the reply to each of them, in order.
-
-        Each of them waits as long as its own `within_s`. If the wait raises an `Interrupted`, the open requests are
-        cancelled.
+        """Sends all requests at once, and returns one reply for each of them, in order. Each request has its own time
+        limit, `within_s`. If the wait raises an `Interrupted`, the open requests are cancelled.
         """
         if self._is_closed:
             return [Gone() for _ in questions]

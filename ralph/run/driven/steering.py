@@ -58,9 +58,8 @@ class Models(Protocol):
     """The models from which a driver can choose."""
 
     def choose(self, requested: str | None) -> str:
-        """The name that selects the requested model, which may be given by an alias. None requests the first model.
-
-        Raises ValueError if the model is not available.
+        """The name under which the requested model can be selected. `requested` is a name or an alias. None requests
+        the first model. Raises ValueError if the model is not available.
         """
         ...
 
@@ -101,7 +100,7 @@ class MessageQueue:
         return len(self._messages)
 
     def put(self, message: UserMessage, size_bytes: int) -> str | None:
-        """Adds a message. Returns the reason why the queue is full, or None if the message was added."""
+        """Adds a message if the queue has room. Returns None if the message was added, otherwise the reason why not."""
         if len(self._messages) >= MOST_QUEUED_MESSAGES:
             return f"{len(self._messages)} messages are waiting already"
         if self._messages and self._size_bytes + size_bytes > MOST_QUEUED_BYTES:
@@ -153,7 +152,7 @@ class Steering:
         self._has_input_ended = False
         self._is_working = False
         self._has_stopped = False
-        """True if the current message is already being stopped. It must not be stopped twice."""
+        """True if a request to stop the current message was already handled. A message must not be stopped twice."""
 
     def attach(self, questions: Questions) -> None:
         """Sets the object that gets the driver's responses. Must be called before the first request to the driver."""
@@ -162,8 +161,10 @@ class Steering:
             questions.close()
 
     def open(self, models: Models) -> None:
-        """Sets the models, and handles the first line if it is waiting. From now on, all control lines are handled.
-        Must be called when the session is open. An earlier call is allowed, with the models known by then.
+        """Sets the models, and handles the first line if there is one. From then on, all control lines are handled.
+
+        Must be called when the session is open. It may also be called earlier, with the models that are known at that
+        time.
         """
         self._models = models
         if self._first is not None:
@@ -171,8 +172,9 @@ class Steering:
             self.handle(first, waiting_for=_NEXT_MESSAGE)
 
     def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
-        """Waits for the first line before the session is open, and returns the settings in it if it is an
-        `initialize` request. `open` handles and answers the line. Raises the exceptions that the waiter raises.
+        """Waits for the first line before the session is open. If the line is an `initialize` request, returns the
+        settings in it. This method does not answer the line; `open` does that later. Raises the exceptions that the
+        waiter raises.
         """
         item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
         self._first = item
@@ -204,13 +206,12 @@ class Steering:
         return len(self._queue) > 0
 
     def can_take(self) -> bool:
-        """Whether a line may be handled now. This is so if the session is open and the driver reads its responses."""
+        """Whether a line may be handled now. That requires an open session, and a driver that reads its responses."""
         return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
-        """The next message in the order of arrival, or None if the input has ended.
-
-        Raises the exceptions that the waiter raises.
+        """Waits for the next user message and returns it. Returns None if the input has ended. Raises the exceptions
+        that the waiter raises.
         """
         while not self._queue:
             if self._has_input_ended:
@@ -339,8 +340,7 @@ class Steering:
         """Handles `initialize`.
 
         Fields that only give information are ignored. A request for a feature that ralph does not have is refused,
-        because the driver would rely on the feature. Once a safeguard is missing, it stays missing, whatever is
-        requested later.
+        because the driver would rely on the feature. If a safeguard is missing, no later request changes that.
         """
         self._missing = after_initialize(self._missing, fields)
         if self._missing.for_good is not None:

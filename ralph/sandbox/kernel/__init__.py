@@ -1,1 +1,3 @@
-"""Builds the Landlock rulesets and seccomp filters for given rights. Linux uses them to confine processes."""
+"""Builds Landlock rulesets and seccomp filters from the rights that a command gets. Linux uses them to confine the
+command.
+"""

@@ -48,7 +48,7 @@ class Assembler:
         self._lines.append((_LOAD, place, None))
 
     def mask(self, bits: int) -> None:
-        """Adds an instruction that clears all other bits of the loaded value."""
+        """Adds an instruction that keeps only `bits` of the loaded value, and sets all other bits to 0."""
         self._lines.append((_AND, bits, None))
 
     def go_if_equal(self, value: int, label: str) -> None:

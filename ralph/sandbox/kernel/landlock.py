@@ -1,7 +1,7 @@
 """Builds Landlock rulesets (man page landlock, section 7). `policy.landlock_rules` decides which rules they contain.
 
-A ruleset denies every access of the kinds that it handles, except what its rules allow. A rule grants rights on a
-path and on everything beneath it, and no other rule can take them away there.
+A ruleset handles certain kinds of access. It denies every access of these kinds that no rule allows. A rule grants
+rights on a path and on everything beneath it, and no other rule can take these rights away.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class Support(Struct, frozen=True):
 
     @property
     def has_refer(self) -> bool:
-        """Whether a rule can allow moving files between directories. Before ABI 2, Landlock always denies that."""
+        """Whether this Landlock has a right to move files between directories. Before ABI 2, Landlock always denies
+        such moves.
+        """
         return self.abi >= _FILE_RIGHTS_SINCE[REFER]
 
     @property
@@ -104,17 +106,21 @@ class Support(Struct, frozen=True):
 
     @property
     def has_scopes(self) -> bool:
-        """Whether signals and abstract sockets can be confined."""
+        """Whether Landlock can keep a process from sending signals and connecting to abstract sockets outside of its
+        sandbox.
+        """
         return self.abi >= _SCOPES_ABI
 
     @property
     def has_socket_paths(self) -> bool:
-        """Whether connecting to a Unix socket in the file system needs a right."""
+        """Whether Landlock has a right to connect to a Unix socket in the file system, so that it can deny this."""
         return self.abi >= _FILE_RIGHTS_SINCE[RESOLVE_UNIX]
 
 
 def support() -> Support:
-    """Asks the kernel for its version of Landlock. An error becomes the reason in `why_not`."""
+    """Asks the kernel which version of Landlock it supports. If the kernel answers with an error, `why_not` contains
+    it.
+    """
     try:
         return Support(prepare().syscall(_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION))
     except ImportError:
@@ -131,9 +137,9 @@ def support() -> Support:
 def build_ruleset(abi: int, rules: Iterable[Rule], *, denies_net: bool = False) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
-    `abi` is the ABI version to use, at least 1 and at most the kernel's. A path gets no rule if it does not exist, if
-    this process may not look it up, or if it is a symbolic link. `denies_net` denies binding and connecting TCP
-    sockets from ABI 4 on, and UDP sockets from ABI 10 on.
+    `abi` is the ABI version to use, from 1 to the kernel's version. A path gets no rule if it does not exist, if this
+    process may not look it up, or if it is a symbolic link. If `denies_net` is True, the ruleset denies binding and
+    connecting sockets: TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on.
     """
     calls = prepare()
     files = file_rights(abi)

@@ -1,8 +1,9 @@
-"""Makes the seccomp filter of a command: which system calls fail, and with which errno. No I/O happens here.
+"""Makes the seccomp filter of a command. The filter decides which system calls fail, and with which errno. No I/O
+happens here.
 
-A filter sees the arguments of a system call as numbers, but not the memory that a pointer leads to. So it can judge
-the family of a socket, but not the address to which the socket connects. System calls that the filter does not name
-are allowed. Access to files and signals is controlled by Landlock instead.
+A filter sees the arguments of a system call as numbers. It cannot see the memory to which a pointer argument leads.
+So it can judge the family of a socket, but not the address to which the socket connects. System calls that the filter
+does not name are allowed. Landlock controls the access to files and signals.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Internet = Literal["all", "streams", "none"]
 
 
 class Machine(Struct, frozen=True):
-    """The system calls of a processor architecture. The fields are its AUDIT_ARCH value, the number of each call by
-    name, and the first number that belongs to another ABI (x32), or None if there is no other.
+    """The system calls of a processor architecture. The fields are the AUDIT_ARCH value, the number of each call by
+    name, and the first number of the second ABI (x32). That last field is None if there is only one ABI.
     """
 
     audit: int
@@ -85,9 +86,11 @@ _KEY_RINGS = ("add_key", "request_key", "keyctl")
 def make_filter(
     machine: str, *, internet: Internet, unix_sockets: bool, without_landlock: bool = False
 ) -> bytes | None:
-    """The packed filter for an architecture, or None if there is no table for it. `machine` is the architecture's name
-    from `platform.machine()`. `unix_sockets` allows Unix sockets that can connect by a path; connected pairs, except
-    datagram sockets, are always allowed. `without_landlock` also refuses calls that look into other processes.
+    """The packed filter for an architecture, or None if ralph has no table for the architecture. `machine` is the
+    architecture's name from `platform.machine()`.
+
+    `unix_sockets` allows Unix sockets that can connect to a path. Connected pairs of sockets are always allowed,
+    except datagram sockets. `without_landlock` also refuses calls that look into other processes.
     """
     table = MACHINES.get(machine)
     if table is None:
@@ -140,7 +143,7 @@ def _guard_architecture(lines: Assembler, table: Machine) -> None:
 
 
 def _judge_bits(lines: Assembler, call: str, index: int, bits: int, answer: int) -> None:
-    """Refuses a system call if the argument at `index` has any of the bits."""
+    """Adds instructions that refuse a system call if any of `bits` is set in the argument at `index`."""
     lines.label(call)
     lines.load(argument(index))
     lines.go_if_any_bit(bits, f"{call} refused")
@@ -150,7 +153,7 @@ def _judge_bits(lines: Assembler, call: str, index: int, bits: int, answer: int)
 
 
 def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ...], answer: int) -> None:
-    """Refuses a system call if the argument at `index` is one of the values."""
+    """Adds instructions that refuse a system call if the argument at `index` equals one of `values`."""
     lines.label(call)
     lines.load(argument(index))
     for value in values:
@@ -161,7 +164,9 @@ def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ..
 
 
 def _judge_pairs(lines: Assembler) -> None:
-    """Allows pairs of connected sockets, except datagram sockets, which could still send to any socket by its path."""
+    """Adds instructions that allow pairs of connected sockets. Datagram sockets are refused, because they could still
+    send to any socket by its path.
+    """
     lines.label("socketpair")
     lines.load(argument(1))
     lines.mask(_TYPE_BITS)
