@@ -11,8 +11,8 @@ import sys
 def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     """Runs ralph with the arguments in `sys.argv`, and ends the process with ralph's exit code.
 
-    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. `parent_pid` is the process with
-    which this one must end, or None.
+    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. If `parent_pid` is given, this
+    process ends as soon as the process with that id ends.
     """
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["-v"]):
@@ -63,7 +63,9 @@ def _tell_version() -> None:
 
 
 def _refuse_to_import(error: BaseException, left_out: list[str]) -> None:
-    """Exits with code 78 if a module was not found and `left_out`, which may contain it, is not empty."""
+    """Exits with code 78 if `error` is a ModuleNotFoundError and `left_out` is not empty. `left_out` lists
+    directories that ralph removed from the import path. The missing module may be in one of these directories.
+    """
     if not left_out or not isinstance(error, ModuleNotFoundError):
         return
     where = ", ".join(left_out)
@@ -97,10 +99,10 @@ def _end_if_too_short(error: BaseException) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed.
+    """Opens /dev/null in place of each standard stream (descriptors 0, 1 and 2) that is closed.
 
-    Otherwise, files that are opened later would get these numbers. As standard output, it can only be read, so that
-    every write fails (EBADF), as it would without it: nobody gets what is written there.
+    Otherwise, files that are opened later would get these numbers. In place of standard output, /dev/null is opened
+    for reading only. Every write then fails (EBADF), so ralph notices that nobody gets its output.
     """
     for fd in (0, 1, 2):
         try:
@@ -115,7 +117,7 @@ def _open_standard_streams() -> None:
 
 
 def _die_silently_of_ctrl_c() -> None:
-    """Makes Ctrl-C end ralph without a traceback until the run handles signals itself."""
+    """Makes Ctrl-C end ralph at once, without a traceback. Later, the run installs its own signal handlers."""
     import signal  # noqa: PLC0415 - costs time that --version saves
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
