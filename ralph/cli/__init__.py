@@ -1,1 +1,3 @@
-"""The command line. No other package of ralph imports typer. A run, a loop and `ralph doctor` do not need it."""
+"""The command line of ralph. This is the only package that imports typer. `ralph run`, `ralph loop` and `ralph
+doctor` do not need typer.
+"""

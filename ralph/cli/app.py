@@ -1,4 +1,4 @@
-"""Parses the command line, hands over to a command, and turns errors into one line and an exit code."""
+"""Parses the command line, runs the command, and turns an error into one line and an exit code."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
 _ROOT_OPTIONS = ("-h", "--help", "--version")
-"""Options that may stand in the place of a command. Words that follow them are ignored."""
+"""Options that may be given instead of a command. All words after such an option are ignored."""
 _USUAL_COLUMNS = 80
 
 
@@ -84,8 +84,8 @@ def _show(text: str) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command at their beginning, which is `run` if the user named none. Raises UsageError if
-    the first argument is a mistyped command.
+    """The arguments with a command at their beginning. If the user named no command, this is `run`. Raises UsageError
+    if the first argument is a mistyped command.
     """
     if arguments[:2] == INIT.split():
         return [INIT, *arguments[2:]]
@@ -99,9 +99,8 @@ def _with_command(arguments: list[str]) -> list[str]:
 
 
 def _complain(message: str, code: int) -> int:
-    """Writes the message to standard error as one line, and returns `code`.
-
-    The message may quote an API key that the user typed in the wrong place, so known credentials are redacted.
+    """Writes the message to standard error as one line, and returns `code`. The message may quote an API key that the
+    user typed in the wrong place. So known credentials in the message are redacted.
     """
     from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
     from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed when all is well
@@ -114,9 +113,8 @@ def _complain(message: str, code: int) -> int:
 
 
 def _complain_of(shortage: ShortageError) -> int:
-    """Writes one line about the shortage to standard error, and returns the exit code.
-
-    It imports no module, because an import may fail while the machine is short of memory or descriptors.
+    """Writes one line about the shortage to standard error, and returns the exit code. It imports no module, because
+    an import may fail if the machine lacks memory or file descriptors.
     """
     with suppress(OSError):
         os.write(2, f"ralph: {line_with_advice(shortage)}\n".encode())

@@ -1,5 +1,6 @@
-"""Options of Claude Code that ralph refuses, each with what to use instead. No I/O happens here. For a mistyped
-option, ralph suggests a similar spelling. That would be misleading for these options.
+"""Options of Claude Code that ralph refuses, and advice on what to use instead. No I/O happens here. For an unknown
+option, ralph usually suggests an option with a similar spelling. For the options here, such a suggestion would be
+misleading.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ INSTEAD = {
     "--session-mirror": "`ralph sessions export ID` prints a session's journal, also while it runs",
     "--await-initialize": "with --input-format stream-json ralph waits for the first message, initialized or not",
 }
-"""For each refused option, one line that says what to use instead, or why there is no replacement."""
+"""One line for each refused option. The line says what to use instead, or why there is no replacement."""
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line about what to use instead of an option of Claude Code that ralph refuses. None for any other option."""
+    """The line about an option of Claude Code that ralph refuses: what to use instead. None for any other option."""
     says = INSTEAD.get(spelling)
     return (
         None if says is None else f"{spelling} is an option of Claude Code that ralph does not have: {says}"

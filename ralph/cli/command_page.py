@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def command_page(command: LineCommand, columns: int) -> str:
-    """The help page for a terminal of `columns` columns. It lists the arguments first, then the options in their
-    sections.
+    """The help page for a terminal that is `columns` wide. It lists the arguments first, then the sections with the
+    options.
     """
     arguments: list[Parameter] = []
     options: dict[str, list[tuple[str, str]]] = {}

@@ -1,5 +1,5 @@
-"""Finds out whether the first word of a command line was meant as a command. No I/O happens here. The word may be a
-mistyped command of ralph, or a command of a similar program. Everything else is a prompt.
+"""Finds out whether the user meant the first word of a command line as a command. The word may be a mistyped command
+of ralph, or a command of a similar program. Any other word is part of a prompt. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
     **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
 }
-"""Commands of similar programs, mainly `claude`, with ralph's equivalents."""
+"""Commands of similar programs, mainly of `claude`. Each has the equivalent in ralph as its value."""
 
 _IN_LOOP = {
     "init": "`ralph loop init`",
@@ -41,7 +41,7 @@ _IN_LOOP = {
     "resume": "`ralph loop --continue`",
     "stop": "`touch .ralph/stop`",
 }
-"""Words after `ralph loop` that a user may take for commands, with the correct form of each."""
+"""Words after `ralph loop` that a user may take for commands. Each has the correct form as its value."""
 
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
@@ -53,16 +53,15 @@ _TWO_SLIPS_FROM = 8
 
 
 def refuse_command_word(arguments: Sequence[str]) -> None:
-    """Raises UsageError if the first argument was meant as a command."""
+    """Raises UsageError if the user meant the first argument as a command."""
     instead = None if " " in arguments[0] else instead_of(arguments, COMMANDS)
     if instead is not None:
         raise UsageError(instead)
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The error message for a first argument that was meant as a command but is not one of `commands`.
-
-    None means that the argument is a prompt.
+    """The error message if the user probably meant the first argument as a command, although it is not one of
+    `commands`. None if the argument is a prompt.
     """
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
@@ -83,9 +82,8 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 
 def instead_of_in_loop(word: str) -> str | None:
-    """The error message for a word after `ralph loop` that was meant as a command.
-
-    None means that the word is a prompt.
+    """The error message if the user probably meant `word`, which follows `ralph loop`, as a command. None if the word
+    is a prompt.
     """
     lower = word.lower()
     meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
@@ -103,9 +101,8 @@ def _is_slip(word: str, command: str) -> bool:
 
 
 def _slips(word: str, meant: str, other_letter: int) -> int:
-    """The edit distance of two words (optimal string alignment).
-
-    A letter that is left out, added, or swapped with its neighbour counts 1. A replaced letter counts `other_letter`.
+    """The edit distance of two words (optimal string alignment). Its steps are to leave out a letter, to add a
+    letter, and to swap two neighbours. Each adds 1 to the distance. A replaced letter adds `other_letter`.
     """
     rows = [list(range(len(meant) + 1))]
     for i, letter in enumerate(word, start=1):

@@ -1,6 +1,5 @@
-"""Lists ralph's commands with their lines in the help, and finds those that read their command line themselves.
-
-The module of a command is imported only when the command is called.
+"""Lists ralph's commands, each with its line in the help. Also finds the commands that read their command line
+without typer. The module of a command is imported only when the command is called.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ if TYPE_CHECKING:
     from ralph.cli.line_command import LineCommand
 
 INIT = "loop init"
-"""`ralph loop init` as a single command. `loop` cannot be a group of commands, because a group takes its first argument
-as a command and `loop` takes a prompt."""
+"""`ralph loop init`, treated as a single command. `loop` cannot be a group of commands, because a group takes its
+first argument as the name of a command, while `loop` takes a prompt."""
 
 HELP_LINES = {
     "run": "Do one task, from a prompt to an outcome (the default).",
@@ -25,11 +24,12 @@ HELP_LINES = {
 }
 COMMANDS = tuple(HELP_LINES)
 _LINE_COMMANDS = ("run", "loop", "doctor")
-"""The commands that read their command lines themselves. Each is `COMMAND` in the module with its name."""
+"""The commands whose command lines ralph reads without typer. The module with the name of such a command contains the
+command as `COMMAND`."""
 
 
 def line_command(name: str) -> LineCommand | None:
-    """The command of that name, or None if typer reads the command line of that command."""
+    """The command with this name. None if typer reads the command line of this command."""
     if name not in _LINE_COMMANDS:
         return None
     command: LineCommand = import_module(f"ralph.cli.{name}").COMMAND

@@ -1,7 +1,7 @@
 """`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
 
-It gives advice for each problem, and continues with the next check after a failed one. It shows no secret. It changes
-no file, but it creates the directory for sessions if that is missing.
+It gives advice for each problem. If a check fails, the next check is still done. It shows no secret. It changes no
+file, but creates the directory for sessions if that directory is missing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
 
 
 def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path | None) -> int:
-    """Shows the result of each row of the probe, then the verdict. Returns the exit code, which is 78 if the sandbox
+    """Shows the result of each row of the probe, then the verdict. Returns the exit code. It is 78 if the sandbox
     allowed something that it must deny, or if the settings are wrong.
     """
     from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
@@ -104,7 +104,7 @@ def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path |
 
 
 class _Page:
-    """Writes to standard output line by line, so that the user sees a finding while the next check is running."""
+    """Writes to standard output line by line, so that the user sees one finding while the next check is running."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -133,8 +133,8 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes stop signals end the process at once, because `ralph doctor` has nothing to clean up. A signal that the
-    parent process ignores, as `nohup` does with SIGHUP, is still ignored.
+    """Makes a stop signal end the process at once, because `ralph doctor` has nothing to clean up. A signal that was
+    already ignored when ralph started, for example because of `nohup`, is still ignored.
     """
 
     def end(signal_number: int, _frame: FrameType | None) -> None:
@@ -146,10 +146,7 @@ def _end_at_once_when_asked() -> None:
 
 
 def _entered(directory: str | None) -> Path | None:
-    """Changes to the working directory and returns it.
-
-    Returns None if the current directory does not exist any more.
-    """
+    """Changes to the working directory and returns its path. Returns None if the current directory no longer exists."""
     if directory is not None:
         try:
             os.chdir(directory)
@@ -164,10 +161,10 @@ def _entered(directory: str | None) -> Path | None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """The settings, and the first problem found in them.
+    """Loads the settings. Returns the settings and the first problem found in them.
 
-    The settings are None if they cannot be merged or `cwd` is None. The problem is None if there is no problem.
-    Raises UsageError if the problem is the value of a flag.
+    The settings are None if they cannot be merged, or if `cwd` is None. The problem is None if none was found. Raises
+    UsageError if the value of a flag is wrong.
     """
     if cwd is None:
         return None, None
@@ -199,7 +196,7 @@ def _findings(
     settings: Settings | None,
     problem: Finding | None,
 ) -> Iterator[Finding]:
-    """All findings. Quick checks come first."""
+    """Yields all findings. The findings of quick checks come first."""
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
@@ -229,8 +226,8 @@ def _findings(
 
 
 def _look_at_values(settings: Settings) -> Finding:
-    """A finding about the settings as a whole. It is a failure if the CA file, which merging does not read, cannot be
-    read. The function is called only if the settings could be merged.
+    """A finding about the settings as a whole. It is a failure if the CA file cannot be read, because merging the
+    settings does not read this file. Call this only if the settings could be merged.
     """
     from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
 

@@ -1,7 +1,7 @@
-"""Lays out a help page as plain text: usage, description, sections of two columns, epilog. No I/O happens here.
+"""Lays out a help page as plain text: usage, description, sections with two columns, epilog. No I/O happens here.
 
-The pages look like those that typer makes for the small commands. typer is not used, because its import takes longer
-than all the rest of a page.
+The pages look like the pages that typer makes for the small commands. typer is not used here, because its import
+takes longer than everything else.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 HELP_ROW = ("-h, --help", "Show this message and exit.")
 
 _AS_IT_IS = "\b"
-"""A paragraph with this first line keeps its line breaks."""
+"""If this is the first line of a paragraph, the paragraph keeps its line breaks."""
 _MOST_COLUMNS = 80
 _FEWEST_COLUMNS = 52
 _INDENT = "  "
 _WIDEST_NAME = 30
-"""The maximum width of the first column. A longer name has a line of its own."""
+"""The maximum width of the first column. A longer name gets a separate line."""
 _GAP = 2
-"""The number of spaces between the columns, and to their right."""
+"""The number of spaces after each column."""
 _FEWEST_LETTERS = 10
 """The minimum width of the second column, even if the terminal is narrower."""
 
@@ -34,10 +34,9 @@ def help_page(
     *,
     columns: int,
 ) -> str:
-    """The page for a terminal of `columns` columns. `sections` maps each title to rows, and a row is a name and its
-    meaning. Sections without rows are left out.
-
-    Paragraphs of `description` and `epilog` are separated by empty lines.
+    """Makes the page for a terminal that is `columns` wide. `sections` maps the title of each section to its rows. A
+    row is a name and its meaning. Sections without rows are left out. In `description` and `epilog`, paragraphs are
+    separated by empty lines.
     """
     width = max(min(columns, _MOST_COLUMNS), _FEWEST_COLUMNS) - _GAP
     parts = [f"Usage: {usage}", *_paragraphs(description, width)]
@@ -69,7 +68,7 @@ def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Breaks a text into lines, only at spaces, so that no option is split. Two spaces in a row are kept. A word that
-    is longer than `width` has a line of its own.
+    is longer than `width` gets a separate line.
     """
     lines: list[str] = []
     line = ""

@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 
 class Typed(Struct, frozen=True):
-    """The command line as it was typed, for commands that need more than the decoded values."""
+    """The command line as the user typed it, for commands that need more than the decoded values."""
 
     options: tuple[TypedOption, ...] = ()
     """All typed options, in the order of the command line."""
     given: Mapping[str, str] = {}
-    """The longest spelling of each parameter that the user typed, by the parameter's name. Errors show it."""
+    """The names of the parameters that the user typed, each with its longest spelling. Error messages show this
+    spelling."""
     last_list: str | None = None
-    """The list option, as typed, whose words extend to the end of the line. The last of its words may have been meant
-    as the prompt. None if there is no such option."""
+    """The list option that takes all words up to the end of the line, as typed. The user may have meant the last of
+    these words as the prompt. None if there is no such option."""
     is_command_inserted: bool = False
     """True if the user named no command and ralph inserted `run`."""
 
 
 class Section(Struct, frozen=True):
-    """A part of a command's options: a Struct whose fields declare them, and their title in the help."""
+    """A group of a command's options: a title in the help, and a Struct whose fields declare the options."""
 
     line: type[Struct]
     title: str = "Options"
     unlisted: Collection[str] = ()
-    """The names of the parameters that the help does not list."""
+    """The names of parameters that the help does not show."""
 
 
 class LineCommand(Struct, frozen=True):
-    """A command that decodes its arguments into Structs.
-
-    It calls the function `call` with one instance of the Struct of each section, followed by the `Typed`.
+    """A command that decodes its arguments into Structs. When it runs, it passes one Struct per section and a `Typed`
+    to the function `call`.
     """
 
     name: str
@@ -49,10 +49,13 @@ class LineCommand(Struct, frozen=True):
     sections: tuple[Section, ...]
     epilog: str | None = None
     loads_late: bool = False
-    """True if the command imports much more, and begins garbage collection itself when it has done so."""
+    """True if the command still imports many modules after it was called. Such a command begins garbage collection
+    itself when these imports are done."""
 
     def parameters(self) -> list[list[Parameter]]:
-        """The parameters of each section. If two sections declare the same parameter, only the first has it."""
+        """The parameters of each section. If two sections declare the same parameter, it belongs only to the first of
+        them.
+        """
         taken: set[str] = set()
         found = []
         for section in self.sections:
@@ -65,7 +68,7 @@ class LineCommand(Struct, frozen=True):
         self, words: Sequence[str], *, is_command_inserted: bool = False
     ) -> tuple[list[Struct], Typed] | None:
         """Decodes the words after the command's name into the arguments of `LineCommand.run`. Returns None if the
-        user asks for the help. Raises LineError if the words do not fit the parameters.
+        words ask for the help. Raises LineError if the words do not fit the parameters.
         """
         of_sections = self.parameters()
         everything = [one for own in of_sections for one in own]
@@ -81,7 +84,7 @@ class LineCommand(Struct, frozen=True):
         return lines, Typed(reading.options, given, reading.last_list, is_command_inserted)
 
     def run(self, lines: Sequence[Struct], typed: Typed) -> int:
-        """Does what the command is for, and returns the exit code."""
+        """Carries out the command, and returns the exit code."""
         if not self.loads_late:
             begin_garbage_collection()
         return self.call(*lines, typed)

@@ -1,17 +1,19 @@
 """Reads the command lines of `ralph run`, `ralph loop` and `ralph doctor`. No I/O happens here.
 
-The rules are those of typer, which reads the other commands, with two additions for scripts written for Claude Code:
+The rules are those of typer, which reads the other commands. The last two rules are additions for scripts written for
+Claude Code:
 
 * `--name value` and `--name=value`; `-n value`, `-nvalue`, and clusters such as `-pn value`. The value may begin with
   a dash. `--no-name` where an option has that form. Names are not abbreviated.
-* Options and other words may be mixed. All words after `--` belong to no option, and a lone `-` is a word.
-* The last of several values counts. The values of a list are collected.
-* `-h` and `--help` count even if a value is wrong, but not if an option is unknown or has no value.
-* The addition: `--tools Read Bash` means `--tools=Read --tools=Bash`. A list takes all words up to the next option,
-  `--`, or a lone `-` (standard input).
-* Another: in `--debug api "the task"`, the first word is a value of the option, because the line has a word too many.
+* Options and other words may be mixed. Words after `--` are never options or their values, and a lone `-` is no option.
+* If an option is given several times, its last value is used. The values of a list option are collected.
+* `-h` and `--help` show the help even if a value is wrong. If an option is unknown or lacks its value, this error is
+  shown instead.
+* `--tools Read Bash` means `--tools=Read --tools=Bash`. A list option takes all words up to the next option, `--`, or
+  a lone `-` (standard input).
+* In `--debug api "the task"`, the word `api` is a value of the option, because the command takes only one other word.
 
-It checks only the types of values. Their ranges are checked by the commands.
+Only the types of values are checked here. The commands check the ranges.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class TypedOption(Struct, frozen=True):
     """One option as it was typed. It may be a cluster of short options, such as `-pc`."""
 
     words: tuple[str, ...]
-    """The option and its value, as words of the command line. A list option has one `--option=word` for each word."""
+    """The option and its value, as words of the command line. A list option has one word `--option=value` for each
+    value."""
     parameters: tuple[Parameter, ...]
     """The parameters that the option sets. A cluster sets one parameter per letter."""
 
@@ -45,17 +48,18 @@ class ReadLine(Struct, frozen=True):
     """The decoded contents of a command line."""
 
     values: dict[str, Any]
-    """The values of the parameters that were given, by the parameters' names. Empty if the help is asked for."""
+    """The values of the parameters that were given, by the names of the parameters. Empty if the user asks for the
+    help."""
     options: tuple[TypedOption, ...]
     """All typed options, in the order of the command line."""
     last_list: str | None
-    """The list option, as typed, whose words extend to the end of the line. The last of its words may have been meant
-    as the prompt. None if there is no such option."""
+    """The list option that takes all words up to the end of the line, as typed. The user may have meant the last of
+    these words as the prompt. None if there is no such option."""
     asks_for_help: bool = False
 
 
 def read_line(words: Sequence[str], parameters: Sequence[Parameter]) -> ReadLine:
-    """Reads the words that follow the command. Raises LineError if they do not fit the parameters."""
+    """Reads the words after the name of the command. Raises LineError if the words do not fit the parameters."""
     divided = _DividedWords(words, {HELP.name: HELP, **{one.name: one for one in parameters}})
     options, last_list = tuple(divided.options), divided.last_list
     if HELP.name in divided.given:
@@ -74,17 +78,21 @@ def read_line(words: Sequence[str], parameters: Sequence[Parameter]) -> ReadLine
 
 
 class _DividedWords:
-    """The words of a command line, divided into options with their values and other words. Values are not checked."""
+    """The words of a command line, divided into two groups: options with their values, and other words. Values are
+    not checked.
+    """
 
     def __init__(self, words: Sequence[str], parameters: dict[str, Parameter]) -> None:
         self.parameters = parameters
         self.given: dict[str, list[Any]] = {}
-        """The words or truth values that each parameter got, in the order in which the parameters first appear."""
+        """The words or truth values for each parameter, by its name. The parameters are in the order in which they
+        first appear."""
         self.others: list[str] = []
         self.options: list[TypedOption] = []
         self.last_list: str | None = None
         self._maybe_values: list[int] = []
-        """The positions in `others` of words that directly follow an option which may have a value."""
+        """Indexes in `others`. The word at each index directly follows an option that can have a value, and may be
+        its value."""
         self._by_spelling = {spelling: one for one in parameters.values() for spelling in one.spellings}
         self._by_spelling |= {one.negation: one for one in parameters.values() if one.negation}
         self._coming = [*reversed(words)]
@@ -101,8 +109,9 @@ class _DividedWords:
                 self.others.append(word)
 
     def without_values(self, most: int) -> list[str]:
-        """The words that belong to no option. Where there are more than `most`, one that follows an option which may have
-        a value, as in `--debug api "the task"`, is that value.
+        """The words that belong to no option. If there are more than `most`, words that may be the value of an option
+        before them are removed, from the last to the first, until `most` words are left. An example is `api` in
+        `--debug api "the task"`.
         """
         kept = [*self.others]
         for at in reversed(self._maybe_values):
@@ -189,8 +198,8 @@ class _DividedWords:
 
 
 def _value(parameter: Parameter, given: list[Any]) -> object:
-    """Converts the words or truth values in `given` to the parameter's value. Raises LineError if one has the wrong
-    type or is not among the choices.
+    """Converts the words or truth values in `given` to the parameter's value. Raises LineError if a word has the
+    wrong type or is not one of the choices.
     """
     if parameter.is_list:
         return parameter.joined(given)
@@ -207,5 +216,5 @@ def _value(parameter: Parameter, given: list[Any]) -> object:
 
 
 def _shown(word: str) -> str:
-    """The word, or the word with escapes if it contains characters that cannot be printed."""
+    """The word as an error message shows it. Escapes are used if the word contains characters that cannot be printed."""
     return word if word.isprintable() else repr(word)[1:-1]

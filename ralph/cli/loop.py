@@ -1,7 +1,7 @@
 """The command `ralph loop`: its options, its help, and the combinations that it refuses.
 
-It takes most options of `ralph run` too. Those that choose a session or a result file are refused, because
-the loop sets both itself.
+It also takes most options of `ralph run`. Options that choose a session or a result file are refused, because the
+loop itself chooses the session and the result file of each iteration.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -70,7 +70,7 @@ REFUSED = {
     "settings_fd": "the loop hands its settings on itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
-"""For each refused option of `ralph run`, by parameter name, the reason for the refusal."""
+"""The options of `ralph run` that `ralph loop` refuses, by parameter name. Each value is the reason for the refusal."""
 
 
 class LoopLine(Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
 
 
 def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
-    """The plan of a new loop. It is `bare` with the values of the command line filled in."""
+    """The plan of a new loop: a copy of `bare` with the values from the command line."""
     _refuse_what_is_the_loops(to_run, typed)
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
@@ -214,13 +214,13 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
 
 
 def _mcp_files(to_run: RunLine) -> tuple[str, ...]:
-    """The absolute paths of the files of `--mcp-config`."""
+    """The absolute paths of the files that `--mcp-config` names."""
     words = to_run.flags["mcp.config"]
     return tuple(word for word in words if word.startswith("/")) if isinstance(words, tuple) else ()
 
 
 def _sandbox_flags(to_run: RunLine) -> dict[str, str | tuple[str, ...]]:
-    """The values of the flags that set the sandbox, by the names of their settings."""
+    """The sandbox settings that the user gave as flags, by the names of the settings."""
     return {
         name: value
         for name, value in to_run.flags.items()
@@ -234,10 +234,10 @@ def arguments_for_run(typed: Typed) -> tuple[str, ...]:
 
 
 def part_for_run(option: TypedOption) -> tuple[str, ...]:
-    """The words of a typed option that belong to `ralph run`.
+    """The words of a typed option that `ralph run` must get.
 
-    The result is the whole option or nothing. For a cluster of short options such as `-qf`, it is a cluster with only
-    the letters that are options of `ralph run` alone.
+    This is usually the whole option or nothing. For a cluster of short options such as `-qf`, it is a cluster with
+    only those letters that are options of `ralph run`, but not of the loop itself.
     """
     words = option.words
     is_runs = [one.name not in _OWN for one in option.parameters]
@@ -293,7 +293,7 @@ def _refuse_command_word(prompt: str | None) -> None:
 
 
 def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str) -> None:
-    """Raises UsageError if the prompt calls a command of the project that does not exist, as `ralph run` does."""
+    """Raises UsageError if the prompt calls a command that the project does not define. `ralph run` does the same."""
     if prompt is None or not prompt.startswith("/") or to_run.disable_slash_commands:
         return
     from ralph.prompt.commands import find_commands  # noqa: PLC0415 - few prompts call a command
@@ -315,10 +315,10 @@ def _refuse_what_is_the_loops(to_run: RunLine, typed: Typed) -> None:
 
 
 def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
-    """Refuses at once what `ralph run` would refuse in each iteration.
+    """Raises at once the errors that `ralph run` would raise in each iteration. Also raises an error for a file that
+    is a pipe, because each iteration reads its files again.
 
-    `directory` is the value of `--cd`. Files that are pipes are refused too, because each iteration reads its files
-    again. Returns the directories of `--add-dir`, in which an iteration may write.
+    `directory` is the value of `--cd`. Returns the directories of `--add-dir`, in which an iteration may write.
     """
     check_settings(to_run.flags)
     check_partial_messages(is_asked=to_run.include_partial_messages, output_format=to_run.output_format)

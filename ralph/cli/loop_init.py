@@ -1,4 +1,4 @@
-"""The command `ralph loop init`, which writes files to begin a loop with."""
+"""The command `ralph loop init`, which writes the files that a new loop needs."""
 
 # No `from __future__ import annotations` here: typer reads the annotations.
 

@@ -1,6 +1,5 @@
 """The options of `ralph run` and `ralph doctor`. Each option is a field with a spelling, a help text and a type.
-
-The flags of settings, such as `--model`, are not listed here. They are made from the tables of settings.
+Flags of settings, such as `--model`, are not listed here. They are made from the tables of settings.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -259,14 +258,16 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> dict[str, object]:
-        """The values of all settings' flags, by setting name. A value of None means that the flag was not given."""
+        """The values of the flags of all settings, by the names of the settings. None means that the flag was not
+        given.
+        """
         given = _without_skills({**self.settings, **self.tools})
         return _restricted(given) if self.restricted else given
 
 
 def _without_skills(flags: dict[str, object]) -> dict[str, object]:
-    """The flags without an `--allowed-tools` that names only skills. The Agent SDKs add such names for their option
-    `skills`. They must not limit the tools, because a skill is only a file.
+    """Removes an `--allowed-tools` that names only skills from the flags. The Agent SDKs add such names for their
+    option `skills`. These names must not limit the tools, because a skill is only a file.
     """
     allowed = flags.get("tools.allowed")
     names = allowed if isinstance(allowed, tuple) else ()
@@ -275,7 +276,7 @@ def _without_skills(flags: dict[str, object]) -> dict[str, object]:
 
 
 def _restricted(flags: dict[str, object]) -> dict[str, object]:
-    """Adds the flags that `--restricted` stands for."""
+    """The flags together with the flags that `--restricted` stands for."""
     forbidden = flags.get("tools.disallowed")
     names = forbidden if isinstance(forbidden, tuple) else ()
     return {**flags, "sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}

@@ -1,8 +1,8 @@
 """The parameters of a command line as values: their spellings, types and help texts. No I/O happens here.
 
-A command declares its parameters in the annotations of a Struct's fields: an `Option`, an `Argument`, or `FlagsOf`
-for the flags of settings. `line_reader.py` reads command lines and `command_page.py` makes help pages from these
-declarations.
+A command declares its parameters as annotations of a Struct's fields. An annotation is an `Option`, an `Argument`, or
+`FlagsOf` for the flags of settings. From these declarations, `line_reader.py` reads command lines, and
+`command_page.py` makes help pages.
 """
 
 from __future__ import annotations
@@ -17,81 +17,79 @@ if TYPE_CHECKING:
 
 
 class Option(Struct, frozen=True):
-    """The annotation of a field that an option sets. The type of the field decides which values the option takes."""
+    """Annotates a field that is set by an option. The type of the field decides which values the option accepts."""
 
     spellings: str
     """All spellings, separated by spaces, such as `--quiet -q`."""
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None means its choices, or `VALUE`."""
+    """The name of the value in the help. If it is None, the help shows the choices, or `VALUE` if there are none."""
     is_hidden: bool = False
-    """True if the help does not show the option."""
+    """True if the help must not show the option."""
     may_have_value: bool = False
-    """True if an option of type bool accepts a value, which has no effect: after `=`, or as the next word if the line has
-    a word too many."""
+    """True if an option of type bool accepts a value and ignores it. The value follows `=`. It can also be the next
+    word, if the line has more words than the command takes."""
 
 
 class Argument(Struct, frozen=True):
-    """The annotation of a field that receives the first word that belongs to no option."""
+    """Annotates a field that is set by the first word that belongs to no option."""
 
     help: str
 
 
 class FlagsOf(Struct, frozen=True):
-    """The annotation of a field that receives the values of settings' flags, as a mapping from a setting's name to a
-    value.
-
-    A value of None means that the flag was not given.
+    """Annotates a field that gets the values of settings' flags. The field is a mapping from the names of settings to
+    values. None means that the flag was not given.
     """
 
     only: str | None = None
-    """The only table whose flags the field receives. None means all tables."""
+    """The name of a table of settings. The field then gets only the flags of this table. None means all tables."""
     but: str | None = None
-    """A table or a setting whose flags the field does not receive. None means that nothing is left out."""
+    """The name of a table or a setting whose flags the field does not get. None means that the field gets all flags."""
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """One parameter of a command, and the field that receives its value."""
+    """One parameter of a command, and the name of the field that gets its value."""
 
     name: str
     field: str
     spellings: tuple[str, ...] = ()
-    """The spellings of an option. An argument has none."""
+    """The spellings of an option. Empty for an argument."""
     negation: str | None = None
-    """The spelling that sets False, such as `--no-x`. None if there is none."""
+    """The spelling that sets False, such as `--no-x`. None if there is no such spelling."""
     kind: type = str
-    """str, int, float or bool: the type of the value, or of each value of a list. An option of type bool takes no
-    word."""
+    """The type of the value: str, int, float or bool. For a list, the type of each value in it. An option of type
+    bool takes no word."""
     choices: tuple[str, ...] = ()
     """The only texts that the option accepts. If this is empty, it accepts every text of its type."""
     is_list: bool = False
     """True if the option may be given several times, and its values are collected."""
     takes_words: bool = False
-    """True if a list takes all words up to the next option."""
+    """True if a list option takes all words up to the next option."""
     joined: Callable[[Sequence[str]], object] = tuple
-    """A function that makes the value of a list from the words that were given."""
+    """A function that makes the value of a list option from the words that the user gave."""
     setting: str | None = None
-    """The name of the setting that the option belongs to, or None if it belongs to no setting."""
+    """The name of the setting that the option sets, or None if it sets none."""
     help: str
     metavar: str | None = None
     is_hidden: bool = False
     may_have_value: bool = False
-    """True if an option of type bool accepts a value, as in `Option`."""
+    """True if an option of type bool accepts a value and ignores it, as in `Option`."""
 
     @property
     def longest_spelling(self) -> str:
-        """The spelling that messages show: the longest one of an option, or the name of an argument in capitals."""
+        """The name that messages use: the longest spelling of an option, or the name of an argument in capitals."""
         return max(self.spellings, key=len, default=self.name.upper())
 
 
 HELP = Parameter(
     name="help", field="", spellings=("--help", "-h"), kind=bool, help="Show this message and exit."
 )
-"""The option of each command that shows its help page."""
+"""The option `--help`, which every command has."""
 
 
 def declared_parameter(field: str, annotation: Any) -> Parameter:
-    """The parameter that the annotation of a field declares by an `Option` or an `Argument`."""
+    """Makes the parameter for a field that is annotated with an `Option` or an `Argument`."""
     (declaration,) = annotation.__metadata__
     origin = annotation.__origin__
     kind = next(

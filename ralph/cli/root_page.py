@@ -18,7 +18,7 @@ input/output, 75 API unavailable (try later), 77 authentication, 78 configuratio
 
 
 def root_page(columns: int) -> str:
-    """The page for a terminal of `columns` columns."""
+    """The page for a terminal that is `columns` wide."""
     sections = {
         "Options": [("--version", "Print the version and exit."), HELP_ROW],
         "Commands": [*HELP_LINES.items()],

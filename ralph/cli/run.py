@@ -1,4 +1,4 @@
-"""`ralph run`: converts its command line to the options of a run, and starts the run."""
+"""`ralph run`: converts the command line to the options of a run, and starts the run."""
 
 from __future__ import annotations
 
@@ -140,9 +140,8 @@ def _output_options(line: RunLine) -> OutputOptions:
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:
-    """Writes the result of a run whose modules could not be loaded.
-
-    The JSON text is put together by hand. None of the values needs escaping.
+    """Writes the result of a run that could not begin, because its modules could not be loaded. The JSON text is put
+    together by hand. No value in it needs escaping.
     """
     if output_format == "text":
         return

@@ -1,4 +1,4 @@
-"""The commands `ralph demo` and `ralph mock-api`, in which a script answers in place of a model."""
+"""The commands `ralph demo` and `ralph mock-api`, in which a script gives the answers instead of a model."""
 
 # No `from __future__ import annotations` here: typer reads the annotations.
 
@@ -50,9 +50,8 @@ def _say(text: str) -> None:
 
 
 def _examples() -> str:
-    """The names of the example scenarios for the help text.
-
-    They are read from the directory, because importing the server would take longer.
+    """The names of the example scenarios, for the help text. They are read from the directory, because the import of
+    the server would take longer.
     """
     names = sorted(
         file.stem for file in (Path(__file__).parent.parent / "mock_api" / "scenarios").glob("*.toml")

@@ -70,9 +70,9 @@ def list_(
 ) -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or first words of the task.
 
-    The outcome is that of the last run, or one of these: running, killed (the last run has no end, and its process is
-    gone), damaged, empty, newer format. A cost of ? is unknown. The turns and the cost of a fork do not include those
-    of the session that was forked.
+    The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its
+    process is gone), damaged, empty, newer format. A cost of ? is unknown. For a fork, the turns and the cost of the
+    original session are not included.
     """
     from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help
 

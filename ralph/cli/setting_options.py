@@ -1,6 +1,6 @@
-"""Makes the command-line options of the settings, in the order of the tables of settings.
+"""Makes the command-line options for the settings, in the order of the tables of settings.
 
-The reader of the command line checks only the type of an option's value. The range of the value is checked by
+When the command line is read, only the type of a value is checked. The range of the value is checked by
 `check_settings`, or when the run reads its settings.
 """
 
@@ -57,7 +57,7 @@ def _names(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(words: Sequence[str]) -> tuple[str, ...]:
-    """The words, in which each path is made absolute. A word that is a JSON object is not changed."""
+    """The words, with each path made absolute. A word that is a JSON object is not changed."""
     return tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
 
 
@@ -65,14 +65,13 @@ _JOINED = {Takes.JOINED: _comma_separated, Takes.PLACES: _places}
 
 
 def split_names(word: str) -> list[str]:
-    """The names in a word, which are separated by commas or white space. `Bash(git add:*)` is one name."""
+    """Splits a word into names at commas and white space. `Bash(git add:*)` is one name."""
     return re.findall(r"[^\s,(]*\([^)]*\)?|[^\s,]+", word)
 
 
 def check_settings(flags: Mapping[str, object]) -> None:
-    """Raises UsageError for a flag whose value a run would refuse later.
-
-    `flags` maps the names of settings to values. None means that the flag was not given.
+    """Raises UsageError if a run would refuse the value of a flag later. `flags` maps the names of settings to
+    values. None means that the flag was not given.
     """
     for name, value in flags.items():
         if value is None:

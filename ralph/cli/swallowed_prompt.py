@@ -1,6 +1,5 @@
 """Advice for a user whose prompt was probably taken as a value of a list option, as in `ralph --tools Read "a task"`.
-
-A list option takes all words up to the next option.
+The reason is that a list option takes all words up to the next option.
 """
 
 from __future__ import annotations
@@ -18,10 +17,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """A context manager that adds the advice to put the prompt elsewhere to the usage errors raised inside it.
+    """A context manager that adds advice to each UsageError raised inside it. The advice is to put the prompt
+    elsewhere.
 
-    `last_list` is the list option whose words extend to the end of the line. If it is None or `has_prompt` is True,
-    errors are left unchanged. Otherwise, raises UsageError at once if standard input cannot contain the prompt.
+    `last_list` is the list option that takes all words up to the end of the line. If it is None or `has_prompt` is
+    True, errors are not changed. Otherwise, if standard input cannot contain the prompt either, raises UsageError at
+    once.
     """
     if has_prompt or last_list is None:
         yield
@@ -36,10 +37,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
 
 
 def _is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file.
-
-    Ralph reads no prompt from a terminal or from /dev/null.
-    """
+    """Whether standard input is a pipe, a socket or a file. From a terminal or from /dev/null, ralph reads no prompt."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

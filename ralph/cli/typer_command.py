@@ -1,4 +1,4 @@
-"""The small commands, whose command lines typer parses. The other commands do without typer."""
+"""The small commands, whose command lines typer parses. All other commands do not need typer."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MODULES = {
     "mock-api": ("scripted", "MOCK_API"),
     "sessions": ("sessions", "COMMAND"),
 }
-"""For each command: the name of its module in `ralph.cli`, and the name of the command object in that module."""
+"""For each small command, two names: the module in `ralph.cli`, and the command object in this module."""
 HELP_OPTIONS = ["-h", "--help"]
 
 
 def typer_command(name: str, function: Callable[..., int]) -> Command:
-    """The command whose options are the parameters of the function. The function returns the exit code."""
+    """Makes a command whose options are the parameters of `function`. `function` returns the exit code."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name)(function)
     return get_command(app)

@@ -1,4 +1,4 @@
-"""Converts words of the command line to values. An error about a word names its option and leads to exit code 2."""
+"""Converts words of the command line to values. An error names the option of the wrong word and leads to exit code 2."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def text_or_file(
     """The text given with `--OPTION`, or the text of the file given with `--OPTION-file`. None if the user gave
     neither.
 
-    `directory` is the value of `--cd`. `takes_pipe` is False if the file will be read again later, because a pipe can
-    be read only once.
+    `directory` is the value of `--cd`. `takes_pipe` is False if the file will be read again later. A pipe is then
+    refused, because it can be read only once.
     """
     if text is not None and path is not None:
         raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")
@@ -61,8 +61,8 @@ def text_or_file(
 
 
 def absolute(path: str | None) -> str | None:
-    """The path as an absolute path. A relative path is relative to the directory where ralph was called, not to
-    `--cd`. `-` (standard input) is returned unchanged.
+    """Makes a path absolute. A relative path is relative to the directory where ralph was called, not to `--cd`. `-`
+    (standard input) is not changed.
     """
     if path is None or path == "-":
         return path
@@ -73,15 +73,15 @@ def absolute(path: str | None) -> str | None:
 
 
 def json_or_path(text: str | None) -> str | None:
-    """Returns a JSON text unchanged, and makes any other text an absolute path."""
+    """Makes a path absolute. If the text is JSON and no path, it is not changed."""
     return text if text is None or text.lstrip().startswith("{") else absolute(text)
 
 
 def working_directory(directory: str | None) -> Path:
     """The working directory as an absolute path with links resolved.
 
-    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises LineError if the
-    directory does not exist, and CannotError if the directory where ralph was called is gone.
+    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises LineError if
+    `directory` does not exist. Raises CannotError if the directory where ralph was called no longer exists.
     """
     try:
         here = Path.cwd()
@@ -95,16 +95,17 @@ def working_directory(directory: str | None) -> Path:
 
 
 def whole(option: str, number: int | None) -> int | None:
-    """Returns `number` unchanged, which may be None. Raises UsageError if the number is less than 1."""
+    """Checks a number, and returns it unchanged. `number` may be None. Raises UsageError if the number is less than
+    1.
+    """
     if number is not None and number < 1:
         raise UsageError(f"{option} must be a whole number of at least 1, not {number}")
     return number
 
 
 def duration(option: str, text: str | None) -> float | None:
-    """The number of seconds in a text such as `90s`, or None if `text` is None. The number is more than 0.
-
-    Raises UsageError for any other text.
+    """Converts a text such as `90s` to a number of seconds greater than 0. Returns None if `text` is None. Raises
+    UsageError for any other text.
     """
     from ralph.values.setting import DURATION  # noqa: PLC0415 - not needed for --help
 
@@ -129,7 +130,7 @@ def permission_mode(text: str | None) -> PermissionMode | None:
 
 
 def setting_sources(text: str | None) -> frozenset[str]:
-    """The sources that `--setting-sources` names, separated by commas. All sources if `text` is None."""
+    """The sources that `--setting-sources` names, separated by commas. If `text` is None, all sources."""
     from ralph.prompt.judged_file import ALL_SOURCES  # noqa: PLC0415 - not needed for --help
 
     names = frozenset(name.strip() for name in (text or "").split(",")) - {""}
@@ -149,10 +150,8 @@ def title(text: str | None) -> str | None:
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories that the words name, as absolute paths.
-
-    A word may hold several names, separated by commas or spaces. Raises LineError if one of them is not an
-    existing directory.
+    """The directories that the words name, as absolute paths. A word may contain several names, separated by commas
+    or spaces. Raises LineError if a name is not that of an existing directory.
     """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
@@ -165,9 +164,8 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """The directories that one word names.
-
-    If the word as a whole names a directory, it is not split, because a name may contain commas and spaces.
+    """The directories that one word names. If a directory has the whole word as its name, the word is not split,
+    because a name may contain commas and spaces.
     """
     if Path(word).is_dir():
         return [word]
@@ -178,8 +176,8 @@ def _directories_in(word: str) -> list[str]:
 
 
 def run_directories(directory: str | None) -> tuple[str, ...]:
-    """The directory where ralph was called and the working directory (`--cd`), as absolute paths. A repository may
-    have put links into either of them, so links there are not trusted.
+    """The directory where ralph was called and the working directory (`--cd`), as absolute paths. Links in these
+    directories are not trusted, because a repository may contain them.
     """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")))
@@ -200,8 +198,8 @@ def writable_file(option: str, path: str | None, directory: str | None) -> str |
 
 
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
-    """Raises UsageError if the prompt is the name of an existing text file, because the user probably meant the
-    file's text. The error suggests the option -f of `command`.
+    """Raises UsageError if the prompt is the name of an existing text file. In this case, the user probably meant the
+    text in the file. The error suggests the option -f of `command`.
     """
     if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
         return
@@ -216,8 +214,8 @@ def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
 
 
 def check_output_is_open(result_file: str | None = None) -> None:
-    """Raises CannotError if the result could be written nowhere, because standard output is closed (`>&-`) and there is
-    no result file. Without this check, the run would cost money and its answer would be lost.
+    """Raises CannotError if the result could not be written anywhere. This is so if standard output is closed (`>&-`)
+    and there is no result file. Without this check, the run would cost money and its answer would be lost.
     """
     from ralph.output.standard_streams import has_closed_output  # noqa: PLC0415 - not needed for --help
 
@@ -230,8 +228,9 @@ def check_output_is_open(result_file: str | None = None) -> None:
 def who_permits(
     tool: str | None, prompts: str, *, takes_messages: bool
 ) -> Literal["driver", "nobody"] | None:
-    """Who is asked about tool calls: a value of `RunOptions.permissions`. `tool` is the value of
-    --permission-prompt-tool. Raises BadParameter if ralph does not support the value.
+    """Says who is asked for permission when the model calls a tool. The result is a value of
+    `RunOptions.permissions`. `tool` is the value of --permission-prompt-tool. Raises LineError if ralph does not
+    support this value.
     """
     option = "--permission-prompt-tool"
     if tool is not None and tool != "stdio":
@@ -246,8 +245,8 @@ def who_permits(
 def requested_report(
     schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires no report. `directory` and `takes_pipe`
-    are as in `text_or_file`.
+    """The final report that the user requires, or None if the user requires none. `directory` and `takes_pipe` are as
+    in `text_or_file`.
     """
     from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
 
@@ -274,7 +273,7 @@ def session_options(
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
-    """The options that choose a session. Raises LineError for options that contradict each other."""
+    """The options that choose a session. Raises LineError if two options contradict each other."""
     from ralph.run.session import SessionOptions  # noqa: PLC0415 - not needed for --help
 
     is_old = continues or resume is not None

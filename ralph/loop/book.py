@@ -1,4 +1,6 @@
-"""Holds a loop's state and saves it to the loop's record file. `save` returns only when the change is on disk."""
+"""Keeps a loop's state in memory, and saves it to the loop's record file. `save` returns only when the state is on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class LoopBook:
         self.state = state
         self.patience = Patience(self, world)
         self.taken_over_at = state.updated_at
-        """The time of the last save by an earlier process or, for a new loop, of its start. ISO 8601, in UTC."""
+        """The time at which an earlier process of the loop last saved the state. For a new loop, the time of its
+        start. ISO 8601, in UTC."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()
@@ -45,7 +48,7 @@ class LoopBook:
         self.save(current=replace(self.current, **changes))
 
     def count(self, result: IterationResult) -> None:
-        """Sets the turns and the cost of the iteration in progress. They are saved with the next step."""
+        """Sets the turns and the cost of the iteration in progress. Does not write to disk; the next `save` does."""
         current = replace(self.current, turns=result.turns, cost_usd=result.cost_usd)
         self.state = replace(self.state, current=current)
 
@@ -57,14 +60,14 @@ class LoopBook:
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """Adds to `elapsed_s` the time for which an earlier process worked after its last save, because it was killed
-        before the next one. `worked_until` is the time at which its iteration last wrote to the session's journal.
+        """Adds to `elapsed_s` the time that an earlier process worked between its last save and its end, if it was
+        killed. `worked_until` is the time at which the iteration of that process last wrote to the session's journal.
         """
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)
 
     def elapsed_s(self) -> float:
-        """The seconds for which all processes of this loop have run in total, including this one."""
+        """The total running time of this loop in seconds, summed over all its processes."""
         return self._before_s + self._world.clock.now_s() - self._started_s
 
     def now(self) -> str:

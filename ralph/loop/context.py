@@ -1,5 +1,5 @@
-"""Makes the values that one `ralph loop` command works with: settings, secrets and event sinks. Making them starts no
-process and calls no API. If one of them cannot be made, the command ends with a one-line error.
+"""Makes the objects that one `ralph loop` command works with: settings, secrets and event sinks. This starts no
+process and calls no API. If an object cannot be made, the command ends with a one-line error.
 """
 
 from __future__ import annotations
@@ -66,14 +66,13 @@ class LoopContext(Struct, frozen=True):
     """The settings files as read when the loop began. Later changes to the files have no effect."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """The environment variables for the `--until` check and for git. As for the agent's commands, credentials are
-    removed unless the user names their variables in `tools.pass_env`.
-    """
+    """The environment variables for the `--until` check and for git. Credentials are removed, as they are for the
+    agent's commands. The user can exempt variables by naming them in `tools.pass_env`."""
     supervisor: CommandSupervisor
     """Starts the check and git."""
     box: CommandBox | None
     """The sandbox in which the supervisor runs the check and ripgrep. None if there is no sandbox, or if the loop
-    runs neither. Git runs outside of it."""
+    runs neither of the two. Git runs outside of the sandbox."""
     store: LoopStore
     events: Events
     waiter: InboxWaiter
@@ -106,8 +105,8 @@ class LoopContext(Struct, frozen=True):
 def event_stream(
     options: LoopOptions, environment: Mapping[str, str], redactor: Redactor, *, is_quiet: bool = False
 ) -> Events:
-    """Makes the object that receives a loop's events and prints them. In GitHub Actions, the object also adds a table
-    about the ended loop to the summary page of the job.
+    """Makes the object that receives a loop's events and prints them. In GitHub Actions, the object also writes to
+    the summary page of the job: it adds a table when the loop has ended.
     """
     narration = LoopNarration(
         redact=redactor.redact_all,
@@ -127,9 +126,10 @@ def event_stream(
 def open_context(
     options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
 ) -> tuple[LoopContext, LoopState]:
-    """Makes the context and the state of a new or resumed loop. Changes the working directory to that of the loop.
-    `with_prompt` adds a prompt from the command line to the state later. `early` receives the events that are emitted
-    before all credentials are known. Raises CannotBeginError and RecordError.
+    """Makes the context and the state of a new or resumed loop. Changes to the working directory of the loop.
+
+    If the command line gives a prompt, `with_prompt` adds it to the state later. `early` receives the events that are
+    emitted before all credentials are known. Raises CannotBeginError and RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -206,8 +206,8 @@ def _make_waiter(
 def opening_state(
     options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
 ) -> LoopState:
-    """The state that the loop starts with: a new one, or the newest recorded state with `--continue`. Raises
-    CannotBeginError and RecordError.
+    """The state with which the loop starts. With `--continue`, this is the newest recorded state, otherwise a new
+    one. Raises CannotBeginError and RecordError.
     """
     now = clock.utc_now().isoformat()
     if not options.continues:
@@ -249,8 +249,8 @@ def _opened_store(environment: Mapping[str, str], directory: Path) -> LoopStore:
 def _settings_files(
     plan: LoopPlan, environment: Mapping[str, str], events: Events
 ) -> tuple[SettingsFile, ...]:
-    """Reads the settings files. If the plan records a file's content, this content is used instead of the file, so
-    that an iteration cannot change the loop's settings. Warns about recorded files that have changed since.
+    """Reads the settings files. If the plan has recorded the content of a file, uses the recorded content, so that an
+    iteration cannot change the loop's settings. Warns about recorded files that have changed since.
     """
     recorded = plan.settings_files or ()
     config_file = None if plan.config_file is None else Path(plan.config_file)
@@ -273,8 +273,8 @@ def _with_recorded_files(plan: LoopPlan, files: tuple[SettingsFile, ...]) -> Loo
 
 
 def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: Events) -> LoopPlan:
-    """Adds the settings files made for Claude Code to the plan. Files that an iteration could have changed keep their
-    content from the beginning of the loop; the user's own file is read again. Raises CannotBeginError.
+    """Adds the settings files made for Claude Code to the plan. For a file that an iteration could have changed, uses
+    the content from the beginning of the loop. Reads the user's own file again. Raises CannotBeginError.
     """
     try:
         now = read_claude_files(Path(plan.directory), environment, plan.claude_settings)
@@ -293,8 +293,8 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
-    may name one, and each iteration checks that itself. Raises CannotBeginError.
+    """Loads the loop's settings. A missing API key is not an error here. The options in `plan.run_arguments` may name
+    a key, and each iteration checks that itself. Raises CannotBeginError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}
@@ -309,8 +309,8 @@ def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Setti
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """Adds to the plan's `own_paths` all paths that ralph writes to and all files that receive its output. Changes
-    there do not count as the agent's work.
+    """Adds to the plan's `own_paths` all paths that ralph writes to, and all files that receive ralph's output.
+    Changes to these files are not the agent's work.
     """
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)

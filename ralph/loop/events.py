@@ -1,5 +1,5 @@
 """The events of a loop, as values. This module prints nothing: `loop/words.py` turns events into sentences. A message
-without an event class of its own is a `Notice`; `--quiet` does not hide a notice with `is_vital`.
+that has no event class is a `Notice`. `--quiet` hides a notice unless its `is_vital` is True.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CheckedFirst(LoopEvent, frozen=True):
-    """A process of the loop ran the `--until` check before its first iteration."""
+    """A process of the loop has run the `--until` check before it begins or resumes an iteration."""
 
     result: CheckResult
 
@@ -29,27 +29,28 @@ class IterationBegan(LoopEvent, frozen=True):
     """The loop's limit on iterations, or None without a limit."""
     session_id: str
     left_usd: float | None
-    """The rest of the loop's budget in US dollars. None if the loop has no budget, or if the settings allow an
-    iteration less than the rest.
-    """
+    """The rest of the loop's budget in US dollars. None if the loop has no budget, or if the settings give a smaller
+    budget to each iteration."""
     left_s: float | None
-    """The rest of the loop's time in seconds. None if the loop has no time limit, or if the settings allow an
-    iteration less than the rest.
-    """
+    """The rest of the loop's time in seconds. None if the loop has no time limit, or if the settings give a shorter
+    time to each iteration."""
 
 
 class IterationResumed(LoopEvent, frozen=True):
-    """The loop resumes an iteration that an earlier process of the loop began."""
+    """The loop resumes an iteration that was begun by an earlier process of the loop."""
 
     number: int
     max_iterations: int | None
     session_id: str
     is_anew: bool
-    """True if the iteration starts from its beginning, because its session is missing or was rejected by the API."""
+    """True if the iteration starts again from its beginning, because its session is missing or the API rejected the
+    session."""
 
 
 class LoopWaits(LoopEvent, frozen=True):
-    """The loop begins to wait. After the wait it tries the current iteration, or the step that failed, again."""
+    """The loop begins to wait after a failure. After the wait, it repeats what failed: the current iteration or a
+    step.
+    """
 
     setback: Setback
     setbacks: int
@@ -85,15 +86,15 @@ class Pushed(LoopEvent, frozen=True):
 
 
 class IterationEnded(LoopEvent, frozen=True):
-    """An iteration has ended and is recorded. It counts towards the loop's limit on iterations."""
+    """An iteration has ended and is recorded. The loop's limit on iterations includes it."""
 
     record: IterationRecord
     max_iterations: int | None
 
 
 class IterationCutOff(LoopEvent, frozen=True):
-    """An iteration ended in a way that also ends the loop, for example by a signal or because the API rejected the
-    key. This iteration does not count towards the limit.
+    """An iteration has ended, and its outcome also ends the loop. For example, a signal arrived or the API rejected
+    the key. The loop's limit on iterations does not include this iteration.
     """
 
     number: int
@@ -111,4 +112,4 @@ class LoopEnded(LoopEvent, frozen=True):
 
     end: LoopEnd
     state: LoopState | None = None
-    """The last state of the loop, or None if the loop could not begin or an unexpected error ended it."""
+    """The last state of the loop. None if the loop could not begin, or if an unexpected error ended the loop."""

@@ -1,6 +1,7 @@
-"""Runs `ralph loop`: gives the same task to a new process with a fresh context again and again, until the loop ends.
+"""Runs the iterations of `ralph loop`. Each iteration is a new process with a fresh context and gets the same task.
 `loop/rules.py` decides when the loop ends. It looks at limits, exit codes, changed files, the `--until` check and the
-stop file, never at the model's text. Each step is recorded before it begins, so that a killed loop can be resumed.
+stop file, and never at the model's text. Each step is recorded before it begins, so that a killed loop can be
+resumed.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class OuterLoop:
         self._world.events.emit(Notice(text, is_vital=True))
 
     def run(self) -> LoopEnd:
-        """Runs the loop to its end, records the end and returns it. CheckoutError, OSError, OutageLastsError and
-        Interrupted end the loop and are not raised.
+        """Runs the loop, records how it ended, and returns that. A CheckoutError, OSError, OutageLastsError or
+        Interrupted ends the loop and is not raised.
         """
         try:
             end = self._work()
@@ -90,8 +91,8 @@ class OuterLoop:
         return end
 
     def _refused_input(self) -> LoopEnd | None:
-        """The end of the loop if standard input received data after ralph had stopped waiting for it, otherwise None.
-        Call this after the first check, because data may also come during the check.
+        """Ends the loop if standard input received data after ralph had stopped waiting for it. Returns the loop's
+        end, otherwise None. Must be called after the first check, because data may also arrive during the check.
         """
         reason = self._world.late_input()
         return None if reason is None else LoopEnd(Outcome.USAGE, Outcome.USAGE.exit_code(), reason)
@@ -201,9 +202,11 @@ class OuterLoop:
     # --- the check
 
     def _look_first(self) -> LoopEnd | None:
-        """Runs the check before any money is spent, in a new and in a resumed loop. A resumed loop without a check
-        looks for the stop file instead. Nothing is done if an iteration that has ended is not counted yet, because
-        the check follows then. Returns the loop's end if no work is left or the check cannot be run, otherwise None.
+        """Runs the check before any money is spent, in a new loop and in a resumed loop. If a resumed loop has no
+        check, looks for the stop file instead.
+
+        Does nothing if an iteration has ended but is not yet recorded, because the check runs after it is recorded.
+        Returns the loop's end if no work is left or the check cannot be run, otherwise None.
         """
         plan, state = self.state.plan, self.state
         if state.current is not None and unseen_end(self._book, self._world) is not None:
@@ -244,8 +247,8 @@ class OuterLoop:
             self._warn(f"the end is not recorded: {_reason(error)}")
 
     def _save_cut_off(self, end: LoopEnd) -> None:
-        """Commits and pushes the work of an iteration that was cut off, because the machine may be deleted after the
-        loop, as CI machines are. Does not push if a person stopped the loop.
+        """Commits and pushes the work of an iteration that was cut off. This is needed because the machine may be
+        deleted after the loop, as CI machines are. Does not push if a person stopped the loop.
         """
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
@@ -260,7 +263,7 @@ class OuterLoop:
 
 
 def _reason(error: CheckoutError | OSError) -> str:
-    """The error's text. If an OSError names a file, the text lacks the error number that Python writes first."""
+    """The text of the error. If an OSError names a file, the error number that Python puts first is left out."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -1,5 +1,6 @@
-"""Runs one iteration of `ralph loop`: begins or resumes it, waits after each setback and returns its result. A
-setback is an outage of the API, a shortage on this machine or a kill. `iterate.py` decides what follows the result.
+"""Runs one iteration of `ralph loop`: begins or resumes it, waits after each setback, and returns its result. There
+are three kinds of setbacks: the API is down, this machine lacks a resource such as memory, or the process was killed.
+`iterate.py` decides what follows the result.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ class Iteration:
         self._book = book
         self._world = world
         self._prompt: str | None = None
-        """The prompt of a fresh session, or None if a session is resumed."""
+        """The prompt of a new session, or None if the iteration resumes a session."""
         self._task_chars = 0
-        """The number of characters at the end of the prompt that are the user's own."""
+        """The length of the user's own text, which is at the end of the prompt."""
         self.before = Snapshot("")
         """The state of the checkout when the iteration began."""
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
-        """The limits of the last process that this iteration started."""
+        """The limits that the iteration's last process got."""
 
     def begin(self) -> None:
-        """Begins an iteration and records it; `run` starts its process. Raises CheckoutError, OSError, Interrupted
-        and OutageLastsError.
+        """Begins an iteration and records that. Does not start a process; `run` does. Raises CheckoutError, OSError,
+        Interrupted and OutageLastsError.
         """
         self.before = self._world.checkout.snapshot()
         self._prompt = self._composed_prompt()
@@ -56,8 +57,9 @@ class Iteration:
         )
 
     def resume(self) -> None:
-        """Prepares to resume an iteration that an earlier process of this loop began. First waits for the rest of an
-        interrupted wait. Raises OSError, Interrupted and OutageLastsError.
+        """Prepares to resume an iteration that was begun by an earlier process of this loop. If the end of that
+        process interrupted a wait, first waits for the remaining time. Raises OSError, Interrupted and
+        OutageLastsError.
         """
         current = self._book.current
         self.before = snapshot_before(current)
@@ -80,8 +82,9 @@ class Iteration:
         self._book.save(current=fresh)
 
     def _rest_of_wait_s(self) -> float:
-        """The remaining seconds of a wait that the end of an earlier process interrupted, or 0 or less if nothing
-        remains. Never more than remained at that process's last save, even if the wall clock was set back since then.
+        """The remaining seconds of a wait that was interrupted by the end of an earlier process. 0 or less if no time
+        remains. The wall clock may have been set back, so the result is never more than what remained when that
+        process last saved the state.
         """
         state = self._book.state
         if state.current is None or state.current.waits_until is None:
@@ -111,9 +114,9 @@ class Iteration:
             self._resume_after(wait)
 
     def _counted(self, result: IterationResult, setback: Setback) -> tuple[Wait | GiveUp, int]:
-        """Counts one more setback. Returns the next wait, or the decision to give up, and the number of such setbacks
-        in a row. A kill does not reset the number of outages. Otherwise outages and kills in turn could go on for
-        ever.
+        """Counts one more setback. Returns the next wait, or the decision to give up. Also returns the number of
+        consecutive setbacks of this kind. A kill does not reset the number of outages. Otherwise outages and kills
+        could alternate for ever.
         """
         current, schedule, left_s = self._book.current, self._world.schedule, self._book.patience.left_s()
         if setback is Setback.KILL:
@@ -127,7 +130,9 @@ class Iteration:
         return outage_wait(number, current.slept_s, requested_s, schedule, left_s, away=away), number
 
     def _resume_after(self, wait: Wait) -> None:
-        """Prepares to resume the session after a wait. If no session exists yet, the iteration begins anew."""
+        """Prepares to resume the session after the wait `wait`. If the session has no journal that can be resumed,
+        the iteration begins anew.
+        """
         current = self._book.current
         is_begun = self._world.iterations.seen(current.session_id) is not None
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
@@ -147,8 +152,8 @@ class Iteration:
         return replace(result, turns=result.turns + current.earlier_turns, cost_usd=cost)
 
     def _composed_prompt(self) -> str:
-        """The user's prompt, with facts in front that a fresh context needs. If the stop file is to end the loop,
-        also makes its directory. Raises OSError.
+        """The user's prompt, after a text with facts that a fresh context needs. Also makes the directory of the stop
+        file, if the stop file can end the loop. Raises OSError.
         """
         if self._book.state.plan.until is None:
             self._world.stop_file.make_room()
@@ -179,8 +184,8 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """Gives the iteration a new session id, because a session whose journal has no message cannot be resumed and
-    keeps its id. The turns and the cost of the old session still count.
+    """Gives the iteration a new session id. The old id cannot be used again, because its session exists but has no
+    message and cannot be resumed. The turns and the cost of the old session are still included in the totals.
     """
     return replace(
         current,
@@ -191,9 +196,9 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
-    """The result that the current session has written to its journal. The loop uses it if it did not see the session
-    end, because the loop or the session's process was killed. None if the journal has no result, or if the result
-    does not count as an iteration.
+    """The result of a session that ended without the loop noticing, because the loop or the session's process was
+    killed. The result is read from the session's journal. None if the journal has no result, or if its outcome is not
+    one that `is_counted`.
     """
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None

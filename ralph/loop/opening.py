@@ -1,4 +1,4 @@
-"""Opens a loop: reads its prompt, locks its checkout, begins or loads its record, and makes its ports. All
+"""Opens a loop: reads the loop's prompt, locks the checkout, begins or loads the record, and makes the ports. All
 requirements are checked here, before any money is spent.
 """
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """Adds the prompt that the command line names to the state. Also returns standard input if it is a pipe on which
-    no data has come yet, otherwise None. A pipe may never end, so reading it counts against the loop's time limit.
-    Raises CannotBeginError and Interrupted.
+    """Adds the prompt that the command line names to the state. Also returns standard input if it is a pipe from
+    which no data has come yet, otherwise None. Data may never come, so the wait for it is part of the loop's time
+    limit. Raises CannotBeginError and Interrupted.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
@@ -113,9 +113,9 @@ def _warn_of_place(context: LoopContext, checkout: Workplace) -> None:
 
 
 def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[LoopState, FileRecord]:
-    """Reads the newest record and its state again, now that this process holds the lock. Another loop may have
-    changed them since the first reading, from which `plan` comes. Raises CannotBeginError, RecordError, CheckoutError
-    and Interrupted.
+    """Reads the newest record and its state again after this process has locked the checkout. Another loop may have
+    changed them since they were first read. `plan` comes from the first reading. Raises CannotBeginError,
+    RecordError, CheckoutError and Interrupted.
     """
     state = opening_state(context.options, context.environment, context.store, context.clock)
     state = without_credentials(context, state)
@@ -130,8 +130,7 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_what_is_not_as_it_was(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Raises CannotBeginError if git tracks the record, because the record then came with the repository and not from
-    ralph.
+    """Raises CannotBeginError if git tracks the record. Such a record came with the repository and not from ralph.
 
     If the loop pushes, restores the git settings for pushes that were recorded when the loop began. Raises
     CannotBeginError if the record of these settings is damaged.
@@ -193,7 +192,7 @@ def loop_world(
     *,
     silent_input: SilentPipe | None,
 ) -> LoopWorld:
-    """Makes the implementations of all ports that the loop uses."""
+    """Makes an implementation of each port that the loop uses."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
     iterations = RalphIterations(

@@ -8,22 +8,25 @@ from ralph.loop.values import LoopLimits, LoopPlan
 
 
 class RequestedPrompt(Struct, frozen=True):
-    """The source of the prompt that the command line names. If both fields are None, it is standard input."""
+    """Where the prompt comes from, according to the command line. If both fields are None, the prompt comes from
+    standard input.
+    """
 
     argument: str | None = None
     file: str | None = None
-    """An absolute path, or `-` for standard input."""
+    """The absolute path of a file, or `-` for standard input."""
 
 
 class LoopOptions(Struct, frozen=True):
     plan: LoopPlan
-    """The plan of the loop. If `continues` is True, it contains only the two directories; the record contains the
-    rest."""
+    """The plan of the loop. If `continues` is True, it contains only the two directories. All other values are in the
+    record."""
     continues: bool = False
-    """True if the loop that was recorded for the plan's directory is resumed."""
+    """True if ralph resumes the loop that was recorded for the plan's directory."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
-    """If `continues` is True, limits that replace those in the record."""
+    """Limits from the command line. If `continues` is True, they replace the recorded limits."""
     base_url_given: str | None = None
-    """If `continues` is True, the base URL that replaces the recorded one. None keeps the recorded one."""
+    """The base URL from the command line. If `continues` is True, it replaces the recorded one. If it is None, the
+    recorded one is used."""
     requested_prompt: RequestedPrompt | None = None
-    """The source of the prompt, or None if the plan contains the prompt."""
+    """Where the prompt comes from, or None if the plan contains the prompt."""

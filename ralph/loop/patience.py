@@ -1,5 +1,5 @@
-"""Waits while a resource is missing, such as the API, memory or a free process slot. A call that failed because of
-missing memory, processes, threads or file descriptors is then repeated. The results of the calls are not judged.
+"""Waits while a resource is missing, such as the API, memory or a free process slot. If a call fails because memory,
+processes, threads or file descriptors are missing, the call is repeated after the wait.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """Makes `keep_trying` stop waiting. From now on it raises the error of a shortage at once."""
+        """Ends all patience. From now on, `keep_trying` does not wait, but raises the error of a shortage at once."""
         self._is_over = True
 
     def left_s(self) -> float:
-        """The remaining seconds of the loop's time, infinite without a time limit."""
+        """The remaining seconds of the loop's time limit. Infinite if there is no limit."""
         limit_s = self._book.state.plan.limits.max_time_s
         return math.inf if limit_s is None else limit_s - self._book.elapsed_s()
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:
         """Emits an event about the wait, then waits. `number` is the number of consecutive setbacks of this kind. If
-        `is_recorded` is True, the loop's record shows the wait while it lasts. Raises OSError, Interrupted and
+        `is_recorded` is True, the loop's record shows the wait until it is over. Raises OSError, Interrupted and
         OutageLastsError.
         """
         until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
@@ -84,15 +84,15 @@ class Patience:
         )
 
     def sleep(self, seconds: float, setback: Setback = Setback.OUTAGE) -> None:
-        """Sleeps for `seconds`, or not at all if that is not positive. Raises Interrupted."""
+        """Sleeps for `seconds`. Does not sleep if `seconds` is 0 or less. Raises Interrupted."""
         if seconds > 0:
             awaited = "the API" if setback is Setback.OUTAGE else "this machine"
             self._world.waiter.sleep(seconds, waiting_for=awaited)
 
     def keep_trying(self, act: Callable[[], T], *, is_recorded: bool = True) -> T:
-        """Calls `act` and returns its value. While this machine is short of a resource for the call, waits and calls
-        it again. `is_recorded` is as in `wait`. Raises any other error of `act`, Interrupted, and OutageLastsError if
-        the shortage does not pass.
+        """Calls `act` and returns its value. If `act` fails because this machine lacks a resource, waits and calls it
+        again. `is_recorded` is as in `wait`. Raises Interrupted and all other errors of `act`. Raises
+        OutageLastsError if the resource is still missing after all waits.
         """
         number, slept_s = 0, 0.0
         while True:
@@ -110,8 +110,8 @@ class Patience:
 
 
 class PatientIterations:
-    """An `Iterations` port that calls `seen` again, as `Patience.keep_trying` does, while this machine is short of a
-    resource such as memory. `run` is not repeated.
+    """An `Iterations` port that can wait. If `seen` fails because this machine lacks a resource such as memory, it is
+    called again, as in `Patience.keep_trying`. `run` is never repeated.
     """
 
     def __init__(self, iterations: Iterations, patience: Patience) -> None:
@@ -126,8 +126,8 @@ class PatientIterations:
 
 
 class PatientCheckout:
-    """A `Checkout` port that repeats a failed call, as `Patience.keep_trying` does, while this machine is short of a
-    resource such as a process.
+    """A `Checkout` port that can wait. If a method fails because this machine lacks a resource such as a process, it
+    is called again, as in `Patience.keep_trying`.
     """
 
     def __init__(self, checkout: Checkout, patience: Patience) -> None:
@@ -151,8 +151,8 @@ class PatientCheckout:
 
 
 class PatientCheck:
-    """A `Check` port that tries to start the check again, as `Patience.keep_trying` does, while this machine is short
-    of a resource. Such a failure says nothing about the agent's work.
+    """A `Check` port that can wait. If the check cannot be started because this machine lacks a resource, it is
+    started again, as in `Patience.keep_trying`. Such a failure says nothing about the agent's work.
     """
 
     def __init__(self, check: Check, patience: Patience) -> None:

@@ -29,8 +29,8 @@ class CheckoutError(Exception):
 
 class Checkout(Protocol):
     """The directory that the iterations change. Every method may raise Interrupted, but only after all processes that
-    it started are gone. If this machine is short of a resource such as a process, a method raises ShortageError or an
-    error that a shortage caused (`shortage_of`).
+    the method started are gone. If this machine lacks a resource such as memory, a method raises ShortageError, or
+    another error for which `shortage_of` returns the shortage.
     """
 
     def snapshot(self) -> Snapshot:
@@ -42,34 +42,36 @@ class Checkout(Protocol):
         ...
 
     def commit(self, message: str) -> bool:
-        """Commits all uncommitted work, including untracked files. Returns False if there was none. Raises
-        CheckoutError.
+        """Commits all uncommitted work, including untracked files. Returns False if there was nothing to commit.
+        Raises CheckoutError.
         """
         ...
 
     def push(self) -> int:
-        """Pushes the branch and returns how many commits were new to the remote. Raises CheckoutError."""
+        """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError."""
         ...
 
     def unpushed(self) -> int | None:
-        """The number of commits that the remote lacks, as far as this checkout knows, or None if unknown. Raises
-        CheckoutError.
+        """The number of commits that the remote lacks, or None if that is unknown. The remote is not contacted.
+        Raises CheckoutError.
         """
         ...
 
 
 class Iterations(Protocol):
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one `ralph run` process to its end, and then kills all its remaining child processes. If one cannot be
-        killed, the result's `reason` says so. A signal that arrives during the run is passed on to the process and
-        returned in `stopped_by`; Interrupted is never raised. A shortage is returned as a setback. Raises OSError if
-        the process cannot be started for another reason.
+        """Runs one `ralph run` process to its end, and then kills all its remaining child processes. If a child
+        process cannot be killed, `reason` of the result says so.
+
+        A signal that arrives meanwhile is passed on to the process and returned in `stopped_by`. Interrupted is never
+        raised. If this machine lacks a resource such as memory, the result has a setback. Raises OSError if the
+        process cannot be started for another reason.
         """
         ...
 
     def seen(self, session_id: str) -> SessionSeen | None:
-        """The state of an iteration's session, as its journal shows it. None if there is no session that can be
-        resumed. Raises OSError.
+        """The state of an iteration's session, read from the session's journal. None if no session with this id can
+        be resumed. Raises OSError.
         """
         ...
 
@@ -77,7 +79,7 @@ class Iterations(Protocol):
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
         """Runs the `--until` command for at most `limit_s` seconds. Raises ShortageError if the command could not be
-        started. Raises Interrupted, but only after the command is gone.
+        started. Raises Interrupted, but only after the command has ended.
         """
         ...
 
@@ -109,11 +111,10 @@ class LoopWorld(Struct, frozen=True):
     waiter: Waiter
     clock: Clock
     read_prompt: Callable[[], str]
-    """Reads the user's prompt in its current form. Raises OSError."""
+    """Reads the user's prompt as it is now. Raises OSError."""
     own_limits: LimitSettings
     """The limits that the settings give to each iteration."""
     schedule: LoopSettings
     late_input: Callable[[], str | None]
     """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
-    If it returns a text, no iteration may begin.
-    """
+    If there is an error text, no iteration may begin."""

@@ -1,4 +1,4 @@
-"""Writes the text in front of the user's prompt, which tells an iteration facts that its fresh context lacks. No I/O
+"""Writes the text that precedes the user's prompt. It tells an iteration facts that its fresh context lacks. No I/O
 happens here. docs/loop-reference.md quotes these texts.
 """
 
@@ -20,9 +20,9 @@ _ANOTHER_APPROACH = (
 )
 
 LONGEST_LAST_WORDS = 1500
-"""The most characters of the previous iteration's answer or report that the prompt quotes."""
+"""The maximum number of characters that the prompt quotes from the previous iteration's answer or report."""
 _MOST_NAMED = 3
-"""The most changed files to name. If there are more, the rest is only counted."""
+"""The maximum number of changed files that are named. Further files are only counted."""
 
 
 def iteration_prompt(state: LoopState, prompt: str) -> str:
@@ -96,6 +96,6 @@ def _nudge(idle: int) -> list[str]:
 
 
 def names_of(files: tuple[str, ...], count: int) -> str:
-    """Names the first files and counts the others, as in `a.py, b.py, c.py and 4 more`."""
+    """The names of the first files and the number of the others, as in `a.py, b.py, c.py and 4 more`."""
     shown = ", ".join(files[:_MOST_NAMED])
     return shown if count <= _MOST_NAMED else f"{shown} and {count - _MOST_NAMED} more"

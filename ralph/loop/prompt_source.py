@@ -1,6 +1,6 @@
 """Finds a loop's prompt in an argument, a file or standard input. A regular file is read again for each iteration.
-The text of any other source is stored, because a pipe can be read only once. An argument or a file together with data
-on standard input is refused, because otherwise the piped data would be dropped without notice.
+The text of any other source is stored, because a pipe can be read only once. If there is an argument or a file, data
+on standard input is an error, because otherwise the data would be dropped without notice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PromptSource(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     """Notices for the user."""
     silent: SilentPipe | None = None
-    """Standard input, if it is a pipe on which no data came in time."""
+    """Standard input if it is a pipe from which no data came in time, otherwise None."""
 
 
 def find_prompt(
@@ -74,9 +74,9 @@ class PromptReader:
     def read(self) -> str:
         """The current prompt, without known credentials.
 
-        If the file was removed or emptied, is not text, or has become a link out of the repository, warns and returns
-        the last good prompt. If there is no last good prompt, raises OSError, or returns the text of an empty file
-        unchanged.
+        The file may have been removed or emptied, may not be text, or may have become a link out of the repository.
+        If so, warns and returns the last good prompt. If there is no last good prompt, raises OSError, or returns the
+        text of an empty file unchanged.
         """
         return self._redact(self._read())
 

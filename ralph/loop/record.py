@@ -1,5 +1,5 @@
-"""Reads and writes `loop.json` in a loop's folder, the record of its state. `--continue` and `--status` read it. A
-record that cannot be read completely is an error that names the fault.
+"""Reads and writes `loop.json`, the record of a loop's state, in the loop's folder. `--continue` and `--status` read
+it. If a record cannot be read completely, an error names the fault.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "loop.json"
 PINS_FILE = "git.json"
-"""The name of the file with the result of `GitCheckout.pins_text` from the beginning of the loop."""
+"""The name of the file with the git settings that were pinned when the loop began. It contains the result of
+`GitCheckout.pins_text`."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
 _PRIVATE = 0o600
 
 
 class RecordError(Exception):
-    """A record cannot be read. The message is one line. `outcome` is the outcome of a command that needs the record."""
+    """A record cannot be read. The message is one line. A command that needs the record ends with `outcome`."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class RecordError(Exception):
 
 class FileRecord:
     def __init__(self, folder: Path) -> None:
-        """`folder` is the loop's own folder, which contains the record."""
+        """`folder` is the loop's folder, which contains the record."""
         self.folder = folder
         self.path = folder / RECORD_FILE
         self._has_saved = False
@@ -49,8 +50,8 @@ class FileRecord:
         self._has_saved = True
 
     def load(self) -> LoopState:
-        """Reads the saved state. Raises RecordError, with outcome `config` if a newer ralph wrote it and `io_error`
-        if it is damaged.
+        """Reads the saved state. Raises RecordError. Its outcome is `config` if a newer ralph wrote the record, and
+        `io_error` if the record is damaged.
         """
         try:
             return read_state(self._text())
@@ -79,7 +80,7 @@ class FileRecord:
             raise RecordError(Outcome.IO_ERROR, f"cannot read {path}: {error}") from error
 
     def _text(self) -> str:
-        """The text of the record. Raises OSError, and ValueError if it is not UTF-8."""
+        """The text of the record. Raises OSError, and ValueError if the record is not UTF-8."""
         try:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
@@ -87,7 +88,7 @@ class FileRecord:
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:
-    """Writes a file atomically; only the user can read it. Makes the folder if it is missing. Raises OSError."""
+    """Writes a file atomically. Only the user can read the file. Makes the folder if it is missing. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:
@@ -102,8 +103,8 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
 
 
 def new_file(folder: Path, name: str) -> int:
-    """Creates an empty file that only the user can read and returns its descriptor. An existing file with this name
-    is removed first. Raises OSError.
+    """Creates an empty file and returns its descriptor. Only the user can read the file. An existing file with this
+    name is removed first. Raises OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name

@@ -1,5 +1,5 @@
-"""The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long to wait in an outage. They
-depend on exit codes and snapshots, never on what the model writes. No I/O happens here.
+"""The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long it waits in an outage. The
+rules use exit codes and snapshots, never the model's text. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from ralph.values.limits import LimitSettings
 
 MOST_IDLE = 3
-"""The number of iterations without progress in a row after which the prompt asks for another approach. If the next
-iteration makes no progress either, the loop ends.
-"""
+"""After this number of consecutive iterations without progress, the prompt asks for another approach. If the next
+iteration makes no progress either, the loop ends."""
 
 SHORTEST_WAIT_S = 1.0
 """The shortest wait in seconds, even if a server asks for a shorter one."""
 
 MOST_KILLS = 2
-"""The maximum number of consecutive kills after which an iteration is resumed. After one more, the loop gives up."""
+"""The maximum number of consecutive kills after which an iteration is resumed. After one more kill, the loop gives
+up."""
 
 CHECK_GRACE_S = 10.0
-"""Seconds beyond `reserve_s` that a check may take after the loop's time is over. Without this time, finished work
-might go unnoticed.
-"""
+"""Seconds that a check may take in addition to `reserve_s` when the loop's time is over. Without this time, the loop
+might end although the work is done."""
 
 ENDS_THE_LOOP = frozenset(
     {
@@ -48,9 +47,8 @@ ENDS_THE_LOOP = frozenset(
         Outcome.INTERRUPTED,
     }
 )
-"""Outcomes of an iteration that end the loop, because the next iteration would end the same way or because a person
-stopped the loop.
-"""
+"""Outcomes of an iteration that end the loop. Either the next iteration would end in the same way, or a person
+stopped the loop."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -61,26 +59,26 @@ class Share(Struct, frozen=True):
     budget_usd: float | None
     time_s: float | None
     is_rest_of_budget: bool
-    """True if `budget_usd` is everything that is left of the loop's budget. The loop then ends when it is spent."""
+    """True if `budget_usd` is the whole rest of the loop's budget. The loop ends when this rest is spent."""
     is_rest_of_time: bool
 
 
 def is_counted(outcome: Outcome) -> bool:
-    """Whether a run with this outcome counts as an iteration. A run that ends the loop does not. A run that ended
-    because the API was unavailable does not either, because its session is resumed.
+    """Whether a run with this outcome completes an iteration. False if the outcome ends the loop. False also if the
+    API was unavailable, because the run's session is resumed.
     """
     return outcome not in ENDS_THE_LOOP and outcome is not Outcome.API_UNAVAILABLE
 
 
 def reserve_s(state: LoopState) -> float:
-    """Seconds of the loop's time to keep free for the next check: the duration of the last check, or 0 if there was
-    none. `share` keeps at most half of the remaining time free.
+    """The seconds of the loop's time to keep for the next check. This is the duration of the last check, or 0 if
+    there was none. `share` keeps at most half of the remaining time.
     """
     return 0.0 if state.last_check is None else state.last_check.duration_s
 
 
 def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
-    """The loop's end if a limit is already reached, or None if another iteration may begin."""
+    """The loop's end if a limit of the loop is already reached. None if another iteration may begin."""
     limits, spent = state.plan.limits, state.spent_usd
     done = len(state.iterations)
     if limits.max_iterations is not None and done >= limits.max_iterations:
@@ -93,9 +91,9 @@ def end_before(state: LoopState, elapsed_s: float) -> LoopEnd | None:
 
 
 def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
-    """The limits of the next process: the rest of the loop's limits, or `own` where that is lower. `own` are the
-    limits that the settings give to each iteration. If the loop has a time limit, the process gets at least 1 second
-    of it.
+    """The limits of the next process. `own` are the limits that the settings give to each iteration. Each limit is
+    what is left of the loop's limit, or the limit in `own` if that is lower. If the loop has a time limit, the
+    process gets at least 1 second.
     """
     limits = state.plan.limits
     left_usd = None if limits.max_budget_usd is None else limits.max_budget_usd - (state.spent_usd or 0.0)
@@ -120,7 +118,7 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
-    """The loop's end if the result of iteration `number` ends the loop at once, or None if the iteration counts."""
+    """The loop's end if `result` ends the loop at once, otherwise None. `number` is the number of the iteration."""
     if result.stopped_by is not None:
         return LoopEnd(
             Outcome.INTERRUPTED,
@@ -145,8 +143,10 @@ def outage_wait(
     away: str = "the API",
 ) -> Wait | GiveUp:
     """The wait after an outage, or the reason to give up. `number` is the number of consecutive outages, including
-    this one. `slept_s` are the seconds already waited for them. `requested_s` is the wait that the server asked for.
-    It replaces the scheduled wait if it is longer or if this is the first outage.
+    this one. `slept_s` is the total time of the waits after the earlier outages, in seconds.
+
+    `requested_s` is the wait that the server asked for. It replaces the scheduled wait if it is longer, and always
+    after the first outage.
     """
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
@@ -185,8 +185,8 @@ def _scheduled_s(number: int, schedule: LoopSettings) -> float:
 
 
 def check_limit_s(state: LoopState, elapsed_s: float) -> float:
-    """Seconds that the check may take now. This is the rest of the loop's time, or `reserve_s` + `CHECK_GRACE_S` if
-    that is more, but never more than the plan's `check_timeout_s`.
+    """The seconds that the check may take now: the rest of the loop's time, but at least `reserve_s` +
+    `CHECK_GRACE_S`, and never more than the plan's `check_timeout_s`.
     """
     plan = state.plan
     if plan.limits.max_time_s is None:
@@ -197,8 +197,8 @@ def check_limit_s(state: LoopState, elapsed_s: float) -> float:
 
 
 def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
-    """The loop's end if the check before the first iteration shows that no iteration is needed, or None if there is
-    work to do. A check that cannot be run ends a new loop, but not a resumed one.
+    """The loop's end if the check before the first iteration shows that no iteration is needed. None if there is work
+    to do. If the check cannot be run, a new loop ends, but a resumed loop continues.
     """
     was_begun = bool(state.iterations) or state.current is not None
     if result.why_not_run is not None and not was_begun:
@@ -219,15 +219,15 @@ def end_at_first_look(state: LoopState, result: CheckResult) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """The number of consecutive iterations without progress, including this one. An iteration with the outcome
-    NO_PROGRESS counts as one without progress, whatever it changed.
+    """The number of consecutive iterations without progress, including the last one. If the outcome is NO_PROGRESS,
+    the iteration made no progress, whatever it changed.
     """
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 
 def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_file: bool) -> LoopEnd | None:
     """The loop's end after the last recorded iteration, or None if the loop continues. `granted` are the limits of
-    this iteration. `limit` names the one that it reached, as in `IterationResult.limit`.
+    that iteration. `limit` names the limit that it reached, as in `IterationResult.limit`.
     """
     last = state.last
     assert last is not None  # noqa: S101 - the caller has just recorded an iteration
@@ -247,7 +247,9 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:
-    """The state with the limits that were given with `--continue`. Limits that were not given stay as recorded."""
+    """The state with new limits, which were given with `--continue`. A limit that was not given keeps its recorded
+    value.
+    """
     old = state.plan.limits
     limits = replace(
         old,

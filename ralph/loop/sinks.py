@@ -1,5 +1,5 @@
-"""The sinks of a loop's events: lines on standard error, and a summary for a CI system. The events of a run inside an
-iteration are not among them, because each iteration is a process that writes its own lines.
+"""The sinks of a loop's events. One writes lines to standard error, one writes a summary for a CI system. The events
+inside an iteration do not come here, because each iteration is a process that writes its own lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
-"""Events that `--quiet` hides. Events about problems and about the end of an iteration or loop are always shown."""
+"""Events that `--quiet` hides. Events about problems are always shown, and so are events about the end of an
+iteration or of the loop."""
 
 
 class LoopNarration:
@@ -67,15 +68,17 @@ def _color_of(event: Event) -> Color | None:
 
 
 class StepSummary:
-    """An `Events` sink that appends a table about the ended loop to a file that a CI system displays. It refuses
-    anything but a regular file, because opening it could block. It refuses a link inside the repository to a file
-    outside, because a model's text must not get into the user's other files.
+    """An `Events` sink that appends a table about the ended loop to a file. A CI system displays this file. The sink
+    writes only to a regular file, because another kind of file could block. It does not follow a link in the
+    repository to a file outside, because a model's text must not get into the user's other files.
     """
 
     def __init__(
         self, path: str, directories: Sequence[str], *, redact: Callable[[str], str], narration: Events
     ) -> None:
-        """`directories` are as in `append_text`. `narration` reports an error if the file cannot be written."""
+        """`directories` are as in `append_text`. If the file cannot be written, `narration` gets an event about the
+        error.
+        """
         self._path = path
         self._directories = directories
         self._redact = redact
@@ -93,8 +96,9 @@ class StepSummary:
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:
-    """Appends text to a file, and makes the file if it is missing. `directories` are the one where the loop was
-    started and the one where it works. Raises OSError, also for files that `StepSummary` refuses.
+    """Appends text to a file, and makes the file if it is missing. `directories` are the directory where the loop was
+    started and the directory where it works. Raises OSError. Files that `StepSummary` does not write to raise OSError
+    too.
     """
     tops = repositories(directories)
     link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen

@@ -27,8 +27,8 @@ class Starter(Struct, frozen=True):
 
 
 def write_starters(directory: Path) -> Iterator[Starter]:
-    """Writes the files one after the other, and yields the result of each. Raises OSError with the name of the file.
-    The files written before the error remain.
+    """Writes the files one after the other, and yields the result for each file. Raises OSError with the name of the
+    file. Files that were written before the error are kept.
     """
     for name in NAMES:
         try:
@@ -39,7 +39,7 @@ def write_starters(directory: Path) -> Iterator[Starter]:
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:
-    """Writes a new file. Returns the reason if the file was not written, otherwise None."""
+    """Writes a new file. Returns None, or the reason why the file was not written."""
     path = directory / name
     if path.parent != directory:
         if path.parent.is_symlink():  # its target is outside this directory

@@ -1,5 +1,5 @@
-"""The state of a loop in its recorded form. It is enough to resume the loop after a kill and to show its progress. No
-I/O happens here: a change makes a new state, and `loop/record.py` reads and writes it.
+"""The state of a loop in its recorded form. With it, a killed loop can be resumed, and the progress of a loop can be
+shown. No I/O happens here: each change makes a new state, and `loop/record.py` reads and writes states.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MOST_FILES_KEPT = 20
-"""The most names of changed files in the record of one iteration. The total number is recorded too."""
+"""The maximum number of names of changed files in the record of one iteration. The total number of changed files is
+recorded too."""
 MOST_DIGESTS_KEPT = 1000
-"""The most file digests of a snapshot in a record. A snapshot with more is recorded without them."""
+"""The maximum number of file digests in the record of a snapshot. If a snapshot has more, none of them is recorded."""
 
 
 class Phase(enum.Enum):
@@ -33,7 +34,7 @@ class Phase(enum.Enum):
 
 
 class IterationRecord(Struct, frozen=True):
-    """One iteration that counts towards the loop's limit."""
+    """An iteration that has ended. The loop's limit on iterations includes it."""
 
     number: int
     """The number of the iteration, counted from 1."""
@@ -43,9 +44,9 @@ class IterationRecord(Struct, frozen=True):
     turns: int
     cost_usd: float | None
     duration_s: float
-    """The duration in seconds. It includes waits for the API and the `--until` check."""
+    """The duration in seconds, including waits for the API and the `--until` check."""
     commits: int
-    """The number of commits, including the one made by `--commit`."""
+    """The number of new commits. The commit that `--commit` makes is included."""
     files: tuple[str, ...]
     """Names of the first `MOST_FILES_KEPT` changed files."""
     file_count: int
@@ -53,7 +54,7 @@ class IterationRecord(Struct, frozen=True):
     check: str | None
     """The result of the `--until` check in a few words. None if the loop has no check."""
     has_loop_commit: bool = False
-    """True if `--commit` committed work that was uncommitted when the iteration ended."""
+    """True if the iteration left uncommitted work, and the loop committed it because of `--commit`."""
     reason: str = ""
     last_words: str = ""
 
@@ -69,20 +70,20 @@ class CurrentIteration(Struct, frozen=True):
     started_at: str
     """The time at which the iteration began, in ISO 8601 and UTC."""
     elapsed_s: float
-    """The loop's elapsed time in seconds when the iteration began."""
+    """The `elapsed_s` of the loop when the iteration began."""
     head: str
     digest: str
     """The digest of the checkout when the iteration began."""
     files: tuple[FileDigest, ...] | None = None
-    """The digests of the files when the iteration began, or None if there were too many."""
+    """The digests of the files when the iteration began, or None if there were too many files."""
     branch: str | None = None
     """The git branch when the iteration began. None if HEAD was detached or the directory is not under git."""
     phase: Phase = Phase.WORKING
     outages: int = 0
     """The number of consecutive outages and shortages of this iteration."""
     slept_s: float = 0.0
-    """The seconds that the loop has waited after setbacks of this iteration. A process that resumes the iteration
-    counts from 0 again."""
+    """The seconds that the loop has waited after setbacks of this iteration. When another process resumes the
+    iteration, it starts again from 0."""
     kills: int = 0
     """The number of consecutive times that something other than the loop has killed the iteration."""
     waits_until: str | None = None
@@ -92,13 +93,13 @@ class CurrentIteration(Struct, frozen=True):
     """The cost so far in US dollars, or None if unknown."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """The cost of earlier sessions of this iteration that a new session replaced, or None if unknown."""
+    """The cost of earlier sessions of this iteration in US dollars, or None if unknown. A session is replaced by a
+    new one if it cannot be resumed."""
     commits: int = 0
-    """The number of commits. It is counted only if the iteration was cut off."""
+    """The number of new commits. It is set only if the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None
-    """The names and digests of git settings and hooks when the iteration began. None if the directory is not under git
-    or there were too many.
-    """
+    """The names and digests of git settings and hooks when the iteration began. None if the directory is not under
+    git, or if there were too many."""
 
 
 class LoopState(Struct, frozen=True):
@@ -109,7 +110,7 @@ class LoopState(Struct, frozen=True):
     """The id of the process that is running the loop, or of the last one that ran it."""
     updated_at: str = ""
     elapsed_s: float = 0.0
-    """The seconds for which processes of this loop had run until `updated_at`."""
+    """The total running time of the loop in seconds, summed over all its processes, at the time `updated_at`."""
     iterations: tuple[IterationRecord, ...] = ()
     idle: int = 0
     """The number of consecutive iterations without progress."""
@@ -120,9 +121,9 @@ class LoopState(Struct, frozen=True):
     ended: LoopEnd | None = None
     format: int = FORMAT
     notes: tuple[str, ...] = ()
-    """Messages to show again when the loop ends, such as one about a failed commit."""
+    """Messages to show again when the loop ends. For example, a message about a commit that failed."""
     push_problem: str | None = None
-    """The reason why the last push failed, or None if it succeeded or there was none."""
+    """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
 
@@ -135,7 +136,7 @@ class LoopState(Struct, frozen=True):
 
     @property
     def spent_usd(self) -> float | None:
-        """The cost of all iterations in US dollars, or None if the cost of one is unknown."""
+        """The cost of all iterations in US dollars, or None if the cost of an iteration is unknown."""
         costs = [record.cost_usd for record in self.iterations]
         costs += [self.current.cost_usd] if self.current is not None else []
         known = [cost for cost in costs if cost is not None]
@@ -147,13 +148,15 @@ class LoopState(Struct, frozen=True):
 
 
 class NewerStateError(ValueError):
-    """A newer version of ralph wrote the state. It is not damaged, but this version cannot use it."""
+    """A newer version of ralph wrote the state. The state is not damaged, but this version cannot use it."""
 
 
 def begun(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
-    """A new iteration. It keeps the state of the checkout in `snapshot`, so that changes can be found later."""
+    """Makes the record of an iteration that begins now. It contains the state of the checkout from `snapshot`, so
+    that changes can be found later.
+    """
     return CurrentIteration(
         number,
         session_id,
@@ -168,7 +171,7 @@ def begun(
 
 
 def snapshot_before(current: CurrentIteration) -> Snapshot:
-    """The snapshot from the beginning of the iteration. `files` and `guarded` are None if they were not recorded."""
+    """The snapshot from the beginning of the iteration. If its `files` or `guarded` were not recorded, they are None."""
     files, guarded = _by_path(current.files), _by_path(current.guarded)
     return Snapshot(current.digest, current.head, files, current.branch, guarded)
 
@@ -195,8 +198,8 @@ def state_fields(state: LoopState) -> dict[str, Any]:
 
 
 def read_state(text: str) -> LoopState:
-    """Parses the text of a record. Raises NewerStateError, ValueError, or RecursionError if the text is nested too
-    deep. The message of the first two is a text such as "is damaged: ...", to which the caller adds the subject.
+    """Parses the text of a record. Raises NewerStateError or ValueError with a message such as "is damaged: ...". The
+    caller puts the subject before this message. Raises RecursionError if the text is nested too deep.
     """
     try:
         fields = json.loads(text)

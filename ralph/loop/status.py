@@ -1,4 +1,6 @@
-"""Implements `ralph loop --status`, which shows the state of a directory's loop, running or not. Changes nothing."""
+"""Implements `ralph loop --status`, which shows the state of a directory's loop. The loop may be running or not.
+Nothing is changed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The stop file `.ralph/stop`, which the model creates when no work is left. Its content does not matter. `.ralph/`
-contains only this file and a `.gitignore` file, because agents may change or delete the directory (`git clean -fdx`).
-A missing directory is made again before the next iteration. If `.ralph` is a link or a file, the loop refuses it, so
-that nothing is written or removed elsewhere.
+"""The stop file `.ralph/stop`. The model creates this file when no work is left. Its content does not matter.
+`.ralph/` contains only the stop file and a `.gitignore` file, because agents may change or delete the directory (`git
+clean -fdx`). If the directory is missing, it is made again before the next iteration. If `.ralph` is a link or a
+file, the loop refuses it, so that nothing is written or removed elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class StopFileBelow:
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """Whether the stop file exists. A file of any kind counts, even a dangling link, because somebody made it."""
+        """Whether the stop file exists. The file may be of any kind, even a dangling link, because somebody must have
+        made it.
+        """
         return os.path.lexists(self.path)
 
     def make_room(self) -> None:
@@ -42,7 +44,7 @@ class StopFileBelow:
             _let_git_ignore(held)
 
     def remove(self) -> None:
-        """Removes the stop file of an earlier loop, which would otherwise end this loop. Follows no link. Raises
+        """Removes the stop file of an earlier loop. Otherwise, that file would end this loop. Follows no link. Raises
         OSError.
         """
         with suppress(FileNotFoundError), _held(self._place) as held:
@@ -51,7 +53,7 @@ class StopFileBelow:
 
 @contextmanager
 def _held(place: Path) -> Iterator[int]:
-    """Opens the directory and yields a descriptor for `dir_fd`. Raises OSError."""
+    """Opens the directory `place`, and yields a descriptor that can be used as `dir_fd`. Raises OSError."""
     try:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
@@ -67,7 +69,9 @@ def _held(place: Path) -> Iterator[int]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the path to an OSError raised in the `with` block. Errors of calls with `dir_fd` lack the full path."""
+    """Adds the full path to an OSError that is raised in the `with` block. Errors of calls with `dir_fd` contain only
+    a part of the path.
+    """
     try:
         yield
     except OSError as error:
@@ -75,9 +79,9 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _let_git_ignore(held: int) -> None:
-    """Writes a .gitignore file into the directory `held`, so that git ignores the directory. A .gitignore file with
-    content stays, because people may have edited it. An empty one is replaced, because it may be left from a full
-    disk or a kill.
+    """Writes a .gitignore file into the open directory `held`, so that git ignores the directory. A .gitignore file
+    that is not empty is left unchanged, because a person may have edited it. An empty file may be the result of a
+    full disk or a kill, so it is replaced.
     """
     with suppress(FileNotFoundError):
         found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)

@@ -1,7 +1,7 @@
-"""Finds the folder with a loop's record, prompt and check log. Each directory in which loops work has a folder, and
-this folder contains one folder for each of its loops. All are in the user's state directory, beside the sessions, and
-not in the checkout. So `--continue` uses no file that came with a repository or that an agent wrote. A new loop does
-not change the folders of earlier loops, but removes the oldest if there are too many.
+"""Finds the folder with a loop's record, prompt and check log. Each directory in which loops work has one folder.
+This folder contains one folder for each of the loops. All folders are in the user's state directory, beside the
+sessions, and not in the checkout. So `--continue` uses no file that came with a repository or that an agent wrote. A
+new loop leaves the folders of earlier loops unchanged. Only if there are too many folders, it removes the oldest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 LOOPS = "loops"
 MOST_KEPT = 20
-"""The most loop folders to keep for one directory; older ones are removed. One check log may take 50 MB."""
+"""The maximum number of loop folders for one directory. If there are more, the oldest are removed. One check log may
+take 50 MB."""
 
 
 class LoopStore:
@@ -32,7 +33,7 @@ class LoopStore:
         self.roots = sessions.beside(LOOPS)
         """Folders that contain the loops of all directories. New loops are stored in the first one."""
         self.notice = None
-        """A notice for the user with the reason why the usual place is not used. None if it is used."""
+        """A sentence for the user that says why the usual place is not used. None if the usual place is used."""
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
@@ -52,13 +53,13 @@ class LoopStore:
 
     @property
     def place(self) -> Path:
-        """The folder for the loops of this store's directory. It contains one folder for each loop."""
+        """The folder for the loops that work in this store's directory. It contains one folder for each loop."""
         return self._places[0]
 
     def begin(self) -> FileRecord:
-        """Makes the folder of a new loop, and returns its record. The first save writes the record to disk. Removes
-        folders beyond `MOST_KEPT`, the oldest first. The caller must hold the checkout's lock. Raises OSError and
-        JournalError.
+        """Makes the folder of a new loop, and returns the loop's record. The record is not on disk until its first
+        `save`. If there are more than `MOST_KEPT` folders, removes the oldest. The caller must hold the checkout's
+        lock. Raises OSError and JournalError.
         """
         make_private(self.place)
         numbers = list(_numbers(self.place))
@@ -69,7 +70,7 @@ class LoopStore:
         return FileRecord(folder)
 
     def newest(self) -> FileRecord:
-        """The record that was written last. Raises RecordError if there is none."""
+        """The most recently written record. Raises RecordError if there is no record."""
         found = [record for place in self._places for record in _newest_in(place)]
         if found:
             return max(found, key=lambda record: written_at(record.path))
@@ -83,8 +84,8 @@ class LoopStore:
 
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
-    """Yields the record of the loop with the highest number in the folder `place`, if there is one. Skips loops that
-    were killed before they saved a record.
+    """Yields the record of the loop with the highest number in the folder `place`. Skips loops that were killed
+    before they saved a record. Yields nothing if no record is left.
     """
     for number in sorted(_numbers(place), reverse=True):
         record = FileRecord(place / f"{number:04d}")

@@ -1,5 +1,5 @@
-"""Runs the `--until` command in a shell with a time limit, and then stops all its processes. If one cannot be
-stopped, the result says so. Only the exit code decides whether the check passed; the output is never interpreted.
+"""Runs the `--until` command in a shell with a time limit, and then stops all its processes. If a process cannot be
+stopped, the result says so. Only the exit code decides whether the check passed. The output is never interpreted.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 LOG_FILE = "check.log"
 MOST_LOG_BYTES = 50_000_000
 TAIL_BYTES = 4096
-"""The most bytes of the check's output that go into the next prompt."""
+"""The maximum number of bytes of the check's output that the next prompt contains."""
 # Colours and progress bars are removed before the end is cut to its size.
 _RAW_TAIL_BYTES = 16 * TAIL_BYTES
 _GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept]\n"
 
 
 class CheckLog:
-    """Removes known credentials from the check's output, writes it to a file up to a size limit, and keeps its end in
-    memory. If the file cannot be written, the check continues. One thread writes to the log. Another thread may read
-    from it, but only after `close()`.
+    """The log of a check. It removes known credentials from the check's output, writes the output to a file up to a
+    size limit, and keeps the end of the output in memory. If the file cannot be written, the check continues. Only
+    one thread writes to the log. Another thread may read it, but only after `close()`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CheckLog:
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `longest_bytes` is the length of the longest
-        credential that `redact` knows.
+        credential that `redact` can replace.
         """
         self._redact = redact
         self._redaction = StreamRedaction(redact, longest_bytes)
@@ -76,8 +76,8 @@ class CheckLog:
         self._close_file()
 
     def tail(self, note: str = "") -> str:
-        """The last `TAIL_BYTES` bytes of the output, or fewer, with `note` at the end. Begins with a complete line
-        unless the lines are very long.
+        """The last part of the output, at most `TAIL_BYTES` bytes, with `note` at the end. It begins with a complete
+        line unless the lines are very long.
         """
         data = bytes(self._end)
         if self._has_lost_its_beginning:
@@ -142,9 +142,9 @@ class UntilCheck:
         limits: TreeLimits | None = None,
     ) -> None:
         """`folder` is the loop's folder, where the log file is made. `environment` must contain no credentials.
-        `longest_bytes` is the length of the longest credential that `redact` knows. `box` is the sandbox in which
-        `supervisor` runs the check, or None if there is none. `tell` gets notices for people. `limits` are the limits
-        of `supervisor`, or None for the default.
+        `longest_bytes` is the length of the longest credential that `redact` can replace. `supervisor` runs the check
+        in the sandbox `box`, or without a sandbox if that is None. `tell` gets notices for people. `limits` are the
+        limits of `supervisor`, or None for the default.
         """
         self._command = command
         self._directory = directory
@@ -161,8 +161,9 @@ class UntilCheck:
         self._grace_s = grace_s
 
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the check for at most `limit_s` seconds. Raises ShortageError, or an OSError that a shortage caused,
-        if this machine is short of a resource to run it. Raises Interrupted, but only after the command is gone.
+        """Runs the check for at most `limit_s` seconds. If this machine lacks a resource such as memory, raises
+        ShortageError, or an OSError for which `shortage_of` returns the shortage. Raises Interrupted, but only after
+        the command has ended.
         """
         started_s = self._clock.now_s()
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)

@@ -21,11 +21,11 @@ _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
 OWN_DIRECTORY = ".ralph"
 """The directory of the stop file, relative to the loop's directory. Changes in it never count as progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
-"""The file that the model creates when no work is left, relative to the loop's directory."""
+"""The path of the stop file, relative to the loop's directory. The model creates this file when no work is left."""
 
 
 class LoopLimits(Struct, frozen=True):
-    """Limits for all iterations together. None means no limit."""
+    """Limits for the whole loop, which apply to all iterations together. None means no limit."""
 
     max_iterations: int | None = None
     max_budget_usd: float | None = None
@@ -33,7 +33,7 @@ class LoopLimits(Struct, frozen=True):
 
 
 class LoopPlan(Struct, frozen=True):
-    """The loop as the command line describes it. The plan is recorded, so that `--continue` needs no options."""
+    """The loop that the command line describes. The plan is recorded, so that `--continue` needs no options."""
 
     directory: str
     """The directory where the agent works, as an absolute path."""
@@ -42,40 +42,38 @@ class LoopPlan(Struct, frozen=True):
     to it.
     """
     prompt: str | None = None
-    """The text of the task, or None if `prompt_file` contains it."""
+    """The text of the task, or None if the task is in `prompt_file`."""
     prompt_file: str | None = None
-    """The absolute path of the file with the task, which is read again for each iteration. None if `prompt` is the
-    task.
-    """
+    """The absolute path of the file with the task. The file is read again for each iteration. None if the task is in
+    `prompt`."""
     run_arguments: tuple[str, ...] = ()
     """Options for `ralph run`, exactly as the user typed them on the command line of `ralph loop`."""
     session_directory: str | None = None
-    """The session directory in `run_arguments`, absolute. None means the user's state directory."""
+    """The absolute path of the session directory that `run_arguments` name. None means the user's state directory."""
     config_file: str | None = None
-    """The settings file in `run_arguments`, absolute, or None if they contain none."""
+    """The absolute path of the settings file that `run_arguments` name, or None."""
     mcp_files: tuple[str, ...] = ()
-    """The files with MCP servers in `run_arguments`, absolute."""
+    """The absolute paths of the files with MCP servers that `run_arguments` name."""
     settings_files: tuple[RecordedFile, ...] | None = None
-    """The settings files, and files with MCP servers, that an iteration could write to, with their content from
-    before the first iteration. The loop uses this content until it ends. None if they are not recorded yet."""
+    """The settings files, and the files with MCP servers, that an iteration could change. Each has the content from
+    before the first iteration. The loop uses this content until it ends. None if the files are not recorded yet."""
     claude_settings: str | None = None
-    """The value of `--settings` in `run_arguments`: a JSON text or an absolute path, or None."""
+    """The value of `--settings` in `run_arguments`: a JSON text or an absolute path. None if the option is not given."""
     claude_files: tuple[ClaudeFile, ...] | None = None
-    """The settings files made for Claude Code, and the value of `--settings`, with their content from before the first
-    iteration. None if they are not recorded yet.
-    """
+    """The settings files made for Claude Code, and the value of `--settings`. Each has the content from before the
+    first iteration. None if the files are not recorded yet."""
     metrics_file: str | None = None
-    """The metrics file in `run_arguments`, absolute, or None if they contain none."""
+    """The absolute path of the metrics file that `run_arguments` name, or None."""
     added_directories: tuple[str, ...] = ()
-    """Directories other than `directory` where `run_arguments` allow the agent to write. Absolute paths."""
+    """The absolute paths of directories other than `directory` in which `run_arguments` allow the agent to write."""
     pass_env: tuple[str, ...] = ()
     """Environment variables that `run_arguments` pass to the agent's commands. The check and git get them too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """The sandbox settings that flags in `run_arguments` set, by name. The check runs in that sandbox too."""
+    """The sandbox settings that `run_arguments` contain as flags, by name. They also apply to the check."""
     is_quiet: bool = False
     """True if `run_arguments` contain `--quiet`."""
     until: str | None = None
-    """The shell command of `--until`, which exits with 0 when the work is done. None if there is no such check."""
+    """The shell command of `--until`. It exits with 0 when the work is done. None if the option is not given."""
     check_timeout_s: float = DEFAULT_CHECK_TIMEOUT_S
     at_least_once: bool = False
     commits: bool = False
@@ -84,29 +82,27 @@ class LoopPlan(Struct, frozen=True):
     """The path of the agent's plan file, relative to `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
     own_paths: tuple[str, ...] = ()
-    """Absolute paths, besides `OWN_DIRECTORY`, that ralph itself writes to, including files that receive its output.
-    """
+    """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to. Files that receive ralph's output are
+    among them."""
 
 
 class Snapshot(Struct, frozen=True):
     """The state of a checkout at one moment. If two snapshots have equal digests, there was no progress between them."""
 
     digest: str
-    """One digest of everything whose change counts as progress. In a git checkout, that is HEAD, the branch, the index,
-    the working tree and the plan file. Elsewhere, it is all files of the directory. ralph's own files do not count.
-    """
+    """One digest of everything whose change is progress. In a git checkout, that is HEAD, the branch, the index, the
+    working tree and the plan file. Without git, that is all files of the directory. ralph's own files are not
+    included."""
     head: str = ""
-    """The id of the current commit. Empty before the first commit, and without git."""
+    """The id of the current commit. Empty before the first commit, and if the directory is not under git."""
     files: Mapping[str, str] | None = field(default_factory=dict)
-    """Digests of files by path, or None if there were too many. Under git, these are the untracked files and those
-    that differ from HEAD or the index. Without git, these are all files.
-    """
+    """Digests of files by path, or None if there were too many files. Under git, these are the untracked files and
+    the files that differ from HEAD or the index. Without git, these are all files."""
     branch: str | None = None
-    """The current git branch. None if HEAD is detached, and without git."""
+    """The current git branch. None if HEAD is detached or the directory is not under git."""
     guarded: Mapping[str, str] | None = None
-    """The digests of the repository's settings and hooks that could make git run a program or send data, by their
-    names. None without git, or if there were too many.
-    """
+    """The repository's settings and hooks that could make git run a program or send data. Maps each name to a digest.
+    None if the directory is not under git, or if there were too many."""
 
 
 class Changes(Struct, frozen=True):
@@ -114,9 +110,8 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Sorted names of files that were changed, added or removed, whether committed or not. If a snapshot has no
-    digests of files, these are only the committed files.
-    """
+    """Sorted names of files that were changed, added or removed. Both committed and uncommitted changes are included.
+    If a snapshot has no digests of files, only committed changes are included."""
     guarded: tuple[str, ...] = ()
     """Sorted names of git settings and hooks that were added, removed or changed."""
 
@@ -127,7 +122,7 @@ class CheckResult(Struct, frozen=True):
     exit_code: int | None
     """The exit code of the check. None if it was stopped at its time limit or could not be started."""
     tail: str = ""
-    """The end of the output, at most 4 KB, as readable text without known credentials."""
+    """The end of the command's output, at most 4 KB, as readable text. Known credentials are removed."""
     problem: str | None = None
     """The reason why there is no exit code, as in "timed out after 1800 s". None if there is an exit code."""
     duration_s: float = 0.0
@@ -138,12 +133,12 @@ class CheckResult(Struct, frozen=True):
 
     @property
     def why_not_run(self) -> str | None:
-        """The reason why the shell could not run the command, according to the exit code. None if the command ran."""
+        """The reason why the shell could not run the command. The exit code shows this. None if the command ran."""
         return None if self.exit_code is None else _CANNOT_RUN.get(self.exit_code)
 
     @property
     def words(self) -> str:
-        """The result as text: `passed`, `failed (exit 2)` or the problem."""
+        """The result as text: `passed`, `failed (exit 2)`, or the text in `problem`."""
         if self.problem is not None:
             return self.problem
         if self.why_not_run is not None:
@@ -152,8 +147,8 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """A temporary failure. The loop waits, and then tries the iteration or the failed step again. The failed attempt
-    does not count as an iteration.
+    """A kind of temporary failure. After a failure, the loop waits and then repeats the iteration or the failed step.
+    The failed attempt is not counted as an iteration.
     """
 
     OUTAGE = enum.auto()
@@ -161,7 +156,7 @@ class Setback(enum.Enum):
     SHORTAGE = enum.auto()
     """This machine ran out of processes, threads, memory or file descriptors."""
     KILL = enum.auto()
-    """The iteration was killed by something other than the loop, for example by the system because memory ran out."""
+    """The iteration was killed, and not by the loop. For example, the system kills processes if memory runs out."""
 
 
 class IterationOrder(Struct, frozen=True):
@@ -171,12 +166,12 @@ class IterationOrder(Struct, frozen=True):
     prompt: str | None
     """The complete prompt, or None to resume the session `session_id`."""
     budget_usd: float | None = None
-    """The most US dollars that the process may spend, or None without a limit."""
+    """The maximum cost of the process in US dollars, or None without a limit."""
     time_s: float | None = None
-    """The most seconds that the process may take, or None without a limit."""
+    """The maximum duration of the process in seconds, or None without a limit."""
     waiting_for: str = "the iteration"
     task_chars: int = 0
-    """The number of characters at the end of the prompt that are the user's own."""
+    """The length of the user's own text, which is at the end of the prompt."""
 
 
 class IterationResult(Struct, frozen=True):
@@ -186,26 +181,26 @@ class IterationResult(Struct, frozen=True):
     """The exit code, 0-255. It is 128 + n if signal n killed the process."""
     outcome: Outcome
     turns: int = 0
-    """The number of turns in the whole session, including those of earlier processes."""
+    """The number of turns in the whole session, including turns of earlier processes."""
     cost_usd: float | None = 0.0
     """The cost of the whole session in US dollars, or None if unknown."""
     last_words: str = ""
     """The last answer or report of the model, or "" if there is none."""
     reason: str = ""
-    """A sentence with the reason why the process ended, or "" if it is unknown."""
+    """A sentence that says why the process ended. Empty if that is unknown."""
     limit: str | None = None
-    """The limit that was reached if the outcome is LIMIT_REACHED: `max_turns` or `max_budget_usd`."""
+    """The limit that was reached, `max_turns` or `max_budget_usd`, if the outcome is LIMIT_REACHED."""
     retry_after_s: float | None = None
     duration_s: float = 0.0
     stopped_by: int | None = None
-    """The signal that the loop received during the run and passed on, or None."""
+    """The signal that arrived during the run and that the loop passed on to the process, or None."""
     setback: Setback | None = None
-    """The setback that ended the process, if its exit code does not show one."""
+    """The kind of failure that ended the process. None if there was no such failure, or if the exit code shows it."""
 
     @property
     def has_to_wait_for(self) -> Setback | None:
-        """The setback after which the loop must wait. None if the run ended for another reason or a person stopped
-        it.
+        """The kind of failure after which the loop must wait. None if the run ended for another reason, or if a
+        person stopped the run.
         """
         if self.stopped_by is not None:
             return None
@@ -217,7 +212,7 @@ class SessionSeen(Struct, frozen=True):
 
     turns: int
     cost_usd: float | None
-    """The cost in US dollars recorded in the journal, or None if unknown."""
+    """The cost that the journal records, in US dollars, or None if unknown."""
     ended: IterationResult | None = None
     """The result of the session's last run. None if that run was killed or is still running."""
     written_at: datetime | None = None
@@ -225,7 +220,7 @@ class SessionSeen(Struct, frozen=True):
 
 
 class LoopEnd(Struct, frozen=True):
-    """The end of a loop, with the reason for it."""
+    """The outcome of a loop that has ended, and the reason for it."""
 
     outcome: Outcome
     exit_code: int

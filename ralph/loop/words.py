@@ -1,5 +1,5 @@
 """Turns a loop's events and state into text: a line for each event, the lines of `--status`, and a table for CI
-systems. No I/O happens here. Times are shown in the local time zone.
+systems. No I/O happens here. Times are in the local time zone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def time_text(seconds: float) -> str:
 
 
 def money_text(cost_usd: float | None) -> str:
-    """The cost in dollars as text. Amounts between 0 and 1 dollar have four decimal places. An unknown cost is `$?`."""
+    """The cost in dollars as text. An amount between 0 and 1 dollar has four decimal places. An unknown cost is shown
+    as `$?`.
+    """
     if cost_usd is None:
         return "$?"
     return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"
@@ -190,8 +192,8 @@ def totals(state: LoopState) -> str:
 
 
 def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
-    """The lines of `ralph loop --status`. `folder` is the loop's own folder. `is_running` is True if the loop's
-    process holds the lock.
+    """The lines of `ralph loop --status`. `folder` is the loop's folder. `is_running` is True if a process of the
+    loop holds the lock.
     """
     plan = state.plan
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
@@ -239,7 +241,7 @@ _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """A line with the command that continues a loop with this end. None if the work is done, or if the loop would end
+    """A line with the command that continues the loop. None if the work is done, or if a continued loop would end in
     the same way again.
     """
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
@@ -324,6 +326,8 @@ def _code(exit_code: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Makes text from a model or a program safe for a Markdown table cell. The result cannot end the cell or the row."""
+    """Makes text from a model or a program safe for a cell of a Markdown table, so that the text cannot end the cell
+    or the row.
+    """
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

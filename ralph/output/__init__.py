@@ -1,1 +1,1 @@
-"""Output for users and programs: JSON lines and results on standard output, sentences on standard error."""
+"""Output for users and programs: JSON lines and results on standard output, lines for people on standard error."""

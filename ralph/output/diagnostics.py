@@ -1,5 +1,5 @@
-"""Writes one line per event for people who search for a fault: its time, its kind, and its plain facts. The lines
-contain no text of models, tools and files. The pieces of an answer that is arriving get no lines.
+"""Writes one line per event for people who search for a fault: the event's time, its kind and its facts. The lines
+contain no text of models, tools and files. While an answer arrives, its pieces get no lines.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DELTA = "content_block_delta"
 
 
 class Diagnostics:
-    """An `Events` sink that passes a line for each event to `write`. The lines may contain secrets, so `write` must
-    redact them.
+    """An `Events` sink that makes a line from each event and passes it to `write`. The line may contain secrets, so
+    `write` must redact it.
     """
 
     def __init__(self, clock: Clock, started_s: float, write: Callable[[str], None]) -> None:
@@ -40,8 +40,8 @@ class Diagnostics:
 
 
 class DiagnosticsFile:
-    """The file of `--debug-file`, to which lines are appended. A symbolic link is not followed, because a repository
-    may have put it there. If a line cannot be written, it is lost and the run continues.
+    """The file of `--debug-file`. Lines are appended to this file. If the path is a symbolic link, opening it fails,
+    because a repository may have put the link there. If a line cannot be written, it is lost and the run continues.
     """
 
     def __init__(self, path: str, redact: Callable[[str], str]) -> None:

@@ -1,4 +1,4 @@
-"""Passes the events of a run or a loop on to sinks, which are objects that print, count or record events."""
+"""Passes the events of a run or a loop on to sinks. A sink is an object that prints, counts or records events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Turns events into lines for people on standard error: the model's text, its tool calls, retries, and the outcome.
 
-The model's text is printed line by line while it arrives. If an answer is retried, its text is printed only when the
-answer is complete, below the lines about the retries. Colour is used only on a terminal.
+The model's text is printed line by line while it arrives. The answer to a retry is printed only when it is complete,
+below the lines about the retries. Colour is used only on a terminal.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""The length of a line, in characters, above which it is printed in parts while it arrives. So ralph need not hold a
-very long line in memory."""
+"""A line with more characters than this is printed in parts while it arrives, so that ralph does not keep a very long
+line in memory."""
 # For each tool, the argument that says most about a call.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -59,7 +59,9 @@ _REPORT_SOURCES = {
 
 
 class Narration:
-    """Turns events into lines without line breaks. The lines are safe to print on a terminal (`screen_text`)."""
+    """Turns events into lines, which have no line break at the end. The lines are safe to print on a terminal
+    (`screen_text`).
+    """
 
     def __init__(self, *, is_quiet: bool, has_color: bool, shows_text: bool = True) -> None:
         """If `shows_text` is False, the model's text is left out because standard output shows it."""
@@ -72,8 +74,8 @@ class Narration:
         self._names_targets = False  # with a single target, its name is not worth showing
         self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """The lines of an answer to a retry, which are printed when the answer is complete. None if no retry is under
-        way."""
+        """The lines of the answer to a retry. They are printed when the answer is complete. None if no retry is in
+        progress."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
@@ -113,7 +115,9 @@ class Narration:
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """Makes the text of one of ralph's own lines safe for a terminal, and colours it if `has_color` was given."""
+        """Makes the text of a line safe for a terminal, and colours it if `has_color` is True. The line must be
+        written by ralph itself.
+        """
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
@@ -241,9 +245,8 @@ class Narration:
                 yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
-        """Yields the text of an answer that was not streamed, because the server sent it as one JSON message.
-
-        The text of a streamed answer has been printed before.
+        """Yields the text of an answer that the server did not stream, but sent as one JSON message. Yields nothing
+        for a streamed answer, because its text has already been printed.
         """
         yield from self._rest_of_text()
         if not self._streamed:
@@ -253,8 +256,8 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Drops the text of a discarded answer if it was not printed yet. If the text was printed, yields a line that
-        says that the text does not count.
+        """Handles a discarded answer. If its text was not printed yet, drops the text. If the text was printed,
+        yields a line that says that the answer above does not count.
         """
         yield from self._rest_of_text()
         if self._held is not None:
@@ -285,10 +288,8 @@ class Narration:
 
 
 def outcome_line(event: ev.RunEnded) -> str:
-    """The last line of a run.
-
-    It has the outcome, the exit code unless that is 0, the last error, and the run's turns, time, retries, tokens and
-    cost. The numbers are left out if no request was sent.
+    """The last line of a run. It contains the outcome, the exit code if it is not 0, and the last error. If a request
+    was sent, it also contains the run's turns, time, retries, tokens and cost.
     """
     tokens, cost = event.usage.tokens, event.usage.cost_usd
     code = f" (exit {event.exit_code})" if event.exit_code else ""
@@ -306,28 +307,31 @@ def outcome_line(event: ev.RunEnded) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text from a server or a program as one line, which is cut after `LONGEST_ERROR` characters.
-
-    Without line breaks, such text cannot imitate one of ralph's own lines.
+    """Makes one line from the text of a server or a program. The line is cut after `LONGEST_ERROR` characters.
+    Without line breaks, the text cannot imitate one of ralph's own lines.
     """
     line = " ".join(in_one_line(text).split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + " …"
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for a name. An unknown name, from a journal of a newer ralph, is returned with spaces for
-    underscores.
+    """The words for `name`, from the table `words`. If the table lacks the name, which may come from a journal of a
+    newer ralph, underscores are replaced by spaces.
     """
     return words.get(name, name.replace("_", " "))
 
 
 def _seconds(value: float) -> str:
-    """Seconds as text. Whole numbers have no decimals, others have up to three. An exponent is never used."""
+    """Seconds as text. A whole number has no decimals, and any other number has up to three. An exponent is never
+    used.
+    """
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def describe_call(call: ToolCall) -> str:
-    """A tool call in one line: the name of the tool, and the most important argument, shortened."""
+    """Describes a tool call in one line: the name of the tool and its most important argument, which may be
+    shortened.
+    """
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -336,9 +340,8 @@ def describe_call(call: ToolCall) -> str:
 
 
 def _announced(call: ToolCall) -> str:
-    """The line that announces a tool call.
-
-    The summary of a final report is left out, because it is printed when the report is accepted.
+    """The line that announces a tool call. For a final report, it does not contain the summary, because the summary
+    is printed when the report is accepted.
     """
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call) if status is None else f"{call.name}: {one_line(str(status))}"
@@ -347,8 +350,8 @@ def _announced(call: ToolCall) -> str:
 def _gist(event: ev.ToolFinished) -> str:
     """The most informative line of a tool's error.
 
-    For Bash this is the last line, which has the exit code, followed by the line above it. For a final report it is
-    the list of problems. For other tools it is the first line.
+    For Bash, this is the last line, which contains the exit code, together with the line before it. For a final
+    report, it is the list of problems. For other tools, it is the first line.
     """
     lines = [line for line in str(event.result.output.content).splitlines() if line.strip()] or [""]
     if event.call.name == FINAL_REPORT:

@@ -1,8 +1,8 @@
 """Writes the files that the user named with `--result-file` or `--metrics-file`. A regular file is replaced as a
 whole or not at all.
 
-If the path is a symbolic link, the link itself is replaced and not followed, because an agent could have created it.
-A path is refused if it leaves a repository through a link inside that repository.
+If the path is a symbolic link, the link itself is replaced and its target is not changed, because an agent could have
+made the link. A path inside a repository is refused if it leads out of the repository through a link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
-    """The reason why the file cannot be written, or None if it can. Ralph checks this before it sends any request.
+    """The reason why the file cannot be written, or None if it can be written. Ralph checks this before it sends any
+    request.
 
     `path` is absolute. `directories` are the directory where ralph was called and the working directory. A link
     inside the repositories of these directories must not lead out of the repository.
@@ -46,9 +47,8 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
 
 
 def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] = ()) -> None:
-    """Writes the file. Raises OSError. `path` and `directories` are as in `result_file_problem`.
-
-    A regular file or a link is replaced atomically. To a pipe or a device, the data is written directly.
+    """Writes the file. Raises OSError. `path` and `directories` are as in `result_file_problem`. A regular file or a
+    link is replaced atomically. If `path` is a pipe or a device, the data is written into it.
     """
     if _is_of_the_system(path):
         path = os.path.realpath(path) if _leads_to_file(path) else path
@@ -69,10 +69,10 @@ def write_result_file(path: str, data: bytes, directories: Sequence[str | Path] 
 
 
 def _problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """The problem with the directory `above` the file, or None if there is no problem.
+    """The reason why the directory `above` of the file must not be used, or None if it may be used.
 
-    A path through a link out of a repository is a problem, because an agent may have made the link during the run.
-    `real` is the path of the directory with all links resolved.
+    The reason is a link in the path that leads out of a repository, because an agent may have made the link during
+    the run. `real` is the path of the directory with all links resolved.
     """
     if real == above:
         return None
@@ -93,7 +93,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 def _leads_to_file(path: str) -> bool:
-    """Whether the path is a descriptor of a regular file, such as /dev/stdout after `> out.txt`."""
+    """Whether the path is a link to an open regular file, as /dev/stdout is after `> out.txt`."""
     return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings
 
 
@@ -106,9 +106,8 @@ def _is_replaced(path: str) -> bool:
 
 
 def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """The status of the regular file that will be replaced, or None if there is no regular file.
-
-    The new file gets the same mode and owner.
+    """The status of the regular file that will be replaced, or None if there is no regular file. The new file gets
+    the mode and owner of the old file.
     """
     try:
         before = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -118,9 +117,8 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """Writes to a special file, without waiting for the reader of a pipe.
-
-    A device such as /dev/null must not be replaced by a regular file, because that would break the machine.
+    """Writes to a special file. Does not wait for the reader of a pipe. A device such as /dev/null must not be
+    replaced by a regular file, because that would damage the system.
     """
     link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was not a link a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)

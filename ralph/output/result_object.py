@@ -1,9 +1,9 @@
 """Makes the `result` object, which has the same fields in `json`, in `stream-json` and in `--result-file`. No I/O
 happens here.
 
-The fields have the names that readers of other headless agents know (specs/output.md). These fields exist only in
-ralph: `terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`, `final_report`,
-`guard`, `session_num_turns`, `session_cost_usd`, `sandbox` and `sandbox_protections`.
+The names of the fields are those of other headless agents, for which readers exist (specs/output.md). These fields
+exist only in ralph: `terminal_reason`, `exit_code`, `retry_after_s`, `retries`, `waited_s`, `hints`, `notices`,
+`final_report`, `guard`, `session_num_turns`, `session_cost_usd`, `sandbox` and `sandbox_protections`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """The limit that a result's subtype names: `max_turns` or `max_budget_usd`. None if it names no limit."""
+    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. None if the subtype names no
+    limit.
+    """
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 
@@ -89,14 +91,13 @@ def _subtype(ended: RunEnded) -> str:
 
 
 def _rounded(cost_usd: float | None) -> float | None:
-    """The cost rounded to a millionth of a dollar, because sums of floats have rounding errors."""
+    """The cost rounded to a millionth of a dollar, because a sum of floats can have a rounding error."""
     return None if cost_usd is None else round(cost_usd, 6)
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """The token usage in the form of the API.
-
-    The counts of server tools (tools that the API runs) are 0, because ralph uses none.
+    """The token usage in the form of the API. The counts of server tools are 0, because ralph uses no tools that the
+    API runs.
     """
     return {
         "input_tokens": tokens.input,
@@ -112,7 +113,7 @@ def usage_object(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def api_error_text(ended: RunEnded) -> str | None:
-    """The text that replaces the answer if a failure of the API ended the run. None if something else ended it."""
+    """The text that replaces the answer if a failure of the API ended the run. None if anything else ended the run."""
     return f"API Error: {ended.errors[-1]}" if ended.api_failure is not None and ended.errors else None
 
 

@@ -1,8 +1,8 @@
-"""Removes secrets from an object before it is written. Each string is redacted by itself, so that the object remains
-valid JSON.
+"""Removes secrets from a JSON object before ralph writes it. Each string in the object is redacted separately, so
+that the object remains valid JSON.
 
-The file contents in the calls and results of Read, Edit and Write are not changed, because a later edit would not
-match otherwise. The output of the other tools has been redacted before.
+The file contents in the calls and results of Read, Edit and Write are not changed. Otherwise a later edit might not
+match the file. The output of the other tools was redacted earlier.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 
 
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
-    """A copy of a JSON value in which `redact` is applied to the strings.
-
-    The values of `_OWN_KEYS`, the arguments of the file tools and the contents of tool results are not changed.
+    """A copy of a JSON value in which `redact` is applied to the strings. Three kinds of strings are not changed:
+    values of the keys in `_OWN_KEYS`, arguments of the file tools, and contents of tool results.
     """
     if isinstance(value, str):
         return redact(value)

@@ -1,7 +1,7 @@
 """Writes to a file descriptor without making the run wait for the reader.
 
 A thread writes the data. Data that the reader has not taken yet is kept up to a limit. If the reader has closed its
-end (EPIPE) or the descriptor is closed, that is no error, and the run continues. If the machine has no free thread,
+end (EPIPE), or if the descriptor is closed, the run continues without an error. If the machine has no free thread,
 the data is kept until there is one. At the end, the main thread writes the remaining data, so that the result is not
 lost.
 """
@@ -36,7 +36,9 @@ _A_READER = "a reader of the output"
 
 
 def is_one_stream(one_fd: int, other_fd: int) -> bool:
-    """Whether both descriptors are the same pipe, socket or file, as after `2>&1`. It is False for a terminal."""
+    """Whether both descriptors refer to the same pipe, socket or file, as after `2>&1`. False if they refer to a
+    terminal.
+    """
     try:
         one, other = os.fstat(one_fd), os.fstat(other_fd)
     except OSError:
@@ -53,19 +55,18 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """The error that lost data, such as a full disk or a broken device. None if there was no such error. A reader
-        that has closed its end is not such an error."""
+        """The error because of which data was lost, such as a full disk or a broken device. None if there was no such
+        error. That the reader has closed its end is not such an error."""
         self.dropped_writes = 0
         """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False
         self._rest = memoryview(b"")
-        """The part of a write that the main thread has begun and not yet finished."""
+        """The rest of a write that the main thread has begun but not finished yet."""
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queues data to be written. Drops the data if it exceeds the limit of unread bytes.
-
-        If `must_arrive` is True, the data is kept in any case. The result is written in this way.
+        """Queues data to be written. If too much data is unread, drops the new data, unless `must_arrive` is True.
+        The result is always written with `must_arrive`.
         """
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
@@ -87,7 +88,9 @@ class Spool:
             return self._unread_bytes
 
     def drain(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Waits until everything is written, or until the time `until_s` of `clock`. Raises `Interrupted`."""
+        """Waits until everything is written, or until the time `until_s`, which is a time of `clock`. Raises
+        `Interrupted`.
+        """
         drained = waiter.mailbox()
         self._queue.put(drained)
         if not self._has_thread:
@@ -112,10 +115,10 @@ class Spool:
             item = self._queue.get() if following is None else following
 
     def _joined(self, first: bytes) -> tuple[bytes, bytes | Mailbox | None]:
-        """The first item together with those that are there and that one write takes whole, and the item behind them,
-        which is None if it was not looked at.
+        """Joins `first` with the next items of the queue, as far as one write can take them as a whole. Returns the
+        joined bytes. Also returns the next item if it was taken from the queue but not joined, otherwise None.
 
-        More than that is not joined: other programs that write to the same pipe could then split a line.
+        If more items were joined, other programs that write to the same pipe could split a line.
         """
         parts, size = [first], len(first)
         while size < _SURE_BYTES:
@@ -139,9 +142,8 @@ class Spool:
             self._unread_bytes -= len(item)
 
     def _write_here(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Writes the queue from the main thread until `until_s`, in pieces that are small enough not to block.
-
-        Raises `Interrupted`.
+        """Writes the queue from the main thread, until the queue is empty or the time `until_s` has come. Writes
+        pieces that are small enough not to block. Raises `Interrupted`.
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
@@ -177,9 +179,8 @@ class Spool:
                 self.failure = error
 
     def _has_left(self, error: OSError) -> bool:
-        """Whether the error means that the reader has closed its end.
-
-        EIO means this only for a terminal, because a failing disk reports EIO too.
+        """Whether the error means that the reader has closed its end. EIO has this meaning only for a terminal,
+        because a failing disk reports EIO too.
         """
         if error.errno == errno.EIO:
             return stat.S_ISCHR(os.fstat(self._fd).st_mode)

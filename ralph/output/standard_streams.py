@@ -1,5 +1,5 @@
 """Writes whole lines to the standard streams, for commands other than `ralph run`. A run uses a `Writer` instead,
-which never blocks. This module does not redact what goes to standard output. The caller must have done that.
+which never blocks. This module does not redact text for standard output. The caller must do that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def has_closed_output() -> bool:
 
 
 def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether the descriptor is a terminal that understands control sequences. One with TERM=dumb shows them as text."""
+    """Whether the descriptor is a terminal that understands control sequences. A terminal with TERM=dumb shows such
+    sequences as text.
+    """
     return os.isatty(fd) and environment.get("TERM") != "dumb"
 
 
@@ -54,9 +56,8 @@ def has_color(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 class ErrorLines:
-    """Writes ralph's own lines to standard error.
-
-    Each line begins with a mark such as `[loop]`. It is redacted, and coloured on a terminal.
+    """Writes ralph's own lines to standard error. Each line begins with a mark such as `[loop]`. Secrets are
+    redacted. On a terminal, a line can have a colour.
     """
 
     def __init__(self, mark: str, *, redact: Callable[[str], str], has_color: bool) -> None:

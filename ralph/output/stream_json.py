@@ -1,5 +1,5 @@
-"""Turns events into the objects of `stream-json`, with the names that existing readers know. No I/O happens here. The
-writer adds `uuid` and `session_id` to every object.
+"""Turns events into the objects of `stream-json`. Names are those that existing readers know. No I/O happens here.
+The writer adds `uuid` and `session_id` to every object.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects for one event: none, one, or one per content block. The `result` object is not among them:
-    `result_object.py` makes it.
+    """Returns the objects for one event: none, one, or one per content block. Does not return the `result` object,
+    which `result_object.py` makes.
     """
     match event:
         case ev.RunStarted():
@@ -79,7 +79,7 @@ def _init(event: ev.RunStarted, ralph_version: str) -> dict[str, Any]:
 
 
 def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | None:
-    """The assistant message from which readers learn about an API failure. None if no API failure ended the run."""
+    """The assistant message that tells readers about a failure of the API. None if no such failure ended the run."""
     text = api_error_text(ended)
     if text is None or ended.api_failure is None:
         return None
@@ -98,12 +98,12 @@ def failure_message(ended: ev.RunEnded, message_id: str) -> dict[str, Any] | Non
 
 
 def _shown(block: Block) -> Block:
-    """The content block. A tool result without `is_error` gets `is_error: false`, because readers expect this key."""
+    """The content block as readers expect it: a tool result without `is_error` gets `is_error: false`."""
     return {"is_error": False, **block} if block.get("type") == "tool_result" else block
 
 
 def _assistant(event: ev.AnswerAccepted) -> list[dict[str, Any]]:
-    """One object per content block. Each has the id of the message, because readers expect that."""
+    """Returns one object per content block. Each object has the id of the whole message, because readers expect that."""
     shared = {
         name: event.message.get(name)
         for name in ("id", "type", "role", "model", "stop_reason", "stop_sequence", "usage")

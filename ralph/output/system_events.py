@@ -1,5 +1,5 @@
-"""Converts events that are not part of the conversation to `system` objects for the output and the journal, and
-converts them back. No I/O happens here.
+"""Converts events to `system` objects for the output and to records for the journal, and converts them back. Events
+that are part of the conversation are not converted here. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -83,18 +83,16 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ),
     ev.Notice: ("notice", {"text": "text"}),
 }
-"""Events whose objects contain the events' fields unchanged. Each type of event has the subtype of its object, and
-the name of the event's field for each key of the object.
-"""
+"""Events that become objects without a change of their values. Maps each type of event to the subtype of the object,
+and to a table that gives the event's field for each key of the object."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
 _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The keys and values of the record for an event in the journal. None if the journal does not record the event.
-
-    The record has the keys that the output has. The journal also records every attempt, but no heartbeats.
+    """The keys and values of the journal's record for an event. None if the journal does not record the event. The
+    keys are the same as in the output. Unlike the output, the journal contains every attempt, but no heartbeats.
     """
     if isinstance(event, _NOT_IN_THE_JOURNAL):
         return None
@@ -127,13 +125,13 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
 
 
 def error_name(kind: str) -> str:
-    """The name that the output uses for this kind of failure."""
+    """The name that the output uses for the kind of failure `kind`."""
     return _ERROR_NAMES.get(FailureKind(kind), "unknown")
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The keys and values of the `system` object for an event. None for events that the output does not show as such
-    an object.
+    """The keys and values of the `system` object for an event. None if the output shows the event in another form or
+    not at all.
     """
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
@@ -209,11 +207,11 @@ def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """The event from which `system_fields` made these keys and values. None for subtypes that cannot be converted
-    back.
+    """The event from which `system_fields` made these keys and values. None if events with this subtype cannot be
+    converted back.
 
-    If a key is missing, as in journals of format 1, the field gets its default. Raises ValidationError for values
-    that no run writes.
+    If a key is missing, as in journals of format 1, the event's field gets its default. Raises ValidationError for
+    values that no run writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

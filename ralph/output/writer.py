@@ -1,7 +1,8 @@
 """Writes all output of a run. One `Events` sink writes redacted text to both standard streams.
 
-Standard output gets the result in the chosen format, and responses to the driver, the program that steers ralph
-through standard input. Standard error gets lines for people. This module makes no decision about the run.
+Standard output gets the result in the chosen format. If a driver steers ralph through standard input, standard output
+also gets the responses to the driver. Standard error gets lines for people. This module makes no decision about the
+run.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """The file to which the `result` object is also written, by atomic rename. None if there is no such file."""
+    """The path of a file to which the `result` object is also written. The file is replaced by an atomic rename. None
+    if there is no such file."""
     directories: tuple[str, ...] = ()
-    """The directory where ralph was called and the working directory, as absolute paths. `result_file_problem` says
-    what they are for.
-    """
+    """The directory where ralph was called and the working directory, as absolute paths. `result_file_problem`
+    explains why they are needed."""
 
 
 class Writer:
@@ -73,15 +74,16 @@ class Writer:
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from it.
+        """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from the
+        output.
 
         `is_one_terminal` is True if both descriptors are the same terminal. The answer is then shown only once.
-        `is_one_stream` is True if both descriptors are the same pipe or file. Then lines for people are left out of
-        JSON output, which they would break, and a text answer is not written twice.
+        `is_one_stream` is True if both descriptors are the same pipe or file. A text answer is then written only
+        once, and JSON output contains no lines for people, because they would make the JSON invalid.
         """
         self._options = options
         self._session_id = session_id
-        """The id of the session. Before the session is open, it is the id that a new session would get."""
+        """The id of the session. Until a session is open, this is the id that a new session would get."""
         self._ralph_version = ralph_version
         self._redact = redact
         """Removes secrets from everything that is written."""
@@ -96,14 +98,16 @@ class Writer:
         # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._counting = ""
-        """The countdown that the terminal shows, or an empty text if it shows none."""
+        """The countdown that the terminal shows at the moment. Empty if no countdown is shown."""
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Writes an event. For the end of a run, it writes only the result. `tell_end` writes the last lines."""
+        """Writes an event. At the end of a run, writes only the result. `tell_end` later writes the last lines for
+        people.
+        """
         if self._is_closing:
             return  # a heartbeat during the last wait must not follow the result
         if isinstance(event, SessionOpened):
@@ -121,10 +125,7 @@ class Writer:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is room for another response to the driver.
-
-        A driver that reads its responses always leaves room.
-        """
+        """Whether another response to the driver can be queued. Always True if the driver reads its responses."""
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
@@ -140,8 +141,8 @@ class Writer:
             self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
 
     def write_result_file(self, ended: RunEnded) -> None:
-        """Writes the result file, if the options name one. If this raises OSError, the file keeps its old content, or
-        still does not exist.
+        """Writes the result file, if the options name one. Raises OSError. After an error, the file still has its old
+        content, or still does not exist.
         """
         if self._options.result_file is not None:
             from ralph.output.result_file import write_result_file  # noqa: PLC0415 - few runs write one
@@ -150,11 +151,11 @@ class Writer:
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
-        """Waits until everything is written to standard output, or for `last_chance_s` seconds. A signal shortens the
-        wait. After this call, `emit` writes nothing more.
+        """Waits until everything is written to standard output, but at most `last_chance_s` seconds. A signal
+        shortens the wait. After this call, `emit` writes nothing more.
 
-        Returns the error that prevented the result from being written, such as a full disk. Returns None if there was
-        no such error, even if the reader has closed its end or does not read.
+        Returns the error because of which the result was not written, such as a full disk. Returns None if there was
+        no such error. That the reader has closed its end, or does not read, is not such an error.
         """
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
@@ -162,7 +163,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """The state of the delivery of everything that was written to standard output so far."""
+        """Whether the reader has received everything that was written to standard output so far."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -170,20 +171,24 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def tell(self, event: Event) -> None:
-        """Writes a line for people. It is used before a run begins, and after its result is written."""
+        """Writes a line for people. Call this only before a run begins, or after its result is written."""
         self._narrate(event)
 
     def write_line(self, line: str) -> None:
-        """Writes a line that is not part of the narration to standard error, if lines for people are written there."""
+        """Writes a line to standard error, if lines for people are written there. The line does not come from an
+        event.
+        """
         if self.tells_people:
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
     def tell_end(self, ended: RunEnded) -> None:
-        """Writes the hints and the outcome to standard error. It is called when the outcome is final."""
+        """Writes the hints and the outcome to standard error. Call this when the outcome can no longer change."""
         self._narrate(ended)
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything is written to standard error. Shares its time limit with the wait in `deliver`."""
+        """Waits until everything is written to standard error. This wait and the wait in `deliver` have one time
+        limit together.
+        """
         self._drain(self._stderr, waiter, clock)
 
     def _narrate(self, event: Event) -> None:
@@ -196,8 +201,8 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything in `spool` is written, or until the time limit that all calls share. A signal
-        shortens the time limit.
+        """Waits until everything in `spool` is written, or until the time limit, which is the same for all calls. A
+        signal shortens the time limit.
         """
         if self._last_chance_ends_s is None:
             self._last_chance_ends_s = clock.now_s() + self._last_chance_s
@@ -227,9 +232,8 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the payload of the report, or else the model's last text.
-
-        None if there is no text, or if the screen already shows it.
+        """The answer as text: the payload of the final report if there is one, otherwise the model's last text. None
+        if there is no text, or if the screen already shows the text.
         """
         report = ended.report
         if report is not None and report.payload is not None:

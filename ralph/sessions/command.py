@@ -45,8 +45,8 @@ class SessionsPlace(Struct, frozen=True):
 
 
 def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
-    """Prints one line per session, the most recently written first, and returns the exit code. A damaged journal is
-    marked as damaged and does not change the exit code.
+    """Prints one line per session and returns the exit code. The most recently written session comes first. A session
+    with a damaged journal is listed as damaged, and does not change the exit code.
     """
     store = place.store
     paths = store.all() if of_all else store.of(_cwd())
@@ -71,7 +71,9 @@ def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
 
 
 def show_session(place: SessionsPlace, prefix: str | None) -> int:
-    """Prints the course of one session, up to the first damaged record of its journal. Returns the exit code."""
+    """Prints the course of one session and returns the exit code. If the journal has a damaged record, the output
+    ends before that record.
+    """
     store = place.store
     look = look_at(_found(store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
@@ -91,7 +93,9 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
 
 
 def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -> int:
-    """Prints everything in one session, up to the first damaged record of its journal. Returns the exit code."""
+    """Prints everything in one session and returns the exit code. If the journal has a damaged record, the output
+    ends before that record.
+    """
     look = look_at(_found(place.store, prefix))
     if look.outcome in (names.NEWER_FORMAT, names.UNREADABLE):
         return _refuse(look)
@@ -134,8 +138,8 @@ def _json_lines(look: SessionLook) -> Iterator[str]:
 
 
 def _guarded(lines: Iterable[str], problem: str | None) -> str | None:
-    """Prints the lines. Returns the problem to report: `problem`, or if that is None, a SessionError that ended the
-    printing.
+    """Prints the lines. Returns the problem to report, or None: `problem` if it is given, otherwise the text of a
+    SessionError that was raised while the lines were made.
     """
     try:
         print_lines(lines)
@@ -180,7 +184,7 @@ def _refuse(look: SessionLook) -> int:
 
 
 def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
-    """The command that resumes the session, to be typed in the current directory."""
+    """The command that resumes the session when the user types it in the current directory."""
     opening = look.history.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(

@@ -1,5 +1,6 @@
 """Formats a session for `ralph sessions export`, as Markdown for people or as one JSON object for programs. No I/O
-happens here. Text from a model or a tool is put into quotations and fences that it cannot end.
+happens here. In Markdown, text from a model or a tool is quoted or fenced so that it cannot end the quotation or the
+fence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A session as it is shown to people: its runs, costs and outcome. No I/O happens here.
 
 A history can be made from the records of any session, even if the session is still running, was killed, or has a
-damaged journal. `conversation/session.py` is stricter, because ralph resumes sessions from its results.
+damaged journal. `conversation/session.py` accepts only complete and valid records, because ralph resumes sessions
+from its results.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ UNREADABLE = "unreadable"
 
 
 class RunHistory(Struct, frozen=True, dict=True):
-    """One run of a session: a `run` record and the records up to the next one."""
+    """One run of a session: a `run` record and all records after it, up to the next `run` record."""
 
     number: int
     """The number of the run, counted from 1."""
@@ -57,10 +58,10 @@ class RunHistory(Struct, frozen=True, dict=True):
     lines: tuple[tuple[int, Record], ...]
     """The records of the run with their line numbers. The `run` record itself is not included."""
     is_copied: bool = False
-    """True if the run was copied from another session when this session was forked from that one. The cost of a
+    """True if the run was made in another session and copied when this session was forked from it. The cost of a
     copied run is not part of this session's cost."""
     told: DeliveryRecord | None = None
-    """The record of the delivery of this run's result, or None if there is none."""
+    """The record that says whether this run's result was delivered. None if there is no such record."""
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -73,7 +74,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def delivery(self) -> Delivery | None:
-        """Whether the result was delivered. None if that is unknown or there is no result yet."""
+        """The state of the delivery of the run's result. None if the state is unknown or there is no result yet."""
         if self.ended is None:
             return None
         if self.ended.delivered:
@@ -82,8 +83,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def undelivered(self) -> str | None:
-        """A sentence with the reason why the result was not delivered, or saying that this is unknown. None if it was
-        delivered, or if there is no result yet.
+        """A sentence that says why the result was not delivered, or that its delivery is unknown. None if the result
+        was delivered, or if there is no result yet.
         """
         if self.ended is None or self.delivery not in {None, Delivery.FAILED}:
             return None
@@ -101,8 +102,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def turns(self) -> int:
-        """The number of turns. If the run has no record of its end, this is the number of its answers without the
-        `pending` one, because the next run counts that answer.
+        """The number of turns. If the run has no record of its end, its answers are counted. The answer in `pending`
+        is not counted, because it counts as a turn of the next run.
         """
         if self.ended is not None:
             return self.ended.num_turns
@@ -111,8 +112,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """The cost of the run in US dollars, or None if unknown. If the run has no record of its end, the costs of
-        all its attempts are added, including failed attempts.
+        """The cost of the run in US dollars, or None if unknown. If the run has no record of its end, this is the sum
+        of the costs of all its attempts, including failed attempts.
         """
         if self.ended is not None:
             return self.ended.cost_usd
@@ -134,8 +135,8 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def pending(self) -> OpenAnswer | None:
-        """The last answer of the run with the results that its tool calls have so far. None if there is no answer, if a
-        message follows it, or if all its tool calls have results.
+        """The last answer of the run, with those results of its tool calls that exist. None if there is no answer, if
+        a message follows the answer, or if all tool calls have results.
         """
         answers = (at for at, record in enumerate(self.records) if isinstance(record, AssistantRecord))
         pending: OpenAnswer | None = None
@@ -146,18 +147,19 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def open_calls(self) -> Sequence[Block]:
-        """The tool calls of the last answer that have no result in this run."""
+        """Those tool calls of the last answer that have no result in this run."""
         return () if self.pending is None else self.pending.open_calls
 
     @property
     def announced(self) -> frozenset[str]:
-        """The ids of the tool calls that the journal records as about to run."""
+        """The ids of the tool calls that ralph recorded in the journal just before it ran them."""
         return frozenset(record.id for record in self.records if isinstance(record, IntentRecord))
 
 
 class SessionHistory(Struct, frozen=True):
     opening: SessionRecord | None = None
-    """The first record of the session, with the session's latest directory. None if it cannot be read."""
+    """The first record of the session, updated with the session's latest directory. None if the record cannot be
+    read."""
     runs: tuple[RunHistory, ...] = ()
 
     @property
@@ -167,8 +169,8 @@ class SessionHistory(Struct, frozen=True):
     @property
     def turns(self) -> int:
         """The number of turns in the session's own runs. A run that only delivers the previous run's result again
-        records the same number of turns again, so this number is counted once. If the previous run was killed, it
-        recorded no number, and the turns of both runs count.
+        also repeats the number of turns in its record. These repeated turns are not counted. A killed run has no
+        record of its turns, so nothing is repeated after it.
         """
         own = self.own_runs
         retold = (run.turns for before, run in pairwise(own) if run.is_retelling and before.ended is not None)
@@ -176,7 +178,7 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost of the session's own runs in US dollars, or None if the cost of one is unknown."""
+        """The cost of the session's own runs in US dollars, or None if the cost of a run is unknown."""
         return _sum_of_known([run.cost_usd for run in self.own_runs])
 
     @property
@@ -191,7 +193,7 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def title(self) -> str | None:
-        """The user's last title for the session, or None."""
+        """The latest title that the user gave to the session, or None."""
         titles = [run.opening.title for run in self.runs if run.opening.title is not None]
         return titles[-1] if titles else None
 
@@ -200,8 +202,8 @@ class SessionHistory(Struct, frozen=True):
 
     @property
     def end(self) -> str | None:
-        """The outcome of the last run, or `NOT_DELIVERED` if its result was not delivered or this is unknown. None
-        if the last run has no record of its end.
+        """The outcome of the last run. `NOT_DELIVERED` if the run's result was not delivered or its delivery is
+        unknown. None if the last run has no record of its end.
         """
         last = self.runs[-1] if self.runs else None
         if last is None or last.ended is None:
@@ -218,7 +220,7 @@ def history_of(records: Sequence[Record]) -> SessionHistory:
 
 
 def history_of_numbered(numbered: Iterable[tuple[int, Record]]) -> SessionHistory:
-    """The history of records that are given with the indexes of their lines in the journal, counted from 0."""
+    """Makes the history from pairs of a line index in the journal, counted from 0, and the record in that line."""
     opening: SessionRecord | None = None
     runs: list[tuple[int, RunRecord, list[tuple[int, Record]]]] = []
     for line, record in counted(numbered):
@@ -241,9 +243,11 @@ def history_of_numbered(numbered: Iterable[tuple[int, Record]]) -> SessionHistor
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
-    """Whether the run was copied when the session was forked. The first record of a fork has the number of copied
-    records. Forks made by older versions lack this number; there, a run was copied if it began before the fork was
-    made. The times may be compared as text, because they have the same format and clock.
+    """Whether the run was copied when the session was forked. The first record of a fork contains the number of
+    copied records.
+
+    Older versions of ralph did not record this number. In their forks, the copied runs are those that began before
+    the fork was made. The times can be compared as text, because they have the same format and clock.
     """
     if opening.copied is not None:
         return line - 1 <= opening.copied
@@ -251,9 +255,9 @@ def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
 
 
 def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
-    """Adds to each run the record of the delivery of its result. A process that works on several tasks writes this
-    record only for the last result. If that delivery failed, the delivery of the earlier results is unknown.
-    Otherwise the record holds for the earlier results too.
+    """Adds to each run the record that says whether its result was delivered. A process that works on several tasks
+    writes such a record only for the last result. If the last result was delivered, this record applies to the
+    earlier results too. If not, the delivery of the earlier results is unknown.
     """
     told: list[RunHistory] = []
     later: RunHistory | None = None
@@ -268,7 +272,7 @@ def _told(runs: Sequence[RunHistory]) -> list[RunHistory]:
 
 
 def prompt_text(record: UserRecord) -> str:
-    """The text of a user record. If the record extends the previous message, only the added text is returned."""
+    """The text of a user record. If the record adds text to the previous message, returns only the added text."""
     task = 1 if record.task is None else record.task
     told = record.content[-max(task, 1) :] if record.amends else record.content
     return "\n".join(block["text"] for block in told if block.get("type") == "text")
@@ -279,8 +283,8 @@ def calls_of(record: AssistantRecord) -> list[Block]:
 
 
 def messages_of(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The messages as they are sent to the API. Empty if the session has no message. Raises SessionError if the
-    records do not form a conversation.
+    """The messages in the form in which the API gets them. Empty if the session has no message. Raises SessionError
+    if the records do not form a conversation.
     """
     if not any(isinstance(record, UserRecord) for record in records):
         return []

@@ -1,7 +1,8 @@
 """A session's journal, which is a file that records are appended to.
 
-`append` writes its records with one system call, and returns when they are on disk, unless the caller passes
-`sync=False`. If a full disk cuts a write short, the incomplete part is removed again before the error is raised.
+`append` writes its records with one system call. It returns when they are on disk, unless the caller passes
+`sync=False`. If the disk is full and only a part of the records is written, this part is removed before the error is
+raised.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class FileJournal:
         self._seq = len(found.records)
         self._size = size
         self._run_offset: int | None = None
-        """The offset of the current run's first line. None if no run has begun, or if the last one has ended."""
+        """The offset of the current run's first line. None if no run is in progress."""
         self._lock = threading.Lock()
         self._failure: JournalError | None = None
 
@@ -72,8 +73,8 @@ class FileJournal:
 
     @classmethod
     def open(cls, path: Path, *, is_for_reading: bool = False) -> FileJournal:
-        """Opens and locks an existing journal. Leaves the file unchanged, even if its end must be repaired with
-        `mend`. Raises SessionLockedError, NewerFormatError, JournalDamage and JournalError.
+        """Opens and locks an existing journal. Does not change the file. If its last line is incomplete, `mend` can
+        repair it later. Raises SessionLockedError, NewerFormatError, JournalDamage and JournalError.
         """
         try:
             descriptor = _open(path, is_for_reading=is_for_reading)
@@ -92,8 +93,8 @@ class FileJournal:
         return cls(path, descriptor, reading, len(data) - len(reading.torn))
 
     def mend(self) -> None:
-        """Moves an incomplete line from the end of the journal to a `.torn` file beside the journal, and adds a line
-        break if only that is missing. Raises JournalError.
+        """Repairs the end of the journal. If the last line is complete except for its line break, adds the line
+        break. Moves an incomplete line to a new `.torn` file beside the journal. Raises JournalError.
         """
         try:
             if self._torn:
@@ -108,7 +109,7 @@ class FileJournal:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file has been deleted, so that the session cannot be resumed."""
+        """Whether the file has been deleted. The session can then not be resumed."""
         try:
             return os.fstat(self._descriptor).st_nlink == 0
         except OSError:
@@ -120,9 +121,9 @@ class FileJournal:
             self._write_whole(self._lines_of(records), len(records), sync=sync)
 
     def _lines_of(self, records: Sequence[Record]) -> bytes:
-        """The lines of the next records. The record of a run's end gets the distance to the run's first line, so that
-        a list of sessions can skip the lines between. A distance, unlike an offset, stays correct in a fork, whose
-        first line has another length.
+        """Encodes the next records as lines. In the record of a run's end, stores the number of bytes from the run's
+        first line. With it, a list of sessions can skip the lines between. An offset would be wrong in a fork,
+        because the first line of a fork has another length.
         """
         lines = b""
         for seq, record in enumerate(records, self._seq):
@@ -136,7 +137,7 @@ class FileJournal:
         return lines
 
     def lines_behind_first(self) -> bytes:
-        """All complete lines after the first one, as bytes. Raises JournalError."""
+        """The bytes of all complete lines except the first one. Raises JournalError."""
         try:
             with open(self._descriptor, "rb", closefd=False) as file:
                 file.seek(0)
@@ -147,8 +148,8 @@ class FileJournal:
         return lines + b"\n" if self._lacks_break else lines
 
     def begin_as_fork(self, opening: SessionRecord, lines: bytes, copied: int) -> None:
-        """Writes the first record of a fork, followed by `lines`, which are `copied` records of the old session.
-        Writes all or nothing. Raises JournalError.
+        """Writes the first record of a fork, followed by records of the old session. `lines` are these records as
+        bytes, and `copied` is their number. Writes everything or nothing. Raises JournalError.
         """
         with self._lock:
             self._write_whole(line_of(0, opening) + lines, 1 + copied, sync=True)
@@ -193,7 +194,7 @@ class NoJournal:
 
 def lock_file(descriptor: int) -> None:
     """Locks the file until it is closed. Raises SessionLockedError if another process has locked it, and
-    FileNotFoundError if it was deleted meanwhile.
+    FileNotFoundError if the file was deleted in the meantime.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,8 +210,8 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _open(path: Path, *, is_for_reading: bool) -> int:
-    """Opens the file for writing if permissions allow that, even with `is_for_reading`, because some network file
-    systems can only lock files that are open for writing.
+    """Opens the file for writing if permissions allow that. Does so even if `is_for_reading` is True, because some
+    network file systems lock only files that are open for writing.
     """
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -221,8 +222,8 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
 
 
 def _lock_patiently(descriptor: int) -> None:
-    """Calls `lock_file` again for a short time while the file is locked, because `ralph sessions` holds the lock for
-    a moment.
+    """Locks the file. If another process has locked it, tries again for a short time, because `ralph sessions` locks
+    a journal only for a moment.
     """
     for _ in range(_LOCK_TRIES):
         with suppress(SessionLockedError):

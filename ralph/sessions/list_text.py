@@ -93,6 +93,6 @@ def _color_of(outcome: str) -> Color:
 
 
 def _tail(path: str, width: int) -> str:
-    """The path, cut to `width` characters. It is cut at its beginning, because the end says more."""
+    """The last `width` characters of the path. The end of a path says more than its beginning."""
     shown = in_one_line(path)
     return shown if len(shown) <= width else "…" + shown[1 - width :]

@@ -1,7 +1,7 @@
 """Reads a journal without opening it for writing, and finds out whether a run of the session is active.
 
-To find out, it locks the journal for a moment. This may disturb a run that starts at that moment, so it is not done
-if the journal shows that the last run has ended and delivered its result.
+To find this out, ralph must lock the journal for a moment, which may disturb a run that is just starting. If the
+journal shows that the last run has ended and delivered its result, ralph does not lock it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SessionLook(Struct, frozen=True):
     history: SessionHistory = field(default_factory=SessionHistory)
     records: tuple[Record, ...] = ()
     problem: str | None = None
-    """The reason why a part of the session cannot be shown, or None if all of it can."""
+    """The reason why a part of the session cannot be shown. None if the whole session can be shown."""
 
     @property
     def id(self) -> str:
@@ -49,20 +49,20 @@ class SessionLook(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The title of the session, or else its first prompt, or "" if none can be read."""
+        """The title of the session. If there is no title, the first prompt. Empty if neither can be read."""
         return self.history.title or self.history.task
 
 
 def look_at(path: Path) -> SessionLook:
-    """Reads a session. Raises FileNotFoundError if the journal does not exist. If there is another problem, `outcome`
-    and `problem` of the result describe it.
+    """Reads a session. Raises FileNotFoundError if the journal does not exist. Any other problem is described by
+    `outcome` and `problem` of the result.
     """
     return _look_by(path, _read)
 
 
 def look_to_list(path: Path) -> SessionLook:
-    """Reads only the parts of a journal that `ralph sessions ls` shows. The history lacks all other records. Raises
-    FileNotFoundError if the journal does not exist.
+    """Reads only the records that `ralph sessions ls` needs. The history in the result contains no other records.
+    Raises FileNotFoundError if the journal does not exist.
     """
     return _look_by(path, _skimmed)
 
@@ -78,8 +78,8 @@ def _look_by(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> Ses
 
 
 def _look(path: Path, read: Callable[[Path], tuple[int, SessionLook]]) -> SessionLook:
-    """Reads a session. If something was written between the reading and the test of the lock, it reads the session
-    again, so that it does not miss the end of a run.
+    """Reads a session with `read`, then tests whether its journal is locked. If the journal was written between these
+    two steps, reads it again, because a run may have ended in that time.
     """
     for _ in range(_MOST_READINGS):
         size, look = read(path)
@@ -129,8 +129,8 @@ def _outcome(history: SessionHistory, damage: JournalDamage | None, *, has_lines
 
 
 def holder_of(path: Path) -> str:
-    """Describes the process that has the journal open, from the last run in the journal. Returns "another process" if
-    that run has ended and its delivery is recorded, or if its process does not exist on this machine.
+    """Describes the process that has the journal open, as recorded for the last run. Returns "another process" if the
+    last run has ended and its delivery is recorded, or if the recorded process does not exist on this machine.
     """
     with suppress(OSError, NewerFormatError):
         runs = history_of(readable_part(path.read_bytes())[0]).runs

@@ -9,14 +9,16 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """The beginning of the session's id, the time since its last write, and the beginning of its task."""
+    """A short description of a session: the beginning of its id, the time since its last write, and the beginning of
+    its task.
+    """
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 
 
 def age_text(age_s: float) -> str:
-    """The age in seconds, minutes, hours or days, such as "3 h ago". A negative age, after a change of the clock,
-    counts as 0.
+    """The age in seconds, minutes, hours or days, such as "3 h ago". If the clock was set back, `age_s` can be
+    negative, and 0 is shown.
     """
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:

@@ -1,6 +1,6 @@
-"""Removes old journals at the end of a run. It takes about `LONGEST_S` seconds at most, reports no errors, and never
-removes a journal that a process has open. It removes only files whose names and directories look like ralph's own,
-because `--session-dir` may be any directory.
+"""Removes old journals at the end of a run. This takes about `LONGEST_S` seconds at most, and errors are not
+reported. A journal that a process has open is never removed. Files and directories are left alone unless their names
+look like those that ralph gives, because `--session-dir` may be any directory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class KeptJournal(Struct, frozen=True):
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """The journals to remove, the oldest first. 0 for `keep_days` or `keep_mb` means no limit. If the list of
-    journals is incomplete (`are_all` is False), only `keep_days` applies, because an older journal may be missing
-    from the list.
+    """Chooses the journals to remove, the oldest first. 0 for `keep_days` or `keep_mb` means no limit. `are_all` is
+    False if the list of journals is incomplete. Then `keep_mb` has no effect, because the list may lack journals that
+    are older.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
@@ -61,8 +61,9 @@ def too_many(
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Removes old journals from the store that contains `own`, but never `own` itself. 0 for `keep_days` or `keep_mb`
-    means no limit. Raises no error. Stops after `LONGEST_S` seconds, and the next run removes the rest.
+    """Removes old journals from the store that contains `own`, the journal of this run. `own` itself is never
+    removed. 0 for `keep_days` or `keep_mb` means no limit. Raises no error. Stops after `LONGEST_S` seconds. The next
+    run removes the rest.
     """
     if not keep_days and not keep_mb:
         return
@@ -85,7 +86,9 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """Yields all journals below `root`. Skips a directory that cannot be read, such as one that was just removed."""
+    """Yields all journals below `root`. Skips a directory that cannot be read, for example because it was just
+    removed.
+    """
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:
@@ -98,9 +101,9 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 
 def _remove(journal: KeptJournal) -> None:
-    """Removes a journal and its `.torn` files, unless a run has written to it since it was listed. It holds the lock
-    while it does so. A run that opens the journal at the same moment therefore finds it locked or missing, and cannot
-    write to a deleted file.
+    """Removes a journal and its `.torn` files. Does nothing if a run has written to the journal since it was listed.
+    Holds the lock meanwhile. So a run that opens the journal at the same moment finds it locked or missing, and
+    cannot write to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,11 +1,13 @@
 """Reads the parts of a journal that a list of sessions shows. No I/O happens here: the caller passes in a function
 that reads bytes.
 
-If the record of a long run's end says where the run began, the lines between the run's first message and that record
-are skipped, because the record contains the run's turns and cost. All other lines are compared with their checksums
-and their numbers. Damage in skipped lines is not noticed; `show`, `export` and a resumed run read all lines and report
-it. The memory needed depends on the longest line and on the number of answers in runs without a recorded end, not on
-the size of the journal.
+The record of a run's end contains the turns and the cost of the run. It usually also says where the run began. For a
+long run, all lines between the run's first message and this record are therefore skipped. In all other lines, the
+checksum and the line number are checked. Damage in skipped lines is not noticed here. `show`, `export` and a resumed
+run read all lines and report it.
+
+The memory needed depends on the longest line and on the number of answers in runs without a recorded end. It does not
+depend on the size of the journal.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
 
 _FIRST_BYTES = 16 * 1024
-"""The size of the first read at an offset. In most journals, such a read is enough for the first lines, and also for
-the last ones."""
+"""The size of the first read at an offset. In most journals, this is enough for the first lines. It is also enough
+for the last lines."""
 _CHUNK_BYTES = 256 * 1024
 """The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
 
 _CALLS = ("tool_intent", "tool_result")
 _OFTEN = (*_CALLS, "event")
-"""The most frequent kinds of lines. For a run with a recorded end, a list needs none of these lines."""
+"""The most frequent kinds of lines. They are not needed to list a run that has a recorded end."""
 _NOT_SHOWN = frozenset({"target", "queued", "compacted"})
 _ANSWER = "assistant"
 # How JSON spells the kind of the events that have a cost.
@@ -51,13 +53,13 @@ _MARK_BYTES = _SEQ_BYTES + len(_ENDED)
 class Skimmed(Struct, frozen=True):
     has_lines: bool
     history: SessionHistory
-    """The history of the session. Its runs lack the records that a list does not show."""
+    """The history of the session, without the records that a list does not show."""
     damage: JournalDamage | None
     """The first damage in the lines that were read, or None."""
 
 
 class _Mark(Struct, frozen=True):
-    """The position of a `run` or `ended` record, which begins or ends a run."""
+    """The position of a record of kind `run` or `ended`. A `run` record begins a run, and an `ended` record ends it."""
 
     number: int
     """The index of the line in the journal."""
@@ -90,18 +92,19 @@ class _AnswerLine(Struct):
 
 
 LONG_BYTES = 64 * 1024
-"""The size in bytes from which a run is skipped. Reading and checking a run of this size takes 0.1 ms."""
+"""A run of at least this size in bytes is skipped. Reading and checking a run of this size takes 0.1 ms."""
 
 
 def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES) -> Skimmed:
-    """Reads a journal of `size` bytes. `read(most, offset)` returns at most `most` bytes of the journal from `offset`
-    on, and fewer only at its end. Skips lines of runs with at least `long_bytes` bytes. Raises NewerFormatError.
+    """Reads a journal of `size` bytes, but skips lines of runs that have at least `long_bytes` bytes. `read(most,
+    offset)` returns at most `most` bytes of the journal, beginning at `offset`. It returns fewer bytes only at the
+    journal's end. Raises NewerFormatError.
     """
     return _Skim(read).done(_runs(read, size, long_bytes), size)
 
 
 class _Skim:
-    """Reads the lines of a journal in order, except the skipped ones."""
+    """Reads the lines of a journal in order, and leaves out the lines to be skipped."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -127,14 +130,16 @@ class _Skim:
         return Skimmed(self._offset > 0, history_of_numbered(sorted(self._found.items())), damage)
 
     def _read_shown(self, end: int) -> None:
-        """Reads lines up to the offset `end` that belong to no run or follow the record of a run's end."""
+        """Reads lines that are not part of a run, up to the offset `end`: the lines before the first run and after a
+        run's end.
+        """
         for number, _, kind, line in self._lines(end, _OFTEN):
             if kind not in _NOT_SHOWN:
                 self._note(record_of(line, number), number)
 
     def _read_ended(self, run: _FoundRun, end: _Mark) -> None:
-        """Reads a run with a recorded end, up to that record. If the run is skipped, stops as soon as one of its
-        messages and the session's first prompt have been read.
+        """Reads a run whose end is recorded. `end` is the position of that record. If the run is to be skipped, stops
+        as soon as two records have been read: a message of this run, and the session's first prompt.
         """
         first = self._number, self._offset
         try:
@@ -148,8 +153,8 @@ class _Skim:
             self._number, self._offset = end.number, end.offset
 
     def _read_up_to(self, end: _Mark, *, is_passed_over: bool) -> bool:
-        """Reads lines up to the record `end`. If the run is skipped, stops as `_read_ended` says and returns True.
-        Otherwise returns whether all lines before `end` exist. Raises JournalDamage.
+        """Reads lines up to the record at `end`. If the run is skipped, stops early as `_read_ended` says, and
+        returns True. Otherwise returns whether no line before `end` is missing. Raises JournalDamage.
         """
         has_message = False
         for number, _, kind, line in self._lines(end.offset, _OFTEN):
@@ -163,7 +168,9 @@ class _Skim:
         return self._number == end.number
 
     def _read_open(self, end: int) -> None:
-        """Reads a run without a recorded end. Its turns and its cost are counted from its answers and attempts."""
+        """Reads a run without a recorded end, up to the offset `end`. Keeps its answers and attempts, from which its
+        turns and its cost are computed later.
+        """
         last_answer = self._number, self._offset
         try:
             for number, offset, kind, line in self._lines(end, _CALLS):
@@ -186,8 +193,8 @@ class _Skim:
         self._has_prompt = self._has_prompt or isinstance(record, UserRecord)
 
     def _lines(self, end: int, skipped: tuple[str, ...] = ()) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yields the index, offset, kind and bytes of each line up to the offset `end`, except lines of the kinds in
-        `skipped`. Raises JournalDamage.
+        """Yields the index, offset, kind and bytes of each line up to the offset `end`. Leaves out the kinds of lines
+        in `skipped`. Raises JournalDamage.
         """
         lines = CheckedLines(
             _chunks(self._read, self._offset, end), skipped=skipped, number=self._number, offset=self._offset
@@ -199,8 +206,8 @@ class _Skim:
 
 
 def _chunks(read: Read, begin: int, end: int, most: int = _FIRST_BYTES) -> Iterator[bytes]:
-    """Yields the bytes from `begin` to `end`, or to the end of the file. The first chunk has `most` bytes, and later
-    ones have more.
+    """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
+    bytes. Each further chunk is twice as long, up to `_CHUNK_BYTES`.
     """
     while begin < end and (chunk := read(min(most, end - begin), begin)):
         yield chunk
@@ -209,7 +216,7 @@ def _chunks(read: Read, begin: int, end: int, most: int = _FIRST_BYTES) -> Itera
 
 
 def _answer_of(line: bytes, number: int) -> Record:
-    """The record of an answer, reduced to its token counts."""
+    """Decodes the record of an answer, but only its token counts."""
     try:
         usage = msgspec.json.decode(line, type=_AnswerLine).message.usage
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -220,7 +227,9 @@ def _answer_of(line: bytes, number: int) -> Record:
 
 
 def _attempt_of(line: bytes, number: int) -> Record:
-    """The record of an attempt, reduced to its cost. If the line holds another event, returns its complete record."""
+    """Decodes the record of an attempt, but only its cost. If the line contains another event, decodes the whole
+    record.
+    """
     try:
         cost_usd = msgspec.json.decode(line, type=_AttemptLine).event.cost_usd
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -229,7 +238,7 @@ def _attempt_of(line: bytes, number: int) -> Record:
 
 
 def _runs(read: Read, size: int, long_bytes: int) -> list[_FoundRun]:
-    """The runs of the journal in order. They are searched from the last to the first."""
+    """Finds the runs of the journal, and returns them in order. Searches backwards, from the last run to the first."""
     runs: list[_FoundRun] = []
     end: _Mark | None = None
     offset = size
@@ -248,8 +257,8 @@ def _runs(read: Read, size: int, long_bytes: int) -> list[_FoundRun]:
 
 
 def _end_at(read: Read, mark: _Mark, size: int) -> EndedRecord | None:
-    """The record of a run's end. None if its line is incomplete or damaged; the run then counts as one without a
-    recorded end.
+    """The record of a run's end at the position `mark`. None if the line is incomplete or damaged. The run is then
+    treated as a run without a recorded end.
     """
     line = _line_at(read, mark.offset, size)
     if line is None:
@@ -261,7 +270,7 @@ def _end_at(read: Read, mark: _Mark, size: int) -> EndedRecord | None:
 
 
 def _line_at(read: Read, offset: int, size: int) -> bytes | None:
-    """The line that begins at this offset, without its line break. None if the line break is missing."""
+    """The line that begins at `offset`, without its line break. None if it has no line break."""
     pieces: list[bytes] = []
     for chunk in _chunks(read, offset, size):
         piece, found, _ = chunk.partition(b"\n")
@@ -272,8 +281,8 @@ def _line_at(read: Read, offset: int, size: int) -> bytes | None:
 
 
 def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
-    """The offset at which the run begins, according to the record of its end. None if the record does not contain it,
-    as in older journals, or if no run begins at that offset.
+    """The offset at which the run begins, according to `end`, the record of its end. None if `end` does not say this,
+    as in older journals, or if no run begins at the offset.
     """
     if end.run_bytes is None or not 0 < end.run_bytes < mark.offset:
         return None
@@ -297,7 +306,7 @@ def _last_mark(read: Read, limit: int) -> _Mark | None:
 
 
 def _mark_in(data: bytes, offset: int) -> _Mark | None:
-    """The last `run` or `ended` record in `data`, which begins at `offset` in the journal. Searches for the text of
+    """The last `run` or `ended` record in `data`. `data` begins at `offset` in the journal. Searches for the text of
     these two kinds, which is fast because they are rare.
     """
     mark: _Mark | None = None

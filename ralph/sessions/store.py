@@ -1,7 +1,8 @@
-"""The store of sessions. Each session is one file, in a directory for its working directory.
+"""The store of sessions. Each session is one file. All sessions of a working directory are in the same directory of
+the store.
 
-Unless the user chooses another place, the store is below the user's state directory. It is not inside the repository,
-because an agent must not change its own history. Only the user can access the directories that ralph makes for it.
+By default, the store is in the user's state directory. It is outside of any repository, because an agent must not
+change its own history. Only the user can access the directories that ralph makes for the store.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ _MOST_NAMED = 3
 class SessionStore:
     def __init__(self, root: Path, notice: str | None = None, others: tuple[Path, ...] = ()) -> None:
         self.root = root
-        """The directory below which new sessions are created, in a directory for each working directory."""
+        """The root directory for new sessions. It contains one directory for each working directory."""
         self._roots = (root, *others)
         self.notice = notice
-        """A sentence for the user with the reason why sessions are not in the usual place. None if they are."""
+        """A sentence for the user that says why sessions are not in the usual place. None if they are in the usual
+        place."""
 
     @classmethod
     def for_user(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """Finds the store and makes its directory. Uses the place that the user named (`--session-dir`,
-        RALPH_STATE_DIR), otherwise the first usable place. Raises JournalError if no place is usable.
+        """Finds the store and makes its directory. If the user named a place (`--session-dir`, RALPH_STATE_DIR), the
+        store is there. Otherwise it is at the first usable place. Raises JournalError if no place is usable.
         """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
@@ -63,7 +65,9 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """Finds the store that a run of this user would use. Makes no directory: a missing one counts as empty."""
+        """Finds the store that a run of this user would use. Makes no directory. If the directory is missing, the
+        store is empty.
+        """
         chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             return cls(chosen)
@@ -91,8 +95,8 @@ class SessionStore:
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """The paths of a file called `name` beside the sessions, one for each place that the store searches. A new
-        file belongs at the first path.
+        """The paths that a file called `name` can have beside the sessions: one path for each place that the store
+        searches. A new file must be made at the first path.
         """
         return tuple(_state_directory(root) / name for root in self._roots)
 
@@ -101,17 +105,17 @@ class SessionStore:
         return max(self.of(cwd), key=written_at, default=None)
 
     def last_resumable(self, cwd: Path) -> Path | None:
-        """The most recently written journal of the working directory `cwd` that contains a message. If no journal
-        contains one, returns the most recent, because opening it raises an error that explains the problem. Returns
-        None if there is no journal.
+        """The most recently written journal of the working directory `cwd` that contains a message. None if `cwd` has
+        no journal. If no journal contains a message, returns the most recently written one. Opening it then raises an
+        error that explains the problem.
         """
         newest_first = sorted(self.of(cwd), key=written_at, reverse=True)
         return next((path for path in newest_first if _has_message(path)), self.last_of(cwd))
 
     def only_one(self, prefix: str, cwd: Path | None) -> Path:
-        """The journal whose id begins with `prefix`. Raises UsageError unless there is exactly one. If there is none,
-        the error suggests similar ids or the newest sessions of `cwd`, which is None if the working directory is
-        gone.
+        """The journal whose id begins with `prefix`. Raises UsageError if there is no such journal, or more than one.
+        If there is none, the error suggests similar ids or the newest sessions of `cwd`. `cwd` is None if the working
+        directory is gone.
         """
         found = self.starting_with(prefix)
         if not found:
@@ -123,11 +127,15 @@ class SessionStore:
         return found[0]
 
     def starting_with(self, prefix: str) -> list[Path]:
-        """The journals whose id begins with `prefix`, in upper or lower case. Ids are hexadecimal numbers."""
+        """The journals whose id begins with `prefix`. Ids are hexadecimal, and `prefix` may be in upper or lower
+        case.
+        """
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """The first characters of the id if no other id in the store begins with them, otherwise the complete id."""
+        """A short form of the id: its first characters, or the whole id if another id in the store begins with the
+        same characters.
+        """
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
@@ -137,16 +145,16 @@ class SessionStore:
         return chain.from_iterable(_journals_in(root / name) for root in self._roots)
 
     def all(self) -> Iterator[Path]:
-        """All journals. A directory that this user may not read counts as empty. Raises OSError if a directory cannot
-        be listed for another reason, such as a lack of file descriptors.
+        """All journals. Skips a directory that this user may not read. Raises OSError if a directory cannot be listed
+        for another reason, such as a lack of file descriptors.
         """
         for root in self._roots:
             for directory in _listed(root):
                 yield from _journals_in(directory)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
-        """A suggestion for an error message: ids similar to `prefix` or, if there are none, the newest ids of this
-        directory.
+        """A suggestion for an error message: ids that are similar to `prefix`. If no id is similar, suggests the
+        newest sessions of the working directory `cwd`.
         """
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
@@ -171,8 +179,8 @@ def _listed(directory: Path) -> list[Path]:
 
 
 def directory_name(cwd: Path) -> str:
-    """The name of the directory for the sessions of a working directory. It ends with a hash of the whole path,
-    because different working directories may have the same name.
+    """The name of the directory that stores the sessions of the working directory `cwd`. The name ends with a hash of
+    the whole path, because two working directories may have the same name.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
@@ -191,7 +199,7 @@ def _names(paths: Iterable[Path]) -> str:
 
 
 def _has_message(path: Path) -> bool:
-    """Whether the journal contains a user message, without which it cannot be resumed. Reads the journal in pieces,
+    """Whether the journal contains a user message. Without one, it cannot be resumed. Reads the journal in pieces,
     because the record before the first message may be large.
     """
     try:
@@ -211,9 +219,9 @@ def _has_message(path: Path) -> bool:
 
 
 def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
-    """Whether the line that starts with `beginning` is complete. If a process is killed while it writes, the line
-    that it leaves is not a record. Also True if the line contains NUL bytes, because opening the journal will report
-    that damage.
+    """Whether the line that starts with `beginning` is complete. A line is incomplete if a process was killed while
+    it wrote the line. Returns True for a line with NUL bytes, because that damage is reported when the journal is
+    opened.
     """
     end = beginning
     while not end.endswith(b"\n") and (piece := file.readline(_PIECE_BYTES)):
@@ -230,22 +238,22 @@ def _usual_place(environment: Mapping[str, str]) -> Path | None:
 
 
 def _absolute(base: str | None, *rest: str) -> Path | None:
-    """The path below `base`. None if `base` is not set or is relative, because a relative path would lead into the
-    working directory.
+    """The path below `base`. None if `base` is not set. None also if `base` is a relative path, because that would
+    lead into the working directory.
     """
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
 def _state_directory(root: Path) -> Path:
-    """The state directory that a store belongs to. The temporary store is its own state directory, because its parent
-    directory is shared with other users.
+    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
+    directory above it is shared with other users.
     """
     return root if root.name == _temporary_name() else root.parent
 
 
 def _temporary_place() -> Path:
-    """Makes the store in the temporary directory and returns its path. Raises JournalError unless only this user can
-    access it, because another user may have created a directory of this name first.
+    """Makes the store in the temporary directory and returns its path. Another user may already have made a directory
+    with this name. So raises JournalError unless only this user can access the directory.
     """
     place = _temporary_path()
     make_private(place)
@@ -263,8 +271,8 @@ def _temporary_name() -> str:
 
 
 def _temporary_if_ours() -> tuple[Path, ...]:
-    """The store in the temporary directory if it exists and only this user can access it, otherwise nothing. Earlier
-    runs may have left sessions there.
+    """The store in the temporary directory, in which earlier runs may have left sessions. Empty if that store does
+    not exist, or if other users can access it.
     """
     try:
         place = _temporary_path()
@@ -282,8 +290,8 @@ def _is_ours_alone(place: Path) -> bool:
 
 
 def make_private(directory: Path) -> None:
-    """Makes a directory and its missing parents, accessible only to the user. Raises JournalError if that fails or if
-    the directory is not writable.
+    """Makes a directory and its missing parents. Only the user can access the directories made. Raises JournalError
+    if this fails or if the directory is not writable.
     """
     try:
         for missing in reversed([directory, *directory.parents]):

@@ -1,8 +1,8 @@
-"""The course of a session as a sequence of values: prompts, answers, tool calls with their results, events. No I/O
-happens here.
+"""A session as a sequence of values: prompts, answers, tool calls with their results, and events. No I/O happens
+here.
 
-Nothing is shortened or formatted here. `story_text.py` formats the values for a terminal, and `document.py` for
-export.
+Nothing is shortened or formatted here. `story_text.py` formats the values for a terminal, and `document.py` formats
+them for export.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Prompted(Struct, frozen=True):
     text: str
     is_automatic: bool = False
-    """True if ralph itself wrote the message, in the middle of a run."""
+    """True if ralph itself wrote the message during a run."""
 
 
 class Said(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Said(Struct, frozen=True):
 
 
 class OtherBlock(Struct, frozen=True):
-    """A block of an answer that is neither text nor a call, such as thinking."""
+    """A block of an answer that is neither text nor a tool call. Thinking is an example."""
 
     block: Block
 
@@ -46,7 +46,7 @@ class OtherBlock(Struct, frozen=True):
 class Called(Struct, frozen=True):
     call: ToolCall
     result: ToolResult | None = None
-    """The result of the call, or None if it has none (yet)."""
+    """The result of the call, or None if the call has no result yet."""
     was_started: bool = True
 
 
@@ -63,7 +63,7 @@ Happening = Prompted | Said | OtherBlock | Called | Happened
 
 def story_of(history: SessionHistory) -> Iterator[tuple[RunHistory, list[Happening]]]:
     """Yields each run with its prompts, answers, calls and events, in order. A call comes at the position of its
-    result, or at the end of its run if it has no result. Raises SessionError if a record is impossible at its
+    result. A call without a result comes at the end of its run. Raises SessionError if a record is impossible at its
     position.
     """
     calls: dict[str, ToolCall] = {}
@@ -102,7 +102,7 @@ def _happenings(record: Record, calls: dict[str, ToolCall], *, is_automatic: boo
 
 
 def _calls(record: AssistantRecord) -> Iterator[ToolCall]:
-    """The calls as the model wrote them, including malformed ones."""
+    """The calls as the model wrote them. Malformed calls are included."""
     for block in calls_of(record):
         raw = record.malformed.get(block["id"])
         yield ToolCall(block["id"], block["name"], {"INVALID_JSON": raw[0]} if raw else block["input"])

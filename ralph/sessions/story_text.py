@@ -1,5 +1,5 @@
-"""Formats a session for `ralph sessions show`, in the same style as a run's narration. Results and prompts are
-shortened, while `document.py` writes them in full. No I/O happens here.
+"""Formats a session for `ralph sessions show`, in the same style as the lines that a run prints. Results and prompts
+are shortened here, but not by `document.py`. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SessionText:
 
 
 def result_text(result: ToolResult) -> str:
-    """The text of a result. Blocks that are not text are represented by their type."""
+    """The text of a result. For a block that is not text, shows the block's type."""
     content = result.output.content
     if isinstance(content, str):
         return content
@@ -146,7 +146,7 @@ def result_text(result: ToolResult) -> str:
 
 
 def no_result(called: Called, outcome: str) -> str:
-    """The reason why a call has no result. `outcome` is the state of its run."""
+    """The reason why a call has no result. `outcome` is the outcome of the run that made the call."""
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"
     if outcome == DAMAGED:
@@ -160,8 +160,8 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """Yields the first and last lines of a text. The first lines show how a file begins, and the last lines whether a
-    command succeeded.
+    """Yields the first and last lines of a text. The first lines show how a file begins. The last lines show whether
+    a command succeeded.
     """
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]

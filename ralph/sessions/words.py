@@ -33,7 +33,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about one attempt, or about all attempts of a turn if there were several. None for other events."""
+    """A line about one attempt to get an answer. For the event that ends a turn, a line about all attempts of the
+    turn if there were several. None for other events.
+    """
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
             took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
@@ -52,8 +54,8 @@ def attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The tokens and the cost of an attempt, as text. Empty if the server counted no tokens. An attempt with an
-    incomplete answer is billed too.
+    """The tokens and the cost of an attempt, as text. Empty if the server counted no tokens. An attempt is billed
+    even if its answer is incomplete.
     """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
@@ -62,7 +64,7 @@ def _counts(fields: Mapping[str, Any]) -> str:
 
 
 def ending(ended: EndedRecord) -> str:
-    """The end of a run in one line, similar to the last line that the run printed."""
+    """One line about the end of a run. It is similar to the last line that the run printed."""
     code = f" (exit {ended.exit_code})" if ended.exit_code else ""
     why = f": {one_line(ended.errors[-1])}" if ended.errors else ""
     took = f"{counted(ended.num_turns, 'turn')}, {ended.duration_s:.1f}s, {cost_text(ended.cost_usd)}"

@@ -1,1 +1,3 @@
-"""The tables of settings, the files and environment variables that they are read from, and the merged values."""
+"""The settings of ralph: the tables that declare them, the files and environment variables that set them, and the
+merged values.
+"""

@@ -1,6 +1,7 @@
-"""Reads environment variables that were set for Claude Code: model aliases, its own login, and other clouds.
+"""Reads environment variables that were set for Claude Code: model aliases, Claude Code's own login, and other
+clouds.
 
-If these variables say that the key is meant for another cloud, `why_not_asked` gives a reason not to send it.
+The variables may show that a key is meant for another cloud. `why_not_asked` then gives a reason not to send the key.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ _CLOUDS = {
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models that `opus`, `sonnet` and `haiku` stand for.
-
-    If a variable holds an invalid name, a ValueError names the variable.
+    """The models for which `opus`, `sonnet` and `haiku` are aliases. Raises ValueError if a variable contains an
+    invalid name. The error names the variable.
     """
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
@@ -39,9 +39,8 @@ def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
 
 
 def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that makes Claude Code use another cloud, and the name of that cloud.
-
-    None if no such variable is set.
+    """The variable that makes Claude Code use another cloud, and the name of that cloud. None if no such variable is
+    set.
     """
     for variable, cloud in _CLOUDS.items():
         if environment.get(variable, "").strip().lower() in {"1", "true", "yes", "on"}:
@@ -50,10 +49,8 @@ def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
-    """The reason why a key must not be sent to `base_url`, or None if it may be sent.
-
-    It is called only if the user did not give --base-url. If a variable selects another cloud, the key may be meant
-    for that cloud.
+    """The reason why a key must not be sent to `base_url`, or None if the key may be sent. Call this only if the user
+    did not give --base-url. If a variable selects another cloud, the key may be meant for that cloud.
     """
     cloud = other_cloud(environment)
     if cloud is None:
@@ -66,10 +63,8 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """A note in parentheses for the message about a missing key. It names settings of Claude Code that ralph found
-    but does not use: a login, or another cloud.
-
-    The note is empty if there are none.
+    """A note in parentheses for the message that no key was found. It names settings of Claude Code that ralph found
+    but does not use: a login, or another cloud. Empty if there are no such settings.
     """
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():

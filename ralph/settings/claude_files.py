@@ -1,7 +1,7 @@
 """Finds and reads the settings files that people wrote for Claude Code, and the value of `--settings`.
 
-Their rules protect something, so a file that cannot be read ends the run. At most a megabyte of a file is read. A
-pipe is never read, because ralph could wait for it without end.
+The rules in these files protect something, so an unreadable file ends the run. At most a megabyte of a file is read.
+A pipe is never read, because ralph could wait for its data without end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTION = "--settings"
 
 
 class ClaudeFileError(Exception):
-    """A settings file cannot be used. The message is one line that names it."""
+    """A settings file cannot be used. The message is one line that names the file."""
 
     def __init__(self, message: str, *, from_flag: bool = False) -> None:
         super().__init__(message)
@@ -42,17 +42,17 @@ class ClaudeFile(Struct, frozen=True):
     name: str
     """The path of the file, or the name of the option."""
     kind: str
-    """`user`, `project`, `local` or `flag`. A user's file inside the working directory is a `project` file, because
-    somebody else may have written it."""
+    """`user`, `project`, `local` or `flag`. A user's file that is inside the working directory is a `project` file,
+    because somebody else may have written it."""
     root: str
-    """The directory from which relative paths in the file start. Empty means the working directory."""
+    """The directory to which relative paths in the file are relative. Empty means the working directory."""
     text: str
 
 
 def read_claude_files(
     cwd: Path, environment: Mapping[str, str], option: str | None = None
 ) -> tuple[ClaudeFile, ...]:
-    """All settings files that exist, and the value of `--settings`. Raises ClaudeFileError."""
+    """Reads all settings files that exist, and the value of `--settings`. Raises ClaudeFileError."""
     found = []
     for kind, path in _places(cwd, environment):
         data = _read(path)
@@ -75,7 +75,9 @@ def document_of(file: ClaudeFile) -> Any:
 
 
 def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
-    """Whether a file may contain settings about permissions or hooks. If none does, the run needs no rules."""
+    """A quick test whether a file may contain settings about permissions or hooks. If the result is False, the run
+    needs no rules.
+    """
     return any(
         word in file.text for file in files for word in ('"permissions"', '"hooks"', '"sandbox"', "\\u")
     )

@@ -1,7 +1,7 @@
-"""Finds and reads settings files (TOML), decides which of them are trusted, and checks their form.
+"""Finds and reads settings files (TOML), decides which of these files are trusted, and checks their structure.
 
-It refuses unknown tables and keys. It also refuses files that could block a run or fill its memory: a pipe, a device,
-or a file that is too large. Each error is one line that names the file.
+It refuses unknown tables and keys. It also refuses a file that could block a run or fill its memory: a pipe, a
+device, or a file that is too large. Each error is one line that names the file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _MOST_LINKS = 40
 
 
 class SettingsFileError(Exception):
-    """A settings file cannot be used, or a file given with `--config` does not exist.
-
-    The text is one line: path, line number if known, and reason.
+    """A settings file cannot be used, or a file given with `--config` does not exist. The message is one line: path,
+    line number if known, and reason.
     """
 
 
@@ -45,7 +44,8 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
     """The path of the user's `config.toml`, which need not exist. None if neither XDG_CONFIG_HOME nor HOME is an
     absolute path.
 
-    Relative paths are ignored, as the XDG specification requires. They would lead into the working directory.
+    Relative paths in these variables are ignored, as the XDG specification requires. A relative path would lead into
+    the working directory.
     """
     config_home = environment.get("XDG_CONFIG_HOME", "")
     if Path(config_home).is_absolute():
@@ -68,14 +68,14 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False if the file is in the working directory, or if its path leads through it. A repository's author or an
-    agent may have written such a file. A file that the user named is always trusted."""
+    """False if the file is in the working directory, or if its path leads through the working directory. A
+    repository's author or an agent may have written such a file. A file that the user named is always trusted."""
     data: bytes | None
     """The content of the file, or None if the file does not exist."""
     is_named: bool = False
     """True if the user named the file with `--config` or `--mcp-config`."""
     is_mcp: bool = False
-    """True if the file configures MCP servers. It then contains JSON and no settings."""
+    """True if the file configures MCP servers. Such a file contains JSON and no settings."""
 
 
 def find_settings_files(
@@ -85,11 +85,12 @@ def find_settings_files(
     known: Mapping[str, bytes | None] = MappingProxyType({}),
     mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """One `SettingsFile` for each place where a settings file may be, from the lowest to the highest precedence.
+    """Returns one `SettingsFile` for each place where a settings file may be. The order is from the lowest to the
+    highest precedence. If a file does not exist, its `data` is None.
 
-    The `data` of a file that does not exist is None. `config_file` is the path given with `--config`. `known` holds
-    the contents of some paths; those files are not read again. `mcp_files` are the paths of files with MCP servers, which
-    come last. Raises SettingsFileError.
+    `config_file` is the path given with `--config`. `known` maps the paths of files that were read before to their
+    contents; these files are not read again. `mcp_files` are the paths of files with MCP servers, which come last in
+    the result. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -113,10 +114,10 @@ def find_settings_files(
 
 
 def leads_through(path: Path, directory: Path) -> bool:
-    """Whether the absolute path `path` passes through `directory` when its symbolic links are followed.
+    """Whether the absolute path `path` passes through `directory` when all symbolic links in the path are followed.
 
-    If so, someone who can write to the directory can decide which file the path leads to. A path with too many links
-    counts as one that passes through.
+    If so, anyone who can write to the directory can decide to which file the path leads. The result is also True if
+    the path has too many links.
     """
     fence = os.path.realpath(directory)
     inside = fence.rstrip(os.sep) + os.sep
@@ -151,8 +152,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
-    """The content of a settings file. None if the file does not exist and `required` is False.
-
+    """The content of a settings file. If the file does not exist, the result is None, unless `required` is True.
     Raises SettingsFileError if the file cannot be used.
     """
     try:
@@ -179,10 +179,10 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
 def flattened(
     document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """The document as a flat mapping: `{"model": {"name": x}}` becomes `{"model.name": x}`.
+    """Makes a flat mapping from the tables of a document: `{"model": {"name": x}}` becomes `{"model.name": x}`.
 
-    `allowed` lists the keys that each table may contain. The values of the keys in `lists`, such as `targets`, are
-    not changed. Raises SettingsFileError for an unknown table or key.
+    `allowed` lists the keys that each table may contain. Values of the keys in `lists`, such as `targets`, are copied
+    unchanged. Raises SettingsFileError for an unknown table or key.
     """
     flat = {}
     for table, content in document.items():
@@ -205,9 +205,8 @@ def flattened(
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """All keys of a document, including those in nested tables and lists.
-
-    Each item is a pair of the key's own name and its full name, such as `("name", "model.name")`.
+    """Yields all keys of a document, including keys in nested tables and lists. Each item is a pair of the key's last
+    part and its full name, such as `("name", "model.name")`.
     """
     if isinstance(value, list):
         for item in value:
@@ -219,7 +218,7 @@ def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str
 
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:
-    """The tables of a settings file. Raises SettingsFileError if the content is not acceptable TOML."""
+    """The tables of a settings file. Raises SettingsFileError if the content is not valid TOML or exceeds a limit."""
     import tomllib  # noqa: PLC0415 - most runs have no settings file, and start-up is a feature
 
     try:
@@ -245,9 +244,8 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether the document is nested more than `most_levels` deep.
-
-    The function uses no recursion, because deep nesting could exceed Python's recursion limit.
+    """Whether the document is nested more than `most_levels` deep. Uses no recursion, because deep nesting could
+    exceed Python's recursion limit.
     """
     level: list[Any] = [document]
     for _ in range(most_levels):

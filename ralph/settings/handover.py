@@ -1,7 +1,8 @@
-"""Passes the settings files of a loop to its iterations, and records those that `--continue` needs later.
+"""Passes the settings files of a loop to its iterations, and records the files that `--continue` needs later.
 
 The loop reads each file once and keeps the content. Each iteration gets the content through a new file descriptor. So
-an iteration that changes a file, or writes to its descriptor, cannot change the settings of another iteration.
+an iteration cannot change the settings of another iteration, neither by changing a file nor by writing to the
+descriptor.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 
 def recorded_files(files: Iterable[SettingsFile], reach: Sequence[Path]) -> tuple[RecordedFile, ...]:
-    """The files that must be recorded, because an agent could change them before the loop is resumed.
+    """Selects the files whose contents must be recorded, because an agent could change the files before the loop is
+    resumed.
 
-    These are the untrusted files, and the files whose path leads through one of the directories in `reach`, which are
-    the directories that the agent may write to.
+    These are the untrusted files, and the files whose path leads through a directory in `reach`. `reach` lists the
+    directories that the agent may write to.
     """
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
@@ -49,17 +51,15 @@ def files_of_loop(
     recorded: Iterable[RecordedFile],
     mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """The settings files of a loop, and its files with MCP servers. Recorded files have their recorded content; all
-    other files are read now.
-
-    Raises SettingsFileError.
+    """Returns the settings files of a loop and the files with MCP servers. For a recorded file, uses the recorded
+    content. Reads all other files now. Raises SettingsFileError.
     """
     known = {file.path: _data(file.text) for file in recorded}
     return find_settings_files(environment, cwd, config_file, known, mcp_files)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
-    """The paths of recorded files whose content has changed since the recording."""
+    """The paths of those recorded files whose content has changed since the recording."""
     return [file.path for file in recorded if _now(file.path) != file.text]
 
 
@@ -71,7 +71,7 @@ class HandedOver(Struct, frozen=True):
 
 
 class _Handover(Struct, frozen=True):
-    """The files of `HandedOver`, in the form in which a loop passes them on."""
+    """The files of `HandedOver`, in the form in which a loop passes them to an iteration."""
 
     files: tuple[tuple[str, bool, str | None, bool, bool], ...]
     claude_files: tuple[ClaudeFile, ...]
@@ -79,9 +79,8 @@ class _Handover(Struct, frozen=True):
 
 @contextmanager
 def handed_over(files: Iterable[SettingsFile], claude_files: Iterable[ClaudeFile] = ()) -> Iterator[int]:
-    """A context manager that returns a file descriptor from which one child process reads the contents of the files.
-
-    The descriptor is closed at the end. Raises OSError if the contents cannot be written.
+    """A context manager that returns a file descriptor. A child process can read the contents of the files from this
+    descriptor, but only once. The descriptor is closed at the end. Raises OSError if the contents cannot be written.
     """
     entries = tuple(
         (str(file.path), file.is_trusted, _text(file.data), file.is_named, file.is_mcp) for file in files
@@ -95,9 +94,8 @@ def handed_over(files: Iterable[SettingsFile], claude_files: Iterable[ClaudeFile
 
 
 def taken_over(descriptor: int) -> HandedOver:
-    """Returns the files that `handed_over` wrote to the descriptor, and closes the descriptor.
-
-    Raises SettingsFileError if the descriptor holds anything else.
+    """Reads the files that `handed_over` wrote to the descriptor, and closes the descriptor. Raises SettingsFileError
+    if the descriptor contains anything else.
     """
     try:
         with os.fdopen(descriptor, "rb") as file:
@@ -135,7 +133,7 @@ def _now(path: str) -> str | None:
 
 
 def _text(data: bytes | None) -> str | None:
-    """The bytes as text. `_data` converts the text back to exactly these bytes."""
+    """Converts bytes to text. `_data` converts the text back to exactly the same bytes."""
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 

@@ -1,6 +1,5 @@
-"""All settings by name, collected from the tables.
-
-`other_places` says where a user can set a setting that a file in the working directory may not contain.
+"""All settings by name, collected from the tables of settings. A file in the working directory may not contain every
+setting. For such a setting, `other_places` says where the user can set it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 TARGETS = "targets"
-"""The name of the list of targets in a settings file. The list is in the order of preference."""
+"""The name of the list of targets in a settings file. The list contains the preferred target first."""
 
 
 def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
@@ -36,7 +35,7 @@ def _rows(table: str, kind: type[Struct]) -> Iterator[Key]:
 
 ALL_KEYS = tuple(row for table, kind in TABLES.items() for row in _rows(table, kind))
 KEYS = tuple(key for key in ALL_KEYS if key.is_in_files)
-"""The settings that files may contain. All other settings can only be set by their flag."""
+"""The settings that files may contain. Every other setting can only be set by its flag."""
 BY_NAME = {key.name: key for key in ALL_KEYS}
 ALLOWED = {
     table: tuple(key.name.removeprefix(f"{table}.") for key in KEYS if key.name.startswith(f"{table}."))
@@ -58,11 +57,11 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """The environment variable and the flag by which the user can set a key that a file in the working directory may
-    not contain. Empty if there is neither.
+    """The environment variable and the flag with which the user can set a key that a file in the working directory
+    may not contain. Empty if the key has neither. None if a file in the working directory may contain the key, or if
+    the key does not exist.
 
-    None if such a file may contain the key, or if no such key exists. `key` is the key's own name, such as `name`,
-    and `whole_name` is its name with the names of its tables, such as `model.name`.
+    `key` is the last part of the key, such as `name`, and `whole_name` is its full name, such as `model.name`.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

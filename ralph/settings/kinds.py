@@ -1,8 +1,8 @@
-"""The kinds of values that only settings have: addresses, paths, and lists of names. `values/setting.py` has the
-kinds for numbers and plain texts.
+"""The kinds of values that only settings have: addresses, paths, and lists of names. The kinds for numbers and plain
+texts are in `values/setting.py`.
 
-A wrong value raises ValueError with a text such as "must be ...". The caller puts the setting's name before it. The
-text does not repeat values that may contain a secret: URLs, assignments of variables, and headers.
+A wrong value raises ValueError with a text such as "must be ...". The caller puts the name of the setting before this
+text. The text does not repeat values that may contain a secret: URLs, assignments of variables, and headers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """The values of a table, each decoded by the `Kind` of its key.
+    """Decodes the values of a table. `kinds` contains the `Kind` of each known key, and `needed` the required keys.
+    `holder` describes the table in errors.
 
-    Raises a ValueError that names the key if a key is unknown or wrong, or if a key in `needed` is missing. `holder`
-    describes the table in that error. msgspec could decode the whole table, but its error would name neither the
-    value nor the known keys.
+    Raises a ValueError that names the key if a key is unknown, wrong or missing. msgspec could decode the whole
+    table, but its error would name neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:

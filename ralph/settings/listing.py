@@ -1,6 +1,5 @@
-"""Shows the settings as text: values and origins for `ralph doctor`, meanings for the documentation.
-
-It never shows the values of API keys and headers. It shows the names of the variables and headers instead.
+"""Shows the settings as text: values and origins for `ralph doctor`, meanings for the documentation. It never shows
+the values of API keys and headers. It shows only the names of the environment variables and headers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """A line for each setting, for the usable tools and for the number of targets: name, value and origin."""
+    """Yields lines of name, value and origin: a line for each setting, a line for the usable tools, and a line for
+    the number of targets.
+    """
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(settings.enabled_tools)))
@@ -33,7 +34,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
 
 
 def target_lines(target: Target) -> Iterator[str]:
-    """The name of a target, followed by one line for each of its values."""
+    """Yields the name of a target, followed by one line for each value of the target."""
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
@@ -67,7 +68,9 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def shown_value(value: object) -> str:
-    """The value of a setting, written as a person would write it. Only the keys of a table with secrets are shown."""
+    """The value of a setting, written as a person would write it. If a table contains secrets, only its keys are
+    shown.
+    """
     match value:
         case None:
             return "not set"
@@ -120,7 +123,7 @@ def _reference_line(key: Key) -> str:
 
 
 def _in_a_file(default: object) -> str:
-    """The default, written as in a settings file."""
+    """The default of a setting, written as in a settings file."""
     match default:
         case None | ():
             return "none"

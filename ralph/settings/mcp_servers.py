@@ -1,8 +1,8 @@
-"""Collects the MCP servers of a run from `--mcp-config`, the user's settings and, if the user wants that, the
-repository's `.mcp.json`. It reads these files.
+"""Collects the MCP servers of a run from `--mcp-config` and from the user's settings. The servers in the repository's
+`.mcp.json` are included only if the user wants that. It reads these files.
 
-A server that is configured by a file in the working directory gets no credential, because somebody else may have
-written that file.
+If the file that configures a server is in the working directory, the server gets no credential, because somebody else
+may have written the file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def configured_servers(
 ) -> tuple[McpServer, ...]:
     """The servers of the run. `files` are the files that a loop has read for all its iterations.
 
-    If several sources configure a server of the same name, the command line takes precedence, then the user's
-    settings. Raises SettingsError.
+    If several sources configure a server with the same name, the command line has the highest precedence, and the
+    user's settings have the second highest. Raises SettingsError.
     """
     mcp = settings.mcp
     known = {file.path: file.data for file in files if file.is_mcp}
@@ -57,13 +57,15 @@ def configured_servers(
 
 
 def repository_file(cwd: Path) -> Path | None:
-    """The `.mcp.json` nearest to the working directory, up to the top of its repository. None if there is none."""
+    """The path of the nearest `.mcp.json`. The search begins in the working directory and ends at the top of its
+    repository. None if there is no such file.
+    """
     found = (directory / REPOSITORY_FILE for directory in up_to_repository_root(cwd))
     return next((path for path in found if path.is_file()), None)
 
 
 def notice_on_repository(settings: Settings, cwd: Path) -> str | None:
-    """A notice about servers in a repository's `.mcp.json` that are not started. None if there are none."""
+    """A notice that servers in a repository's `.mcp.json` are not started. None if there are no such servers."""
     path = None if settings.mcp.strict or settings.mcp.repository else repository_file(cwd)
     if path is None or str(path) in settings.mcp.config:
         return None
@@ -92,8 +94,8 @@ def _from_file(
     *,
     is_named: bool = False,
 ) -> dict[str, McpServer]:
-    """The servers of a file. `known` holds the contents of files that were read before; None stands for a file that
-    did not exist. `is_named` is True if the command line names the file.
+    """The servers that a file configures. `known` maps the paths of files that were read before to their contents.
+    There, None means that the file did not exist. `is_named` is True if the command line names the file.
     """
     try:
         data = known[path] if path in known else read_settings_file(path, required=is_named)

@@ -1,7 +1,7 @@
 """Merges flags, environment variables and files into one immutable `Settings`, and records the origin of each value.
 
-It refuses unknown keys, values out of range, and keys that a file in the working directory may not set. Such a file
-can only make settings stricter. `settings/keys.py` lists the settings.
+It refuses unknown keys, values out of range, and keys that a file in the working directory may not set. A file in the
+working directory can only make settings stricter. `settings/keys.py` lists the settings.
 """
 
 from __future__ import annotations
@@ -53,24 +53,23 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 _FLAG = "flag "
-"""The beginning of an origin that is a flag. The spelling of the flag follows."""
+"""The beginning of the text of an origin that is a flag. The name of the flag follows."""
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(Exception):
-    """One setting is wrong. The message is one line without secrets.
-
-    If `from_flag` is True, it is a usage error (exit 2). Otherwise the exit code is 78.
+    """One setting is wrong. The message is one line without secrets. If `from_flag` is True, the value came from a
+    flag, and the exit code is 2 (usage error). Otherwise the exit code is 78.
     """
 
     def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings if the only problem is the API key: it is missing, or it may be meant for another cloud. None
-        if something else is wrong."""
+        """All settings if only the API key is wrong: it is missing, or it may be meant for another cloud. None if
+        anything else is wrong."""
 
 
 class _Given(Struct, frozen=True):
@@ -79,18 +78,17 @@ class _Given(Struct, frozen=True):
 
 
 _Layer = dict[str, _Given]
-"""Maps the name of a setting to its value and origin, for one source or for all sources merged. The names are the keys
-of `BY_NAME`, and also "targets", whose value is the decoded list of targets.
-"""
+"""Maps the name of a setting to its value and origin. A layer contains the settings of one source, or of all sources
+after merging. The names are the keys of `BY_NAME`, and "targets" for the decoded list of targets."""
 
 
 class _Layers(Struct, frozen=True):
-    """The values of all sources. Each group is ordered from the lowest to the highest precedence."""
+    """The values from all sources, in three groups. Each group is ordered from the lowest to the highest precedence."""
 
     user: _Layer
     """The values from the user's own file. Empty if that file is not trusted."""
     untrusted: list[_Layer]
-    """The values from each untrusted file, as `SettingsFile.is_trusted` defines them."""
+    """The values from each untrusted file. `SettingsFile.is_trusted` says which files are untrusted."""
     stronger: list[_Layer]
     """The values from the file of `--config`, from environment variables, and from flags."""
 
@@ -106,11 +104,12 @@ def load_settings(
     config_file: Path | None,
     files: Sequence[SettingsFile] | None = None,
 ) -> Settings:
-    """Reads all sources once and merges them.
+    """Reads each source once, and merges the sources.
 
-    Raises `SettingsError` for the first invalid value, even if another source overrides it. `flags` holds values by
-    their names in `BY_NAME`; None means that the flag was not given. `config_file` is the path given with `--config`.
-    `files` are the files that a loop has read for all its iterations. If `files` is None, the files are read now.
+    Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
+    names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
+    `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
+    read now.
     """
     # The flags come first, because a mistake is most likely in what the user has just typed.
     from_flags = _flag_layer(flags, cwd)
@@ -205,9 +204,8 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """The values of one file.
-
-    `user_place` names the place where the user can set keys that an untrusted file may not contain.
+    """The values from one file. An untrusted file may not contain every key. If it contains such a key, the error
+    tells the user to set it in `user_place`.
     """
     path = file.path
     if file.data is None:
@@ -259,7 +257,7 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
 
 
 def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
-    """The decoded value with its origin. A relative path is relative to `directory`."""
+    """Decodes a value, and returns it with its origin. A relative path is relative to `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
     return _Given(directory / value if isinstance(value, Path) else value, origin)
@@ -269,9 +267,8 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Applies the values of untrusted files to `given` where they make a setting stricter.
-
-    Returns a remark for each value that is ignored because it would make a setting looser.
+    """Applies the values from untrusted files to `given`, but only those that make a setting stricter. Returns a
+    remark for each value that is ignored because it would make a setting less strict.
     """
     ignored = []
     for layer in layers.untrusted:
@@ -292,7 +289,7 @@ def _is_in(layers: Iterable[_Layer], name: str) -> bool:
 
 
 def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
-    """The merged value `counts`, with the origins of all values that contributed to it."""
+    """The merged value `counts` of a setting, with the origin of each value that contributed to it."""
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
@@ -312,9 +309,9 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
     """Checks the settings in `CUSTOM_ONLY`, which have an effect only with the retry policy "custom".
 
-    Raises SettingsError for such a setting if its source sets another policy, or if its source sets no policy and no
-    other source sets "custom". If a source of higher precedence then chooses another policy (`--retry off`), these
-    settings are removed from `given`.
+    If the source of such a setting also sets a policy, this policy must be "custom". If not, some other source must
+    set the policy "custom". Otherwise raises SettingsError. If the policy that finally applies is not "custom", for
+    example because of `--retry off`, removes these settings from `given`.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -328,9 +325,8 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout of Bash to the maximum timeout.
-
-    Raises SettingsError if the user has set a default timeout that is longer than the maximum.
+    """Lowers the default timeout of Bash to the maximum timeout if necessary. Raises SettingsError if the user has
+    set a default timeout that is longer than the maximum.
     """
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
@@ -346,8 +342,9 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
-    """A remark for each tool list that contains names of tools that ralph does not have. Such names have no effect.
-    If there are MCP servers, a name may belong to one of their tools, which is known only later.
+    """Yields a remark for each list of tools that names tools that ralph does not have. Such names have no effect. A
+    name that may belong to a tool of an MCP server is not reported, because the tools of servers are known only
+    later.
     """
     may_have_servers = mcp != McpSettings()
     for name in _TOOL_LISTS:
@@ -365,9 +362,8 @@ def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The requested model. In `given`, an alias such as `opus` is replaced by the id of its model.
-
-    If the settings list targets, the name is left as it is, because it only selects one of them.
+    """The requested model. If the name in `given` is an alias such as `opus`, replaces it by the id of the model. If
+    the settings contain a list of targets, the name only selects a target, so it is left unchanged.
     """
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
@@ -396,7 +392,7 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
-    """Returns `access` with a header that asks for the beta features, in addition to those in
+    """A copy of `access` with a header that asks for beta features: those in `betas` and those in
     ANTHROPIC_CUSTOM_HEADERS.
     """
     if not betas:
@@ -438,9 +434,8 @@ def _targets(
 
 
 def _refused(key: Key, origin: str) -> AbstractContextManager[None]:
-    """A context manager that turns each ValueError raised inside it into a SettingsError.
-
-    The message begins with the source of the value.
+    """A context manager that turns each ValueError raised inside it into a SettingsError. The message begins with the
+    origin of the value.
     """
     return _explained(_subject(key, origin), from_flag=origin.startswith(_FLAG))
 

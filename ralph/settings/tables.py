@@ -1,8 +1,8 @@
 """The tables of settings. Each field is one setting, with its type, its default and its `Key`.
 
-To add a setting, add a field here, in `LimitSettings` or in `ClockLimits`. Its flag, its variable, its key in files,
-its line in the output of `ralph doctor` and its line in docs/settings.md are made from the field.
-`ralph/settings/merge.py` reads the values.
+To add a setting, add a field here, in `LimitSettings` or in `ClockLimits`. Everything else is made from the field:
+the setting's flag, variable and key in files, its line in the output of `ralph doctor`, and its line in
+docs/settings.md. `ralph/settings/merge.py` reads the values.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
@@ -73,8 +73,8 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = USUAL_MODEL
-    """The id of the model. If there are `[[targets]]`, it is the name that the user wrote, without any alias
-    resolved."""
+    """The id of the model. If the settings contain `[[targets]]`, this is the name that the user wrote, even if it is
+    an alias."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
@@ -89,7 +89,8 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The names of the fallback models, in order and as the user wrote them. Empty if there is no fallback."""
+    """The names of the fallback models, in the order in which ralph tries them, and as the user wrote them. Empty if
+    there is no fallback model."""
     betas: Annotated[
         tuple[str, ...],
         Key(
@@ -100,7 +101,8 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The names for the header `anthropic-beta`. A target with headers of its own names them there."""
+    """The names of beta features for the header `anthropic-beta`. A target whose entry sets a base URL, keys or this
+    header gets only the header in its entry."""
     max_tokens: Annotated[
         int,
         Key(
@@ -110,8 +112,8 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = DEFAULT_MAX_TOKENS
-    """The maximum length of an answer in tokens, at least 1. `models.max_tokens_for` lowers it to the model's known
-    maximum."""
+    """The maximum length of an answer in tokens, at least 1. If the model is known to allow less,
+    `models.max_tokens_for` lowers this number."""
     effort: Annotated[
         str | None,
         Key(
@@ -131,7 +133,7 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The server's address, in the form that `values/endpoint.normal_base_url` returns."""
+    """The server's address, as `values/endpoint.normal_base_url` returns it."""
     ca_file: Annotated[
         Path | None,
         Key(
@@ -180,7 +182,7 @@ class RetrySettings(Struct, frozen=True):
     max_retries: Annotated[
         int, Key(at_least(0), "custom only: number of retries after the first request; 0: none")
     ] = 4
-    """The number of retries after the first request. 0 means no retries."""
+    """The number of retries after the first request. 0 means no retry."""
     base_delay_s: Annotated[
         float, Key(SECONDS, "custom only: wait before the first retry, doubled for each further one")
     ] = 2
@@ -202,8 +204,8 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 30.0
-    """The seconds without output after which ralph prints a heartbeat, a line that says what it is waiting for. 0
-    means no heartbeats."""
+    """The seconds without output after which ralph prints a heartbeat. A heartbeat is a line that says what ralph is
+    waiting for. 0 means no heartbeats."""
     input_s: Annotated[
         float,
         Key(
@@ -223,8 +225,8 @@ class ClockSettings(ClockLimits, frozen=True):
             in_repository=SMALLER,
         ),
     ] = 3600.0
-    """The seconds to wait for a driver's answer to `can_use_tool`. 0 means no limit. The driver may have to ask a
-    person."""
+    """The seconds to wait for the driver's answer to a `can_use_tool` request. The driver may have to ask a person. 0
+    means no limit."""
 
 
 class SessionSettings(Struct, frozen=True):
@@ -262,7 +264,7 @@ class ToolsSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = None
-    """The only tools that the run may use. None means that `allowed` decides."""
+    """The only tools that the run may use. None means that `allowed` decides which tools it may use."""
     allowed: Annotated[
         tuple[str, ...] | None,
         Key(
@@ -304,7 +306,7 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.milliseconds_as_seconds,
         ),
     ] = 120
-    """The timeout in seconds of a command for which the model requests no timeout. More than 0, at most
+    """The timeout in seconds of a command if the model requests no timeout. More than 0, and at most
     `bash_max_timeout_s`."""
     bash_max_timeout_s: Annotated[
         float,
@@ -326,8 +328,8 @@ class ToolsSettings(Struct, frozen=True):
             read=must_be.number,
         ),
     ] = 30_000
-    """The maximum number of bytes in a result of Bash, Glob or Grep (>= 1). The rest is left out, and a note says
-    so."""
+    """The maximum number of bytes in a result of Bash, Glob or Grep (>= 1). Further bytes are left out, and a note
+    says so."""
     pass_env: Annotated[
         tuple[str, ...],
         Key(
@@ -361,7 +363,7 @@ class McpSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """Absolute paths of files, and JSON objects, that configure MCP servers."""
+    """The configurations of MCP servers: absolute paths of files, and JSON objects."""
     strict: Annotated[
         bool,
         Key(
@@ -370,16 +372,17 @@ class McpSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = False
-    """True if only the servers in `config` are started."""
+    """True if only the servers in `config` may be started."""
     servers: Annotated[
         Secret[dict[str, dict[str, Any]]] | None,
         Key(must_be.SERVERS, "MCP servers, one table each: `[mcp.servers.NAME]` ([MCP](mcp.md))"),
     ] = None
-    """The configuration of each server, by name, in the form of `.mcp.json`. None if there is none."""
+    """The configuration of each server in the form of `.mcp.json`, by the server's name. None if no server is
+    configured here."""
     repository: Annotated[
         bool, Key(SWITCH, "`true`: also start the servers of a repository's own `.mcp.json`, unseen")
     ] = False
-    """True if the servers in the `.mcp.json` of the working directory are started too."""
+    """True if the servers in the repository's own `.mcp.json` are started too."""
     start_s: Annotated[
         float,
         Key(
@@ -413,14 +416,15 @@ class LoopSettings(Struct, frozen=True):
             "([loop](loop.md))",
         ),
     ] = PATIENT_SCHEDULE_S
-    """The seconds to wait after the first, second, ... run in a row that ends with exit 75 because the API is not
-    available. The last wait is repeated."""
+    """The seconds to wait after a run that ends with exit code 75, because the API is not available. The first number
+    applies to the first such run, the second number to the second such run in a row, and so on. After the last
+    number, this number is used again."""
     outage_budget_s: Annotated[
         float,
         Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
-    """The maximum sum of the waits after consecutive runs with exit 75, in seconds (> 0). The loop ends when the sum
-    would exceed it."""
+    """The maximum sum of the waits after consecutive runs with exit code 75, in seconds (> 0). The loop ends if the
+    next wait would exceed this maximum."""
 
 
 TABLES: dict[str, type[Struct]] = {
@@ -439,7 +443,7 @@ TABLES: dict[str, type[Struct]] = {
 class Remark(Struct, frozen=True):
     text: str
     advice: str
-    """Advice to the user. `ralph doctor` shows it."""
+    """Advice to the user, which `ralph doctor` shows."""
 
 
 class Settings(Struct, frozen=True):
@@ -453,28 +457,30 @@ class Settings(Struct, frozen=True):
     mcp: McpSettings = McpSettings()
     loop: LoopSettings = LoopSettings()
     targets: "tuple[Target, ...]" = ()
-    """The targets in order of preference. `load_settings` returns at least one."""
+    """The targets, the preferred one first. `load_settings` returns at least one target."""
     aliases: "Mapping[str, NamedModel]" = field(default_factory=lambda: ALIASES)
-    """The models that opus, sonnet and haiku stand for at the endpoint that the environment names."""
+    """The models for which opus, sonnet and haiku are aliases at the endpoint that the environment names."""
     mcp_servers: "tuple[McpServer, ...]" = ()
     """The MCP servers of the run, from all sources."""
     credential: "Credential | None" = None
     """The API key from the environment. None if no key is set, which is usual for a local server."""
     custom_headers: "Headers" = NO_HEADERS
-    """The headers from ANTHROPIC_CUSTOM_HEADERS. A target with a base URL or keys of its own does not get them."""
+    """The headers from ANTHROPIC_CUSTOM_HEADERS. They are not sent to a target whose entry sets a base URL or keys."""
     key_variables: frozenset[str] = frozenset()
-    """The variables that are named in an `api_key_env`. Tools never get them, even if their values are too short to
+    """The variables that an `api_key_env` names. Tools never get these variables, even if the values are too short to
     be recognised as secrets."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """The keys and secret headers of all configured targets, including targets that are not used. They must not be
-    shown either."""
+    """The keys and secret headers of all configured targets. Targets that are not used are included, because their
+    secrets must not be shown either."""
     claude_files: "tuple[ClaudeFile, ...] | None" = None
-    """The settings files made for Claude Code that a loop has read for this run. None if the run reads them itself."""
+    """The settings files made for Claude Code, if a loop has read them for this run. None if the run must read them
+    itself."""
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The origin of each value, by its name in `KEYS`, "targets" or "tools". An origin is "flag --model", the name of
-    a variable, the path of a file, several of these separated by commas, or a text that begins with "default"."""
+    """The origin of each value, by its name in `KEYS`, or by "targets" or "tools". An origin is "flag --model", the
+    name of a variable, the path of a file, several of these separated by commas, or a text that begins with
+    "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
@@ -492,10 +498,8 @@ class Settings(Struct, frozen=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that must never be shown.
-
-        They are all API keys, all headers that look like keys, whether ralph sends them or not, and the variables and
-        headers of MCP servers that look like keys.
+        """The values that must never be shown: all API keys, all headers that look like keys, and the variables and
+        headers of MCP servers that look like keys. Headers that ralph does not send are included.
         """
         secrets = [] if self.credential is None else [self.credential.secret]
         secrets += secret_header_values(self.custom_headers.plain)

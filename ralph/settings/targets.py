@@ -1,8 +1,8 @@
 """Makes the targets of a run, from the `[[targets]]` in a settings file or from a model and its fallbacks.
 
-A target is a model at a server, with the keys for that server. A target with its own base URL gets the key from the
-environment only if that URL is the default API, so that no key is sent to a server that it is not meant for. Errors
-are ValueErrors whose texts contain no secrets.
+A target is a model at a server, with the keys for that server. If an entry sets a base URL, the target gets the key
+from the environment only if the URL is the default API. So no key is sent to a server that it is not meant for.
+Errors are ValueErrors whose texts contain no secrets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
 
 
 class TargetEntry(Struct, frozen=True):
-    """One decoded entry of the list of targets. A value that is None or empty was not set."""
+    """One decoded entry of the list of targets. A field that is None or empty was not set."""
 
     name: str
     model: str
@@ -46,7 +46,7 @@ class TargetEntry(Struct, frozen=True):
 
 
 class EnvironmentAccess(Struct, frozen=True):
-    """The key, headers and model aliases from environment variables. All of them belong to the same server."""
+    """The key, headers and model aliases from environment variables. All of them are for the same server."""
 
     credential: Credential | None
     headers: Headers
@@ -57,8 +57,8 @@ class EnvironmentAccess(Struct, frozen=True):
 
 
 def _price(table: dict[str, Any]) -> Price:
-    """The price in an entry. Raises ValueError unless all four numbers are given, because a guessed number would make
-    the shown cost wrong.
+    """The price in an entry. Raises ValueError unless all four numbers are given. If ralph guessed a missing number,
+    it would show a wrong cost.
     """
     prices = decoded_table(table, dict.fromkeys(PRICE_KEYS, DOLLARS), PRICE_KEYS, "a price")
     return Price(**prices, cache_write_1h=prices["cache_write"])  # ralph writes 5-minute caches only
@@ -87,8 +87,8 @@ KINDS: dict[str, Kind] = {
 
 
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """The decoded list of targets. Raises a ValueError that contains the name of the wrong entry, or its number,
-    counted from 1.
+    """Decodes the list of targets. Raises ValueError if an entry is wrong. The error contains the entry's name, or
+    its number, counted from 1.
     """
     entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
@@ -112,14 +112,16 @@ def _entry(table: dict[str, Any], number: int) -> TargetEntry:
 
 
 def with_first(entries: tuple[TargetEntry, ...], name: str) -> tuple[TargetEntry, ...]:
-    """The entry called `name`, followed by the other entries in their order. Raises ValueError if there is none."""
+    """The entry called `name`, followed by the other entries in their order. Raises ValueError if no entry has this
+    name.
+    """
     first = _named(entries, name)
     return (first, *(entry for entry in entries if entry is not first))
 
 
 def with_fallbacks(entries: tuple[TargetEntry, ...], names: Iterable[str]) -> tuple[TargetEntry, ...]:
-    """The first entry, followed by the entries called `names`, in that order. All other entries are dropped. Raises
-    ValueError if a name is unknown.
+    """The first entry, followed by the entries called `names`, in the order of `names`. All other entries are
+    dropped. Raises ValueError if a name is unknown.
     """
     chosen = (entries[0], *(_named(entries, name) for name in names))
     return tuple({entry.name: entry for entry in chosen}.values())
@@ -141,8 +143,8 @@ def implicit_targets(
 ) -> tuple[Target, ...]:
     """The targets of a run without `[[targets]]`: one for the model `first`, then one for each fallback model.
 
-    All of them are at the same server. The name of a fallback is the name that the user wrote. A model that occurs
-    twice gets one target.
+    All targets are at the same server. The target of a fallback model has the name that the user wrote. If a model
+    occurs twice, it gets only one target.
     """
     chosen = {first.id: (first.id, first)}
     for name in fallbacks:
@@ -205,7 +207,7 @@ def _explicit(
 def _keys(
     entry: TargetEntry, access: EnvironmentAccess, environment: Mapping[str, str]
 ) -> Iterable[Credential]:
-    """The keys of an entry, each once, in the order in which they are tried."""
+    """The keys of an entry, without repetitions, in the order in which ralph tries them."""
     if not entry.api_key_env:
         is_meant_for = entry.base_url is None or is_default(entry.base_url)
         return (access.credential,) if access.credential and is_meant_for else ()
@@ -223,16 +225,15 @@ def _keys(
 
 
 def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]) -> Iterator[str]:
-    """The keys and the secret headers of all entries, whether the entries are used or not."""
+    """The keys and the secret headers of all entries, including entries that are not used."""
     for entry in entries:
         yield from filter(None, (environment.get(variable, "").strip() for variable in entry.api_key_env))
         yield from secret_header_values(entry.headers.plain)
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """An error message about the first target that needs a key and has none. None if there is no such target.
-
-    Only the default API needs a key.
+    """An error message about the first target that needs a key but has none. None if there is no such target. Only
+    the default API needs a key.
     """
     elsewhere = login_of_another_program(environment)
     for target in targets:
@@ -251,9 +252,8 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """The reason why a key must not be sent to the first target that has a key.
-
-    None if the key may be sent, or if no target has a key.
+    """The reason why the key of the first target with a key must not be sent to this target. None if the key may be
+    sent, or if no target has a key.
     """
     asked = next((target.base_url for target in targets if target.secrets), None)
     return None if asked is None else why_not_asked(environment, asked)

@@ -1,5 +1,5 @@
-"""Implements Bash, which runs one command with limits on time and output. When the command ends, all processes that
-it started are stopped. If one of them cannot be stopped, the result says so.
+"""Implements Bash, which runs one command with limits on time and output. When the command ends, ralph stops all
+processes that the command has started. If a process cannot be stopped, the result says so.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
-    """Notes about the changes to protected files that were undone, and about what the sandbox denied to the command.
+    """Notes for the model. One note is about changes to protected files that ralph has undone. The other is about an
+    action that the sandbox denied.
 
-    A thread finds them, because a file system may never answer, and the output can name any path. This function waits
-    until the changes are undone; the second note is left out if it takes long. Raises Interrupted.
+    A thread makes both notes, because a file system may never answer, and the command's output can name any path.
+    This function waits for the first note without a time limit, and leaves the second note out if it takes long.
+    Raises Interrupted.
     """
     box = room.box
     if box is None:
@@ -102,8 +104,8 @@ def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
 
 
 def _undone_at_stop(room: ToolRoom) -> str:
-    """Undoes the changes of a stopped command to protected files, and returns a note about them. A thread does this.
-    The function waits for the thread only for a moment.
+    """Undoes the changes that a stopped command has made to protected files, and returns a note about them. A thread
+    does this work. The function waits for the thread only for a moment.
     """
     box, told = room.box, list[str]()
     if box is None:
@@ -173,8 +175,8 @@ def _started(command: str, room: ToolRoom) -> SupervisedCommand:
 
 
 def _looked(room: ToolRoom, box: CommandBox) -> Mapping[str, str]:
-    """Stores the state of the protected files, and makes the sandbox for a command. Returns the command's
-    environment. Raises ToolError if the disk does not answer, OSError and Interrupted.
+    """Prepares the start of a command: records the state of the protected files, and makes the sandbox. Returns the
+    command's environment variables. Raises OSError and Interrupted, and ToolError if the disk does not answer.
     """
     mailbox = room.waiter.mailbox()
 

@@ -1,5 +1,5 @@
-"""The definitions of the tools that are sent to the model. They are part of every request, so they are short: all six
-together take less than 3.2 KB of JSON.
+"""The definitions of the six tools. Every request to the API contains them, so they are short: less than 3.2 KB of
+JSON in total.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Implements Edit, which replaces one occurrence of a text in a file, or all of them on request. No other byte of the
-file changes.
+"""Implements Edit, which replaces a text in a file by another text. The model can ask for one place or for all
+places. The rest of the file stays the same, byte by byte.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def _content(path: Path, shown: str, room: ToolRoom) -> tuple[bytes, os.stat_res
 
 
 def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
-    """Decodes the bytes and finds the places of `old`. Tries the possible encodings and returns the first in which
-    `old` occurs. If it occurs in none, returns the most likely encoding with zero places.
+    """Decodes `data` and finds the places where `old` occurs. Tries the possible encodings one after the other, and
+    uses the first encoding with which `old` is found. If `old` is found with none, uses the most likely encoding and
+    returns zero places.
     """
     readings = []
     for encoding in possible_encodings(data):
@@ -140,8 +141,8 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
 
 
 def _snippet(edited: str, start: int, first: int, new: str) -> str:
-    """The first changed place with line numbers and a few lines around it. The place begins at the offset `start`, in
-    line `first`.
+    """The first changed place and a few lines around it, with line numbers. `start` is the offset of the place in
+    `edited`, and `first` is the number of its first line.
     """
     begin = max(first - _LINES_AROUND, 1)
     lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
@@ -156,8 +157,8 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """Returns `count` lines of the text. The first is the line that is `before` lines above the line at `position`.
-    There are fewer at the end of the text. For speed, the text is not split as a whole.
+    """Up to `count` lines of the text. The first of them is `before` lines above the line that contains the offset
+    `position`. The text is not split as a whole, because that would be slow.
     """
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
@@ -172,7 +173,7 @@ def _lines_around(text: str, position: int, before: int, count: int) -> list[str
 
 
 def hint_for_no_match(text: str, wanted: str) -> str:
-    """A sentence that tells the model where the most similar text is. Empty if no text is similar."""
+    """A sentence that helps the model to find the text that it meant. Empty if no text in the file is similar."""
     beginning = text[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     wanted_lines = wanted.strip("\n")[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     at = _first_line_of(beginning, wanted_lines)
@@ -191,7 +192,9 @@ def hint_for_no_match(text: str, wanted: str) -> str:
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
-    """The number (from 1) of the line where the wanted lines occur if white space is ignored. 0 if they do not occur."""
+    """Searches for `wanted_lines`, and ignores white space. Returns the number of the first line found, counted from
+    1, or 0 if the lines do not occur.
+    """
     squeezed, have = _squeezed(wanted_lines), _squeezed(lines)
     if not squeezed.strip("\n"):
         return 0
@@ -200,15 +203,15 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """Removes white space from the lines and joins them by line breaks, with a line break at each end. So a search in
-    the result finds only complete lines.
+    """Removes all white space from each line, and joins the lines to one text for a search. Every line has a line
+    break before and after it, so the search finds only complete lines.
     """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
 
 
 def _most_similar(lines: list[str], telling: str) -> str:
-    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. A full
-    comparison is slow, so only the lines with the highest upper bound of the similarity are compared in full.
+    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. An exact
+    comparison is slow, so a fast estimate first selects the few lines to compare.
     """
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a mistake needs it
 

@@ -1,4 +1,4 @@
-"""A list of search results with limits on entries and bytes. Its text includes notes on what is missing."""
+"""A list of search results with limits on entries and bytes. Its text includes notes on results that are missing."""
 
 from __future__ import annotations
 

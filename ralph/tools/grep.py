@@ -83,7 +83,9 @@ def _query(arguments: Arguments) -> LineQuery:
 def _entries(
     search: Ripgrep, query: LineQuery, place: SearchPlace, room: ToolRoom, *, has_numbers: bool
 ) -> Iterator[str]:
-    """Yields the results as lines for the model, without files that do not match the glob or must not be read."""
+    """Yields the results as lines for the model. Leaves out files that do not match the glob, and files that must not
+    be read.
+    """
     glob = GlobPattern(query.glob) if query.glob is not None and place.file_name is None else None
     shown_directory = room.shown(place.directory)
     prefix = "" if shown_directory == "." else shown_directory.rstrip("/") + "/"
@@ -110,7 +112,9 @@ def _entries(
 
 
 def _line(path: str, rest: bytes, record: Record, room: ToolRoom, *, has_numbers: bool) -> str:
-    """A line of a result, as `PATH:NUMBER:LINE`. As in grep, lines around a match have dashes instead of colons."""
+    """One line of output, as `PATH:NUMBER:LINE`. As in grep, the lines before and after a match have dashes instead
+    of colons.
+    """
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     mark = rest[digits : digits + 1].decode("ascii", "replace")
     # Redact before the cut: half a credential would not be recognised.

@@ -1,5 +1,6 @@
-"""Runs a hook: a command of the user's that gets a JSON object on its standard input and decides about a call. It
-runs in the sandbox of commands with a time limit. All processes that it starts are stopped when it ends.
+"""Runs a hook: a command from the user's settings that decides about a tool call. The hook gets a JSON object on its
+standard input. It runs in the same sandbox as other commands, with a time limit. When it ends, ralph stops all
+processes that it has started.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _DIRECTORY_VARIABLE = "CLAUDE_PROJECT_DIR"
 
 
 class HookEnding(Struct, frozen=True):
-    """The end of a hook's command."""
+    """The result of running a hook's command."""
 
     status: int | None
     """The exit code, or None if the command could not be started or did not end by itself."""
@@ -37,13 +38,14 @@ class HookEnding(Struct, frozen=True):
     errors: str = ""
     """The beginning of the command's standard error."""
     problem: str = ""
-    """The reason why there is no exit code."""
+    """The reason why there is no exit code. Empty if there is one."""
     undone: str = ""
-    """A note about changes to protected files that were undone, made by the command or before it. Empty if none."""
+    """A note about changes to protected files that ralph has undone. The hook made these changes, or they were made
+    before the hook started. Empty if there were none."""
 
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
-    """Runs a hook. `given` is its standard input. Must be called on the main thread. Raises Interrupted."""
+    """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
     box, cwd, undone = room.box, str(room.settings.cwd), ""
     try:
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:

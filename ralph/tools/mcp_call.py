@@ -1,5 +1,5 @@
-"""Runs calls of MCP servers' tools, and converts the results for requests: text is cut like the output of a command,
-and images are checked like those that Read shows.
+"""Calls the tools of MCP servers, and converts the results for requests to the API. Text is shortened like the output
+of a command. Images are checked like images that Read shows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
-    """Starts the process of a server in the way that Bash starts a command: without credentials, and in the sandbox
-    unless the server's configuration excludes that. Raises ServerFailedError, ShortageError, ValueError or OSError.
+    """Starts the process of a server as Bash starts a command: without credentials and in the sandbox. The server's
+    configuration can turn the sandbox off. Raises ServerFailedError, ShortageError, ValueError or OSError.
     """
     settings = room.settings
     program = server.command if "/" in server.command else room.program(server.command)
@@ -53,8 +53,8 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted, whose `undone` tells
-    which changes of the call were undone.
+    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted. The attribute
+    `undone` of this exception says which changes of the call ralph has undone.
     """
     box, cwd = room.box, str(room.settings.cwd)
     if box is not None:
@@ -80,7 +80,7 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
 
 
 def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[list[Block | str], bool]:
-    """Runs the call. Returns the parts of its result, and True if the call failed. Raises CallFailedError and
+    """Runs the call. Returns the parts of its result, and whether the call failed. Raises CallFailedError and
     Interrupted.
     """
     unknown = unknown_arguments(toolset.schema_of(call.name), call.arguments)
@@ -94,7 +94,9 @@ def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[
 
 
 def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
-    """The content of a tool result. Texts and images stay in order, but if the text must be cut, it comes first."""
+    """The content of a tool result. Texts and images stay in order. Only if the text is too long, it comes first and
+    is shortened.
+    """
     texts = [part for part in parts if isinstance(part, str)]
     text = "\n".join(texts)
     images = [part for part in parts if not isinstance(part, str)]
@@ -107,8 +109,8 @@ def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...
 
 
 def _shown(image: ReceivedImage, room: ToolRoom, *, may_be_image: bool) -> Block | str:
-    """The content block for an image, or a text that describes it if it cannot be shown. The API accepts no image in
-    an error.
+    """The content block for an image. If the image cannot be shown, returns a text that describes it. `may_be_image`
+    is False for the result of a failed call, in which the API accepts no image.
     """
     media_type = image_media_type(image.data) if may_be_image else None
     if media_type is None:

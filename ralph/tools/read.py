@@ -43,9 +43,9 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def open_regular(path: Path, shown: str, room: ToolRoom) -> tuple[int, str]:
-    """Opens a regular file for reading. Returns the descriptor and the real path of the file. Never blocks, and never
-    opens a device, because opening can have an effect on it. Raises ToolError if the file does not exist, cannot be
-    opened or must not be read.
+    """Opens a regular file for reading. Returns the descriptor and the real path of the file. Never blocks. Never
+    opens a device, because merely opening a device can have an effect. Raises ToolError if the file does not exist,
+    cannot be opened or must not be read.
     """
     judged = room.guard.refuse_read(path, shown)
     try:

@@ -1,4 +1,4 @@
-"""The parts that all tools of a run share: settings, clock, waiter, open directories and redaction of credentials."""
+"""The objects that all tools of a run share: settings, clock, waiter, open directories and redaction of credentials."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ class ToolSettings(Struct, frozen=True):
     cwd: Path
     """The working directory as an absolute path. Commands start here, and relative paths are relative to it."""
     environment: Mapping[str, str]
-    """The environment variables that commands get. The caller has removed credentials. ralph looks for `bash` in the
-    directories of PATH in this environment, but not in those inside the checkout.
-    """
+    """The environment variables that commands get. The caller has removed credentials. ralph also looks for `bash` in
+    the PATH of this environment, and skips directories inside the checkout."""
     bash_timeout_s: float = 120
     bash_max_timeout_s: float = 600
     """The longest timeout of a command in seconds. If the model requests a longer timeout, the command gets this
@@ -55,9 +54,8 @@ class ToolSettings(Struct, frozen=True):
     writable: tuple[Path, ...] = ()
     """Directories other than `cwd` where Write and Edit may write. Absolute paths."""
     user_environment: Mapping[str, str] | None = None
-    """The environment variables with which ralph was started. They show where the user's credentials are stored. None
-    means the same as `environment`.
-    """
+    """The environment variables with which ralph was started. They show where the user's credentials are stored. If
+    this is None, `environment` is used instead."""
     configuration: tuple[Path, ...] = ()
     """The settings files that the command line names."""
     session_directory: Path | None = None
@@ -65,9 +63,10 @@ class ToolSettings(Struct, frozen=True):
     is_below_loop: bool = False
     """Whether the parent of this process is `ralph loop`."""
     box_plan: BoxPlan | None = None
-    """The sandbox of commands and searches. None, or a plan without means, if they run without one."""
+    """The sandbox of commands and searches. Commands and searches run without a sandbox if this is None, or if the
+    plan's `means` is None."""
     tree_limits: TreeLimits | None = None
-    """The limits on processes and memory of commands. None means only the default limit on processes."""
+    """The limits on processes and memory of commands. If this is None, only the default limit on processes applies."""
     judge: CallJudge | None = None
     """Applies the permission rules about calls and paths. None if there are none."""
 
@@ -131,7 +130,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
     seen: SeenFiles = field(default_factory=SeenFiles)
     images: ImageBudget = field(default_factory=ImageBudget)
     give_up: Event = field(default_factory=Event)
-    """Set when running searches must stop, because their results are no longer needed."""
+    """The event that tells running searches to stop, because their results are no longer needed."""
     _found: dict[str, str | None] = field(default_factory=dict)
     _lock: Any = field(default_factory=Lock)
 
@@ -158,11 +157,13 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     @cached_property
     def box(self) -> CommandBox | None:
-        """The sandbox of commands and searches, or None if they run without one."""
+        """The sandbox of commands and searches, or None if there is no sandbox."""
         return self.new_box()
 
     def new_box(self) -> CommandBox | None:
-        """A new sandbox with the rights of commands, or None if commands run without one. The caller must close it."""
+        """A second sandbox with the same rights as `box`, or None if commands run without a sandbox. The caller must
+        close it.
+        """
         settings = self.settings
         if settings.box_plan is None or settings.box_plan.means is None:
             return None
@@ -188,7 +189,9 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.box)
 
     def new_supervisor(self, box: CommandBox | None) -> CommandSupervisor:
-        """A new supervisor with the limits of commands. Its commands run in the sandbox `box`. The caller closes it."""
+        """A new supervisor that runs commands in the sandbox `box`, with the usual limits. The caller must close the
+        supervisor.
+        """
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
         from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
@@ -212,8 +215,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         self.roots.close()
 
     def program(self, name: str) -> str | None:
-        """The path of a program that ralph itself runs, or None if there is none outside the checkout. Each name is
-        looked up once.
+        """Finds a program that ralph itself runs. Returns its path, or None if the program does not exist outside the
+        checkout. Searches only once for each name.
         """
         if name not in self._found:
             from ralph.machine.own_programs import own_program  # noqa: PLC0415 - for the first search or command
@@ -225,7 +228,7 @@ class ToolRoom(Struct, frozen=True, dict=True):
 
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with
-        `~`. Does not resolve links. Raises ToolError if it cannot be a path.
+        `~`. Does not resolve links. Raises ToolError if the text cannot be a path.
         """
         if path == "~" or path.startswith("~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
@@ -239,8 +242,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self._outside(self.settings.cwd / re.sub("^//+", "/", path))
 
     def _outside(self, path: Path) -> Path:
-        """The path outside of the sandbox for a path of the model. The model means what its commands see, and they
-        may have a /tmp of their own.
+        """Converts a path from the model to the path that the same file has outside of the sandbox. The two paths can
+        differ below /tmp, because commands in the sandbox may see a different /tmp.
         """
         plan = self.settings.box_plan
         plain = os.path.normpath(path)

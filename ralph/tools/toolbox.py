@@ -35,9 +35,8 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     Job: TypeAlias = tuple[str, Callable[[], T]]
-    """Work for a thread: a name to show in heartbeats, and a function. The only error that the function may raise is
-    WorkingDirectoryGoneError.
-    """
+    """Work for a thread: a name to show in heartbeats, and a function. The function may raise no error other than
+    WorkingDirectoryGoneError."""
 
 # In the results of these tools, credentials are redacted. Read and Edit show the content of a file unredacted,
 # because the text that the model wants to edit must match the file.
@@ -53,7 +52,9 @@ _ON_THIS_THREAD = frozenset({"Bash"})
 
 
 class _Begun(Struct, frozen=True):
-    """Jobs that have begun, each on its own thread. A thread is None if the job has run on this thread."""
+    """Jobs that were started, each on a separate thread. If no thread was available for a job, the job has run on the
+    caller's thread, and the entry in `threads` is None.
+    """
 
     mailbox: Mailbox
     threads: Sequence[Thread | None]
@@ -78,14 +79,14 @@ class LocalToolbox:
     ) -> None:
         """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and
         `redact_longest` is the length of the longest one in bytes. `why_refused` returns the reason why a tool must
-        not be used now, or None if it may. Raises WorkingDirectoryGoneError, and OSError if another directory cannot
-        be opened.
+        not be used now, or None if the tool is allowed. Raises WorkingDirectoryGoneError if the working directory is
+        gone, and OSError if another directory cannot be opened.
         """
         self._why_refused = why_refused
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._looks: dict[str, _Begun] = {}
-        """Looks at the working directory that have begun, by the id of the call that waits for it."""
+        """Checks of the working directory that were started before their tool calls. The key is the id of the call."""
         roots = Roots(settings.cwd, settings.writable)
         plan = settings.box_plan
         spill = SpillDirectory((*map(str, roots.paths), *(() if plan is None else plan.write)))
@@ -108,8 +109,8 @@ class LocalToolbox:
             self._mcp.connect(lambda server: start_server(server, self._room))
 
     def resume_from(self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]]) -> None:
-        """Restores what earlier runs of the session have shown to the model. `seen` maps the path of each file that
-        the model has seen to what `SeenFiles` has stored about the file. `contents` are the contents of the messages,
+        """Restores the files and images that the model has seen in earlier runs of the session. `seen` maps the path
+        of each file to the text that `SeenFiles` has made about it. `contents` are the contents of all messages,
         which may include images.
         """
         self._room.seen.restore(seen)
@@ -117,8 +118,8 @@ class LocalToolbox:
             self._room.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepares for a call of this tool while its arguments are still arriving. For Bash, starts the supervisor
-        and makes the sandbox, which takes time. Does nothing for other tools.
+        """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
+        supervisor and makes the sandbox, which takes time. Does nothing for other tools.
         """
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
@@ -177,8 +178,8 @@ class LocalToolbox:
         return undone
 
     def _undone_at_end(self) -> str:
-        """Undoes changes to protected files in a thread, and returns a note about them. Waits only a moment for the
-        thread, because a file system may never answer.
+        """Undoes changes to protected files, and returns a note about them. A thread does this work, because a file
+        system may never answer. The function waits for the thread only for a moment.
         """
         box, told = vars(self._room).get("box"), list[str]()
         if box is None:
@@ -215,8 +216,8 @@ class LocalToolbox:
         return call.name, there
 
     def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
-        """Runs all jobs at the same time, each on its own thread, so that a signal can stop the wait for them. If the
-        machine has no thread for a job, the job runs on this thread.
+        """Runs all jobs at the same time, each on a separate thread. So a signal can end the wait for them. If the
+        machine has no thread for a job, the job runs on the caller's thread.
         """
         return self._all_done(self._begun(jobs))
 
@@ -227,7 +228,9 @@ class LocalToolbox:
         return _Begun(mailbox, threads, ", ".join(name for name, _ in jobs))
 
     def _all_done(self, begun: _Begun) -> list[Any]:
-        """Waits for jobs that have begun. Raises the error of the first that has failed, and Interrupted."""
+        """Waits until all jobs in `begun` have finished, and returns their results. If jobs have failed, raises the
+        error of the first one in the order of the jobs. Raises Interrupted.
+        """
         done: dict[int, tuple[Any, float] | BaseException] = {}
         mailbox, threads = begun.mailbox, begun.threads
         try:
@@ -255,8 +258,8 @@ class LocalToolbox:
             return None
 
     def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
-        """The index and the result of a job that has finished. Raises ShortageError if all threads have ended without
-        a result, which happens if memory runs out.
+        """Waits for the next job to finish. Returns the job's index and result. Raises ShortageError if all threads
+        have ended without a result, which happens if memory runs out.
         """
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
@@ -268,7 +271,9 @@ class LocalToolbox:
                 raise ShortageError("memory")
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
-        """Stops the jobs that are still running, and waits briefly for them. Another signal ends this wait."""
+        """Tells the running jobs to stop, and waits briefly for them. If a signal arrives during the wait, the wait
+        ends at once.
+        """
         self._room.give_up.set()
         deadline_s = self._room.clock.now_s() + _GIVE_UP_S
         try:
@@ -338,7 +343,7 @@ class LocalToolbox:
 
 
 def _nothing_more(_call: ToolCall) -> None:
-    """Does nothing. The job that calls it has looked at the working directory, and that is all."""
+    """Does nothing. `_job` checks the working directory before it calls this function, and no more work is needed."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
@@ -367,5 +372,5 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 
 
 def _module(call: ToolCall) -> Any:
-    """The module of a tool, imported at the tool's first call, because most runs use only some of the tools."""
+    """The module of a tool. It is imported at the tool's first call, because most runs use only some of the tools."""
     return import_module(f"ralph.tools.{call.name.lower()}")

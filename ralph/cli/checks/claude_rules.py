@@ -16,7 +16,9 @@ _NAME = "permission rules"
 
 
 def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings about the settings files whose rules a run would apply, and about rules that it would not apply."""
+    """Findings about the settings files for Claude Code: which files contain rules that a run would apply, and which
+    of their rules it would not apply.
+    """
     try:
         files = read_claude_files(cwd, environment)
         sources = [SettingsSource(file.name, file.kind, file.root) for file in files]

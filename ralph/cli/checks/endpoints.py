@@ -1,7 +1,7 @@
 """Checks whether ralph can connect to the endpoints of the API: name lookup, TCP, then TLS.
 
-The connections take the same route as requests, including a proxy. No request and no key is sent. Behind a proxy only
-the connection to the proxy is checked.
+The connections take the same route as requests, including a proxy. No request and no key is sent. If a proxy is
+configured, only the connection to the proxy is checked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OTHER_ADVICE = (
 
 
 class Hop(Struct, frozen=True):
-    """The host to connect to. It is the endpoint, or the proxy that is configured for the endpoint."""
+    """The host to connect to: the endpoint itself, or the proxy that is configured for it."""
 
     host: str
     port: int
@@ -70,7 +70,7 @@ def look_at_endpoints(
     *,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Finding]:
-    """Checks all endpoints at the same time, each for at most `connect_s` seconds (> 0).
+    """Checks all endpoints at the same time. Each check takes at most `connect_s` seconds (> 0).
 
     Yields one finding per endpoint, in the order of `base_urls`. If the machine has no thread left, the function
     tries again for `patience_s` seconds in total.
@@ -118,7 +118,7 @@ def _look_from(
 
 
 class _ConnectionAttempt:
-    """One attempt to connect, in a thread of its own. The caller may stop waiting for the thread."""
+    """One attempt to connect, in a separate thread. The caller may stop waiting for the thread."""
 
     def __init__(self, base_url: str, hop: Hop, connect_s: float, waiter: Waiter) -> None:
         self._hop = hop
@@ -153,9 +153,8 @@ class _ConnectionAttempt:
         )
 
     def _connect(self) -> None:
-        """Connects. Runs in the thread.
-
-        If the caller has stopped waiting, the socket's timeout ends the thread. A name lookup has no timeout.
+        """Connects to the host. The thread runs this method. If the caller has stopped waiting, the thread ends after
+        the socket's timeout. A name lookup has no timeout.
         """
         hop = self._hop
         try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Level(enum.Enum):
-    """The level of a finding. The enum's values are the words that `ralph doctor` prints."""
+    """The level of a finding. `ralph doctor` prints the values of this enum."""
 
     OK = "ok"
     WARN = "warn"
@@ -28,12 +28,12 @@ class Finding(Struct, frozen=True):
     advice: str | None = None
     """Advice to the user, or None if the user need not do anything."""
     is_for_later: bool = False
-    """True if the check failed because the machine is short of something. The user has nothing to correct and can try
-    again later."""
+    """True if the check could not be done because the machine lacks a resource such as memory. The user need not
+    change anything and can try again later."""
 
     @property
     def line(self) -> str:
-        """The finding as one line of text. The level is not part of the line."""
+        """The finding as one line of text, without its level."""
         advice = f" -> {self.advice}" if self.advice else ""
         return f"{self.subject}: {self.text}{advice}"
 
@@ -51,5 +51,5 @@ def fail(subject: str, text: str, advice: str) -> Finding:
 
 
 def short(subject: str, shortage: ShortageError) -> Finding:
-    """The finding for a subject that could not be checked because the machine is short of something."""
+    """The finding for a subject that could not be checked because of `shortage`."""
     return Finding(Level.FAIL, subject, str(shortage), ADVICE, is_for_later=True)

@@ -1,8 +1,8 @@
 """Checks the machine: interpreter, system, programs, protections, resources, and the directories that a run writes
 to.
 
-It starts only programs that come with ralph: ripgrep, and the supervisor of commands. It checks a directory by
-writing a temporary file there.
+It starts only ripgrep and the supervisor of commands, which come with ralph. It checks a directory by writing a
+temporary file there.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def look_at_machine(
     environment: Mapping[str, str], ralph_version: str, wanted: SandboxSettings, cwd: Path | None = None
 ) -> Iterator[Finding]:
     """Findings about the machine. `cwd` is the working directory, or None if that directory does not exist. `wanted`
-    contains the limit on processes.
+    contains the limit on processes that the settings ask for.
     """
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
@@ -66,8 +66,8 @@ def look_at_machine(
 def look_at_sandbox(
     wanted: SandboxSettings, environment: Mapping[str, str], cwd: Path | None
 ) -> Iterator[Finding]:
-    """Findings about the sandbox that commands get with these settings: its level, its network, and each protection
-    that is not in force.
+    """Findings about the sandbox that commands would get with the settings `wanted`: its level, its network, and each
+    protection that is not in force.
     """
     from ralph.sandbox.box_plan import CannotConfineError, plan_box  # noqa: PLC0415 - only this check needs it
 
@@ -95,9 +95,8 @@ def look_at_sandbox(
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
-    """Yields a finding if no thread can be started, or if too few file descriptors are left for a run.
-
-    If no thread can be started, the function tries again for a while, because such a shortage may pass.
+    """Yields a finding if no thread can be started, or if too few file descriptors are left for a run. If no thread
+    can be started, the function tries again for a while, because a shortage may pass.
     """
     held: list[int] = []
     try:
@@ -129,9 +128,8 @@ def _ripgrep() -> Finding:
 
 
 def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Iterator[Finding]:
-    """Warnings about entries of PATH and PYTHONPATH through which a checkout could run its own programs.
-
-    Only entries that ralph cannot make safe by itself are reported.
+    """Yields a warning for each entry of PATH and PYTHONPATH because of which ralph might run a program from the
+    checkout. Entries that ralph can ignore safely are not reported.
     """
     if not all(entry.startswith(os.sep) for entry in search_path.split(os.pathsep)):
         yield warn(
@@ -151,9 +149,8 @@ def _search_paths(search_path: str, python_path: str, cwd: Path | None) -> Itera
 
 
 def _memory() -> Finding:
-    """A finding that says whether other processes can read ralph's memory.
-
-    The check looks at this process. A run protects its memory in the same way.
+    """A finding that says whether other processes can read ralph's memory. This process is checked. A run protects
+    its memory in the same way.
     """
     if is_memory_private():
         return ok(
@@ -167,10 +164,9 @@ def _memory() -> Finding:
 
 
 def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
-    """A finding that says how the number of processes of a command is limited.
-
-    The function sets up a control group to find out, because a process may be able to create one and yet be unable to
-    join it.
+    """A finding that says how the number of processes of a command is limited. To find out, the function sets up a
+    control group. This test is needed because a process that can create a control group may still be unable to join
+    it.
     """
     if not most:
         return warn("process limit", "none for commands: sandbox.max_processes is 0", "set a number")
@@ -194,8 +190,8 @@ def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
 
 
 def _confinement() -> Finding:
-    """A finding that says how Write and Edit are confined to the working directory: by the kernel, or by ralph's own
-    path check.
+    """A finding that says how Write and Edit are kept inside the working directory: by the kernel, or by ralph's own
+    check of paths.
     """
     try:
         held = os.open(os.sep, HELD_DIRECTORY)
@@ -244,9 +240,8 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
 
 
 def _write_into(directory: Path) -> None:
-    """Writes a temporary file in the directory and removes it.
-
-    On systems that support unnamed files, the file has no name.
+    """Writes a temporary file in the directory and removes it. If the system supports files without a name, the file
+    has no name.
     """
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
@@ -254,8 +249,8 @@ def _write_into(directory: Path) -> None:
 
 
 def _remedy(error: BaseException | None) -> str:
-    """The advice for a directory that cannot be written to, up to the advice to use another directory. Empty if nothing
-    else is known to help.
+    """The first half of an advice about a directory that cannot be written to, such as "free space on its disk, or ".
+    The second half advises the user to use another directory. Empty if only the second half can help.
     """
     match getattr(error, "errno", None):
         case errno.ENOSPC:

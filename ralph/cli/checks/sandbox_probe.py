@@ -1,4 +1,4 @@
-"""Tries on this machine which actions the sandbox allows to commands, for `ralph doctor --sandbox`."""
+"""Finds out for `ralph doctor --sandbox` which actions the sandbox allows on this machine, by trying them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ _NO_NAME = "nothing denies these"
 
 class TriedSandbox(Struct, frozen=True):
     rows: tuple[str, ...] = ()
-    """The lines of the table."""
+    """The lines of the table that `ralph doctor --sandbox` shows."""
     findings: tuple[Finding, ...] = ()
 
 
 def try_sandbox(
     environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings, *, is_offline: bool = False
 ) -> TriedSandbox:
-    """Runs the probe in the strongest sandbox of this machine, with the network that `wanted` names, or else none. It also
-    tries to read the user's real secrets, one byte of each, and shows none of them. Unless `is_offline`, it connects to
-    the listed hosts through the proxy. Takes a few seconds.
+    """Runs the probe in the strongest sandbox of this machine. The probe has the network that `wanted` names, or
+    none.
+
+    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. Unless
+    `is_offline` is True, it connects to the listed hosts through the proxy. Takes a few seconds.
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
@@ -82,7 +84,7 @@ def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
-    """The existing files on the read deny list."""
+    """Yields the files on the list of forbidden files (`read_deny`) that exist."""
     for place in gather_paths([], environment).paths:
         if place.may_be_read:
             continue

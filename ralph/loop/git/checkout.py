@@ -1,6 +1,6 @@
-"""The git checkout that a loop works in: finds changes, commits them and pushes them. Never discards uncommitted
-work: this module does not reset, check out, clean or stash. Files that ralph itself writes, such as its output, do
-not count as progress and are not staged.
+"""The git checkout that a loop works in: finds changes, commits them and pushes them. This module never discards
+uncommitted work: it does not reset, check out, clean or stash. It does not stage files that ralph itself writes, such
+as ralph's output, and a change of these files is no progress.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 class GitCheckout:
-    """Implements `Checkout` with git. Covers the whole repository, even if the loop works in a subdirectory of it."""
+    """Implements `Checkout` with git. It works on the whole repository, even if the loop works in a subdirectory."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class GitCheckout:
 
     @cached_property
     def git_directory(self) -> Path:
-        """The git directory of this working tree. A linked working tree (git-worktree(1)) has its own. Raises
-        CheckoutError and Interrupted.
+        """The git directory of this working tree. Each linked working tree (git-worktree(1)) has a separate git
+        directory. Raises CheckoutError and Interrupted.
         """
         answer = self.git().read("rev-parse", "--absolute-git-dir")
         return Path(os.fsdecode(answer.removesuffix(b"\n")))
@@ -108,8 +108,9 @@ class GitCheckout:
         return Snapshot(seen.digest(), seen.head, seen.files, seen.branch, guarded)
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
-        """The digest of each hook, by the hook's path relative to the git directory. Only the first `_MOST_HOOKS`
-        entries of the directory are looked at, and samples are left out. Empty if the hooks cannot be read.
+        """The digest of each hook. The keys are the paths of the hooks relative to the git directory. Only the first
+        `_MOST_HOOKS` entries of the hooks directory are read, and sample hooks are left out. Empty if the hooks
+        cannot be read.
         """
         with suppress(OSError), os.scandir(self._common_directory / "hooks") as listing:
             names = [
@@ -120,8 +121,8 @@ class GitCheckout:
         return {}
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        """The changes between two snapshots. If the repository no longer has the commit of `before`, for example
-        after a rebase, the number of commits is 0 and files are compared by digest only.
+        """The changes between two snapshots. After a rebase, for example, the repository may lack the commit of
+        `before`. In this case, the number of commits is 0, and files are compared only by their digests.
         """
         files, commits = set(differing(before.files, after.files)), 0
         if before.head != after.head:
@@ -134,8 +135,9 @@ class GitCheckout:
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def commit(self, message: str) -> bool:
-        """Commits all uncommitted work and returns whether there was any. Skips inner repositories that this
-        repository does not track. Raises CheckoutError, also during a merge or without a branch, and Interrupted.
+        """Commits all uncommitted work and returns whether there was any. Skips repositories inside this one that are
+        not tracked. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a
+        branch.
         """
         git = self.git()
         status = status_of(git)
@@ -171,8 +173,8 @@ class GitCheckout:
         return push.unpushed() if status.head else 0
 
     def push_of(self, git: Git, status: GitStatus) -> Push:
-        """Prepares a push that uses the pinned settings (`pins.py`). The first call pins the current settings. Raises
-        CheckoutError and Interrupted.
+        """Prepares a push that uses the pinned settings (`pins.py`). If no settings are pinned yet, pins the current
+        ones. Raises CheckoutError and Interrupted.
         """
         pins = self._pins = self._pins or self._pinned_now(git, status)
         places = WritablePlaces(self._writable, pins.places)
@@ -185,7 +187,7 @@ class GitCheckout:
         return pins_text(self._pins, secrets.token_hex(16))
 
     def restore_pins(self, text: str) -> list[str]:
-        """Replaces the pinned settings by recorded ones, given as `text`, and returns notices for the user. Raises
+        """Replaces the pinned settings by the recorded settings in `text`, and returns notices for the user. Raises
         BrokenPinsError, CheckoutError and Interrupted.
         """
         now = pins_of(self.git().settings)
@@ -201,8 +203,8 @@ class GitCheckout:
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: Git, status: GitStatus) -> Pins:
-        """Pins the current settings, and the identities of those push remotes that are directories on this machine.
-        Raises CheckoutError and Interrupted.
+        """Makes pins from the current settings. They include the identities of those push remotes that are
+        directories on this machine. Raises CheckoutError and Interrupted.
         """
         pins = pins_of(git.settings)
         everywhere = WritablePlaces((), frozenset())
@@ -256,24 +258,25 @@ class GitCheckout:
 
 
 def shown(paths: Sequence[str], most: int = 3) -> str:
-    """The first `most` names as text for the user, and the number of the others. A name with unprintable characters
-    is written with quotes and escapes.
+    """The first `most` names, and the number of the other names, as text for the user. A name with unprintable
+    characters is written with quotes and escapes.
     """
     names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
     return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
 def _stage(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Stages the files with `git update-index`, because `git add` would look into submodules. Tracked files come
-    first: if a directory has become a file, its tracked files must leave the index before the new file enters it.
+    """Stages the files with `git update-index`, because `git add` would look into submodules. Stages tracked files
+    first. For example, if a directory has become a file, the tracked files of the directory must leave the index
+    before the file can enter it.
     """
     in_order = sorted(entries, key=lambda entry: not entry.is_tracked)
     git.change("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=_listed(in_order))
 
 
 def _refuse_unfiltered(git: Git, entries: Sequence[StatusEntry]) -> None:
-    """Raises CheckoutError if one of the files needs a filter that ralph does not run. Without the filter, a file
-    that should be encrypted would be committed as plain text.
+    """Raises CheckoutError if a file needs a filter that ralph does not run. Without its filter, a file that should
+    be encrypted would be committed as plain text.
     """
     dropped = git.settings.dropped_filters
     if not dropped:
@@ -293,9 +296,9 @@ def _listed(entries: Sequence[StatusEntry]) -> bytes:
 
 
 def _is_commit(git: Git, head: str) -> bool:
-    """Whether the repository has the commit `head`. An empty `head` stands for the state before the first commit and
-    gives True. `head` may come from a damaged record, so its form is checked: git could take other text for an
-    option.
+    """Whether the repository has the commit `head`. An empty `head` stands for the state before the first commit; the
+    result is then True. The form of `head` is checked, because it may come from a damaged record, and git could take
+    other text for an option.
     """
     if not head:
         return True
@@ -305,8 +308,8 @@ def _is_commit(git: Git, head: str) -> bool:
 
 
 def _committed_differences(git: Git, before: str, after: str) -> set[str]:
-    """Paths of the files that differ between two commits. One of the two may be "", which stands for the state before
-    the first commit.
+    """Paths of the files that differ between two commits. An empty string for one of the commits stands for the state
+    before the first commit.
     """
     if before and after:
         plainly = ("--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")

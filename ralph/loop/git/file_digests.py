@@ -1,7 +1,7 @@
 """Computes digests that show whether a file has changed. It opens only regular files, and never blocks.
 
-A digest depends on the content. It depends on the modification time instead if the file, or all files together, are
-too large to be read each time.
+Usually a digest is made from the content. If a file is too large to be read each time, or if all files together are,
+the digest is made from the size and the modification time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_READ_BYTES = 64 * 1024 * 1024
-"""A file bigger than this is compared by its size and modification time instead of its content."""
+"""The size in bytes above which a file is compared by size and modification time instead of content."""
 MOST_READ_OF_ALL_BYTES = 2 * 1024 * 1024 * 1024
-"""The most bytes to read for one snapshot of a directory that is not under git. Reading this much takes seconds, and
-a long loop makes many snapshots.
-"""
+"""The maximum number of bytes to read for one snapshot of a directory without git. To read so many bytes takes
+seconds, and a long loop makes many snapshots."""
 ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
@@ -31,17 +30,17 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class TooMuchToReadError(Exception):
-    """The files together hold more bytes than one snapshot may read."""
+    """All files together have more bytes than may be read for one snapshot."""
 
 
 class FileDigests:
-    """Computes the digests of many files for one snapshot. Signals are handled from time to time while it runs."""
+    """Computes the digests of many files for one snapshot. Handles signals from time to time while it works."""
 
     def __init__(
         self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
     ) -> None:
-        """If `is_by_time` is True, every file is compared by size and modification time. `most_bytes` limits the
-        bytes that are read from all files together. Beyond this limit, `of` raises TooMuchToReadError.
+        """If `is_by_time` is True, files are compared by size and modification time. `most_bytes` is the number of
+        bytes that may be read from all files together. When more would be needed, `of` raises TooMuchToReadError.
         """
         self._is_by_time = is_by_time
         self._left_bytes = most_bytes
@@ -51,8 +50,8 @@ class FileDigests:
         self._count = 0
 
     def of(self, path: str) -> str:
-        """The digest of a file, or `ABSENT` if it does not exist or vanishes while it is read. For a link, the digest
-        of its target's name. Raises Interrupted and TooMuchToReadError.
+        """The digest of the file `path`. For a link, this is the digest of the name of its target. Returns `ABSENT`
+        if the file does not exist or vanishes while it is read. Raises Interrupted and TooMuchToReadError.
         """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
@@ -78,8 +77,8 @@ class FileDigests:
             return f"unreadable: {of_unread(status)}"
 
     def of_target(self, path: str) -> str:
-        """The digest of a path. If the path is a link, the digest also covers the file that the link leads to. Raises
-        Interrupted and TooMuchToReadError.
+        """The digest of the file `path`. If it is a link, the digest also includes the file at the link's target.
+        Raises Interrupted and TooMuchToReadError.
         """
         return self.of(path) + (f" {self.of(os.path.realpath(path))}" if os.path.islink(path) else "")  # noqa: PTH114
 
@@ -101,14 +100,14 @@ class FileDigests:
         return hashed.hexdigest()
 
     def look_up(self) -> None:
-        """Handles pending signals. Raises Interrupted if one of them stops the loop."""
+        """Handles pending signals. Raises Interrupted if a signal stops the loop."""
         self._waiter.wait(
             self._nobody, until_s=self._clock.now_s(), waiting_for="a look at the changed files"
         )
 
 
 def of_unread(status: os.stat_result) -> str:
-    """A digest from file type, permissions, size and modification time, without the content."""
+    """A digest made from file type, permissions, size and modification time. The content is not read."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
 
 
@@ -117,8 +116,8 @@ def _hashed(data: bytes) -> str:
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:
-    """The paths that have different digests in the two mappings, or are in only one of them. Yields nothing if a
-    mapping is None.
+    """Compares two mappings from paths to digests. Yields the paths whose digests differ, and the paths that only one
+    mapping contains. Yields nothing if a mapping is None.
     """
     if before is None or after is None:
         return

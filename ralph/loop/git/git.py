@@ -1,5 +1,6 @@
-"""Runs git on one checkout under supervision and with a time limit. Runs no program that only the repository's own
-configuration names; `git_settings.py` decides which programs those are.
+"""Runs git on one checkout, under supervision and with a time limit. Git runs only programs that the user's own
+configuration names, not programs that only the repository's configuration names. `git_settings.py` makes sure of
+this.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _USER_IN_URL = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 
 class GitSeams(Struct, frozen=True):
-    """The environment, supervisor, waiter and clock of every git call."""
+    """The environment, supervisor, waiter and clock that every git call uses."""
 
     environment: Mapping[str, str]
     """The environment, without credentials."""
@@ -79,7 +80,7 @@ class GitAnswer(Struct, frozen=True):
     errors: bytes = b""
 
     def complaint(self) -> str:
-        """The last meaningful lines of git's error output in one line, without credentials."""
+        """The last meaningful lines of git's error output, joined to one line. Credentials are removed."""
         lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
         telling = [line for line in lines if line and not _NOISE.match(line)]
         refused = [
@@ -111,11 +112,12 @@ class GitProgram:
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
     ) -> GitAnswer:
-        """Runs one git command. `name` stands for the command in error messages, and `given` is its standard input.
+        """Runs one git command. `name` stands for the command in error messages, and `given` is the command's
+        standard input. The output includes standard error only if `is_merged` is True, so that warnings are not
+        parsed as output.
 
-        Standard error is part of the output only if `is_merged` is True, so that warnings are not parsed as output.
-        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself, and
-        ShortageError if this machine is short of a resource that the command needs.
+        Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself. Raises
+        ShortageError if this machine lacks a resource that the command needs, such as memory.
         """
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
@@ -202,7 +204,7 @@ class Git:
         return answer.output
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
-        """Runs a git command that writes into this repository. Raises CheckoutError if it fails, and Interrupted."""
+        """Runs a git command that changes this repository. Raises CheckoutError if it fails, and Interrupted."""
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
@@ -223,8 +225,8 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps all output in memory. `feed` returns False beyond a limit that no git call of ralph
-    should reach.
+    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds a limit that no git
+    call of ralph should reach.
     """
 
     def __init__(self) -> None:
@@ -244,7 +246,7 @@ class _Output:
 
 
 def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
-    """The error for a git command that failed. It contains advice if the cause is known."""
+    """Makes the error for a git command that failed. If the cause is known, the error contains advice."""
     complaint = answer.complaint()
     if "dubious ownership" in complaint:
         return CheckoutError(
@@ -255,8 +257,8 @@ def failure(top: Path, command: str, answer: GitAnswer) -> CheckoutError:
 
 
 def environment_for_git(base: Mapping[str, str], top: Path) -> dict[str, str]:
-    """The environment variables of ralph's git calls on the checkout `top`. `base` are the variables to start from,
-    without credentials.
+    """The environment variables for ralph's git calls on the checkout `top`. `base` are the environment variables of
+    the loop, without credentials.
     """
     ours = {name: value for name, value in base.items() if name not in _NOT_OURS}
     search_path = trusted_directories(ours.get("PATH", os.defpath), top)
@@ -297,8 +299,8 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
 
 
 def _refuse_shortage(status: int, said: bytes) -> None:
-    """Raises ShortageError if git failed because this machine is short of a resource. The exit status `status` or
-    git's error output `said` shows that. Ignores a shortage that a remote reports.
+    """Raises ShortageError if git failed because this machine lacks a resource, such as memory. Looks at the exit
+    status `status` and at git's error output `said`. Ignores a shortage on a remote machine.
     """
     found = _SHORTAGE.search(said) if status else None
     if status == TRY_AGAIN:

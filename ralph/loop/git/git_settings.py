@@ -1,13 +1,13 @@
-"""Decides which programs git may run for ralph: only those that the user's configuration names, not those that the
+"""Decides which programs git may run for ralph: those that the user's configuration names, not those that only the
 repository's configuration names. An agent can write `.git/config`, and many git settings are commands. Settings from
-the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph puts
-the user's value back. If the user has none, ralph empties the setting or gives it a harmless value. This module runs
-nothing: it only parses the output of `git config --list`.
+the user's files, the system's files and the environment stay in force. If the repository sets a command, ralph
+replaces it by the user's value of this setting. If the user has set no value, ralph uses an empty or harmless value.
+This module runs nothing: it only parses the output of `git config --list`.
 
-These rules apply to calls that stay on this machine, and rely on a list of the settings that name programs. Calls to
-a remote ignore the repository's configuration and use the pinned settings of `pins.py`. Two risks remain, because git
-has no option against them. A helper from the user's own configuration, such as git-lfs, reads its own settings,
-partly from the repository. Before version 2.39.4, git may fetch a missing object with the program in
+These rules apply to git calls without a remote, and depend on a list of the settings that name programs. Git calls
+with a remote ignore the repository's configuration and use the pinned settings of `pins.py`. Two risks remain,
+because git has no option against them. First, a helper from the user's own configuration, such as git-lfs, reads some
+of its settings from the repository. Second, before version 2.39.4, git may fetch a missing object with the program in
 `remote.*.uploadpack`.
 """
 
@@ -57,7 +57,7 @@ class Setting(Struct, frozen=True):
     scope: str
     """`system`, `global`, `local`, `worktree` or `command`."""
     name: str
-    """Section and key in lower case, as git prints them."""
+    """Section and key in lower case, as git prints their names."""
     value: str
 
     @property
@@ -68,28 +68,26 @@ class Setting(Struct, frozen=True):
 
 class GitSettings(Struct, frozen=True):
     values: dict[str, str]
-    """The effective value of each setting, including settings of the repository. Settings that name a program must
-    not be read from here.
-    """
+    """The effective value of each setting. It may come from the repository, so do not use this mapping for a setting
+    that names a program."""
     arguments: tuple[str, ...]
-    """Arguments that come before the command in every git call."""
+    """Arguments that every git call gets, in front of the git command."""
     left_out: tuple[str, ...] = ()
-    """Names of repository settings that ralph's git calls ignore, although a push or a commit may need them."""
+    """Names of repository settings that ralph's git calls ignore. A push or a commit may fail without them."""
     dropped_filters: frozenset[str] = frozenset()
-    """Names of filters that only the repository defines. ralph does not run these filters, so files that need one
-    must not be committed.
-    """
+    """Names of filters that only the repository defines. ralph does not run these filters, so a file that needs such
+    a filter must not be committed."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
 
 
 def settings_before_any() -> GitSettings:
-    """The settings for the first git call, which lists the configuration."""
+    """The settings for the first git call, which asks git for its configuration."""
     return GitSettings({}, tuple(_options(_ALWAYS)))
 
 
 def settings_from(listing: bytes) -> GitSettings:
-    """The settings in the output of `git config --list --show-scope -z`. Raises CheckoutError."""
+    """Makes the settings from `listing`, the output of `git config --list --show-scope -z`. Raises CheckoutError."""
     settings = list(_read(listing))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]
@@ -130,7 +128,7 @@ def _replaced_programs(theirs: Sequence[Setting], known: dict[str, str]) -> Iter
 
 def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> list[str]:
     """Values for `-c` that leave only the user's own credential helpers. Empty if the repository names no helper. Git
-    asks all listed helpers, and an empty entry removes those before it (gitcredentials(7)).
+    asks all helpers in its list. An empty entry removes all earlier entries (gitcredentials(7)).
     """
     if not any(_CREDENTIAL_HELPER.fullmatch(setting.name) for setting in theirs):
         return []
@@ -139,8 +137,8 @@ def _replaced_helpers(theirs: Sequence[Setting], trusted: Sequence[Setting]) -> 
 
 
 def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
-    """The keys that the repository sets for each filter, by the name of the filter. Settings that `git lfs install
-    --local` writes are not included.
+    """For each filter, the keys that the repository sets. Settings that `git lfs install --local` writes are not
+    included.
     """
     found: dict[str, set[str]] = {}
     for setting in theirs:
@@ -153,8 +151,8 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
     """Whether the user's own configuration defines the filter `name`.
 
-    `keys` are the keys that the repository sets for this filter. If `process` is among them, the user must define
-    `process` too, because git does not run `clean` when `process` is set, even to an empty value.
+    `keys` are the keys that the repository sets for this filter. If the repository sets `process`, the user must
+    define `process` too. The reason is that git does not run `clean` if `process` is set, even if its value is empty.
     """
     if "process" in keys:
         return bool(known.get(f"filter.{name}.process"))
@@ -184,8 +182,8 @@ def _missed(theirs: Sequence[Setting], filters: Collection[str]) -> Iterator[str
 
 
 def _pair(name: str, value: str) -> str:
-    """A setting as an argument for `-c`. Raises CheckoutError if its name contains an equals sign, because git would
-    end the name there.
+    """A setting as an argument for `-c`. Raises CheckoutError if the name contains an equals sign, because git would
+    take the text after this sign for the value.
     """
     if "=" in name:
         raise CheckoutError(

@@ -1,5 +1,5 @@
-"""Lists the files of a directory that is in no git repository, with ripgrep. If ripgrep follows .gitignore files and
-prints nothing for too long, the listing fails.
+"""Lists with ripgrep the files of a directory that is in no git repository. ripgrep can follow .gitignore files. If
+it does and prints nothing for too long, the listing fails.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 SILENCE_S = 20.0
-"""Seconds without output after which a listing that follows .gitignore files fails. A possible cause is a named pipe
-in place of such a file, or a very long list of rules.
-"""
+"""Seconds without output after which a listing that follows .gitignore files fails. Possible causes are a named pipe
+called .gitignore, and a very long list of rules."""
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
 _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
 
 
 class ListingEndedError(Exception):
-    """Ripgrep printed nothing for too long, or was cut short or killed by a signal."""
+    """The listing is incomplete, because ripgrep printed nothing for too long, or was cut short or killed by a
+    signal.
+    """
 
 
 class Listing:
-    """Lists the files below this process's working directory once."""
+    """Lists the files below the working directory of this process. Use each object only once."""
 
     def __init__(
         self,
@@ -50,8 +51,9 @@ class Listing:
         follows_rules: bool = True,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise. If `follows_rules` is True, files
-        that .gitignore excludes are not listed. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
+        """`look_up` is called again and again while ripgrep runs, and may raise an exception. If `follows_rules` is
+        True, files that .gitignore excludes are not listed. `start` is `start_process`, or a function that does the
+        same in a sandbox.
         """
         self._waiter = waiter
         self._clock = clock
@@ -60,9 +62,8 @@ class Listing:
         self._start_program = start
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
-        """Directories that could not be listed, with the error of each. Complete after `paths` has yielded its last
-        path.
-        """
+        """Directories that could not be listed, each with its error. Complete after `paths` has yielded its last
+        path."""
 
     def paths(self) -> Iterator[str]:
         """Yields the relative paths of regular files in sorted order. Raises CheckoutError, ListingEndedError and

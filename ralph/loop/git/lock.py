@@ -1,6 +1,6 @@
 """Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory
-into it. The system releases the lock when the last process that holds it ends. If a link or a file with a second hard
-link stands in place of the lock file, the loop refuses it.
+into the file. The system releases the lock when the last process with the open file ends. The loop refuses a lock
+file that is a link or has a second hard link.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ class Holder(Struct, frozen=True):
     pid: int
     directory: str
     started_at: str
-    """The local time, to be shown to the user."""
+    """The start time of the loop in local time, for messages to the user."""
 
 
 class CheckoutLock:
-    """Holds the lock until every process with the descriptor has closed it. An iteration whose loop was killed
-    therefore still holds the lock.
+    """Holds the lock until all processes that have its descriptor have closed it. If a loop is killed, its iteration
+    still holds the lock.
     """
 
     def __init__(
         self, checkout: GitCheckout | PlainDirectory, directory: Path, started_at: datetime, *, place: Path
     ) -> None:
-        """`place` is the directory of the user that contains the lock file if the checkout is not under git. Raises
-        CheckoutError if the lock file cannot be used, or if another loop holds the lock; the message then names that
-        loop.
+        """`place` is one of the user's own directories, which contains the lock file if the checkout is not under
+        git. Raises CheckoutError if the lock file cannot be used, or if another loop holds the lock. In the second
+        case, the message names the other loop.
         """
         self.notice: str | None = None
-        """A warning that the file system does not support locks, or None."""
+        """A warning if the file system does not support locks, otherwise None."""
         self.path, self.descriptor = _opened(checkout, place)
-        """The open lock file. A process that must hold the lock too gets it through `pass_fds`."""
+        """The lock file, which stays open. A child process that must hold the lock too gets the descriptor through
+        `pass_fds`."""
         try:
             self._take()
             holder = Holder(os.getpid(), str(directory), f"{started_at.astimezone():%Y-%m-%d %H:%M:%S}")
@@ -72,8 +73,8 @@ class CheckoutLock:
             raise
 
     def close(self) -> None:
-        """Releases the lock. The file is not removed: it blocks nobody, and removing it could let two loops run at
-        once.
+        """Releases the lock. The file stays, because an unlocked file blocks nobody. If it were removed, two loops
+        could run at once.
         """
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -91,8 +92,9 @@ class CheckoutLock:
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """The process id that the holder of the lock on `directory`'s checkout has written into the lock file. None if
-    nobody holds the lock or the file has no readable id. `place` is as in `CheckoutLock`. Runs no git.
+    """Reads from the lock file which process holds the lock on the checkout of `directory`, and returns its process
+    id. None if no process holds the lock, or if the file has no readable id. `place` is as in `CheckoutLock`. Runs no
+    git.
     """
     top = repository_top(directory)
     path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
@@ -110,7 +112,7 @@ def holder_of(directory: Path, place: Path) -> int | None:
 
 
 def _git_directory(top: Path) -> Path:
-    """The git directory of a working tree. In a linked working tree, a file named `.git` contains its path
+    """The git directory of a working tree. In a linked working tree, `.git` is a file that contains this path
     (gitrepository-layout(5)).
     """
     place = top / ".git"
@@ -146,8 +148,8 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
 
 
 def _holder(descriptor: int) -> Holder | None:
-    """Reads the holder from the lock file. Returns None if the file has no readable holder, for example because the
-    holder has not written it yet.
+    """Reads the holder from the lock file. Returns None if the file does not name a holder, for example because the
+    holder has not written to it yet.
     """
     try:
         return convert(json.loads(os.pread(descriptor, _MOST_BYTES, 0)), Holder)

@@ -1,8 +1,8 @@
 """Parses the output of `git status`, and reads the state of a checkout and of the repositories inside it.
 
 The loop compares two such states to detect progress. Git runs separately in each inner repository, with settings made
-for that repository. If git in the outer repository looked into the inner one, it would run programs that the inner
-configuration names.
+for that repository. In the outer repository, git must not look into inner repositories, because it would run programs
+that their configurations name.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ class StatusEntry(Struct, frozen=True):
     path: str
     """The path relative to the top directory. Bytes that are not UTF-8 are decoded as by `os.fsdecode`."""
     record: bytes
-    """The record of the file in git's output, which includes file modes and the object ids in HEAD and in the index.
-    """
+    """The line about the file in git's output. It contains file modes and the object ids in HEAD and in the index."""
     is_tracked: bool
     is_unstaged: bool
-    """Whether the file in the working tree differs from the index."""
+    """Whether the file in the working tree differs from the file in the index."""
     is_unmerged: bool = False
 
     @property
     def is_nested(self) -> bool:
-        """Whether the entry is an inner repository that this repository does not track."""
+        """Whether the entry is a repository inside this repository and is not tracked."""
         return not self.is_tracked and self.path.endswith("/")
 
 
@@ -90,15 +89,14 @@ _GITLINK = b"160000 "
 
 
 class Seen(Struct, frozen=True):
-    """The state of one repository and of repositories inside it."""
+    """The state of one repository and of all repositories inside it."""
 
     head: str
     branch: str | None = None
     """The current branch, or None if HEAD is detached."""
     lines: list[str] = field(default_factory=list)
-    """Lines that hold the commit and branch of each repository, git's record of each changed file, and the errors of
-    inner repositories. Any progress changes these lines or `files`.
-    """
+    """The commit and branch of each repository, git's record of each changed file, and the errors of inner
+    repositories. If there is any progress, `lines` or `files` changes."""
     files: dict[str, str] = field(default_factory=dict)
     """The digest of each changed or untracked file. The key is its path, relative to the top of the outermost
     repository.
@@ -115,8 +113,9 @@ def status_of(git: Git) -> GitStatus:
 
 
 def look(git: Git, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str = "") -> Seen:
-    """Reads the state of one repository and of the repositories inside it. `own` has the paths that do not count, and
-    `prefix` is the repository's path within the outermost repository. Raises CheckoutError and Interrupted.
+    """Reads the state of one repository and of the repositories inside it. Changes of the paths in `own` are not
+    included, because ralph itself writes there. `prefix` is the repository's path within the outermost repository.
+    Raises CheckoutError and Interrupted.
     """
     status = status_of(git)
     entries = list(counted(status.entries, own, prefix))
@@ -137,7 +136,7 @@ def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> 
 
 
 def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPaths, prefix: str) -> Seen:
-    """Reads the state of an inner repository. If git cannot work there, the error text is used as the state. Raises
+    """Reads the state of an inner repository. If git fails there, the text of its error is used as the state. Raises
     Interrupted.
     """
     try:
@@ -147,8 +146,8 @@ def _look_inside(top: Path, seams: GitSeams, digests: FileDigests, *, own: OwnPa
 
 
 def _inner_repositories(git: Git, entries: Iterable[StatusEntry]) -> Iterator[str]:
-    """Paths of inner repositories, including submodules. Skips those without a `.git`, because nothing is checked out
-    there.
+    """Paths of inner repositories, including submodules. Skips a repository without a `.git`, because nothing is
+    checked out there.
     """
     listed = git.read("ls-files", "--stage", "-z").split(b"\0")
     links = [os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(_GITLINK)]

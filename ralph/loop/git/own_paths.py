@@ -1,5 +1,5 @@
-"""Finds the paths inside a checkout that ralph itself writes to, including files that receive its output. Changes to
-these paths do not count as progress. Reads the content of no file.
+"""Finds the paths inside a checkout that ralph itself writes to. Files that receive ralph's output are among them. A
+change to these paths is no progress. Reads the content of no file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ _OUTPUT_AND_ERRORS = (1, 2)
 
 
 class OwnPaths:
-    """The loop's own directory `.ralph/` and other paths below `top` that ralph writes to. Links are resolved once,
-    in the constructor.
+    """The paths below `top` that ralph itself writes to: the loop's directory `.ralph/` and others. Links are
+    resolved once, in the constructor.
     """
 
     def __init__(self, top: Path, directory: Path, places: Iterable[Path] = ()) -> None:
         """`places` are absolute paths of files or directories, which need not exist. A path outside `top` is ignored.
-        So is a path that contains the loop's directory, because otherwise no work there would count.
+        A path that contains the loop's directory is ignored too, because otherwise no change there would be progress.
         """
         inside, work = os.path.realpath(top), os.path.realpath(directory)
         names = [name for place in (directory / OWN_DIRECTORY, *places) for name in _names_of(place)]
         counted_out = {name for name in names if _is_within(name, inside) and not _is_within(work, name)}
         self.paths = tuple(sorted(os.path.relpath(name, inside) for name in counted_out))
-        """The paths, relative to `top`."""
+        """The paths that ralph writes to, relative to `top`."""
         self._below = tuple(f"{path}/" for path in self.paths)
 
     def hold(self, path: str) -> bool:
-        """Whether `path`, relative to `top`, is one of these paths or lies inside one."""
+        """Whether ralph itself writes to `path`: `paths` contains it, or a directory above it. `path` is relative to
+        `top`.
+        """
         return path in self.paths or path.startswith(self._below)
 
 
@@ -47,7 +49,9 @@ def own_output_files() -> tuple[Path, ...]:
 
 
 def _file_behind(descriptor: int) -> Iterator[Path]:
-    """Yields the path of an open regular file. Yields nothing if the file was deleted or replaced."""
+    """Yields the path of the regular file that `descriptor` has open. Yields nothing for other files, and if the file
+    was deleted or replaced.
+    """
     try:
         status = os.fstat(descriptor)
         path = (_DESCRIPTORS / str(descriptor)).readlink()
@@ -58,8 +62,8 @@ def _file_behind(descriptor: int) -> Iterator[Path]:
 
 
 def _names_of(place: Path) -> Iterator[str]:
-    """Yields the path itself and, if it is a link, the path that it leads to. Both are needed, because the link may
-    be replaced and its target may be written.
+    """Yields the path itself. If it is a link, also yields the path of its target. Both are needed, because ralph may
+    replace the link or write to its target.
     """
     yield os.path.normpath(os.path.join(os.path.realpath(place.parent), place.name))  # noqa: PTH118
     yield os.path.realpath(place)

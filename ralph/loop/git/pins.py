@@ -1,11 +1,11 @@
 """Pins the repository's settings that decide where and how a push goes. An agent can write `.git/config`, and one
-line there can send the work, or the user's token, elsewhere. To pin these settings means to read them once, when the
-loop begins, and to use these values for all pushes. Only settings on a list are pinned, none of which names a
-program, and a push ignores all other settings of the repository. Settings of the user's and the system's files and of
-the environment are read at each push. This module runs nothing and reads no file.
+line there can send the work, or the user's token, elsewhere. To pin settings means to read them once, when the loop
+begins, and to use these values for all pushes. Only settings on a list are pinned. No setting on this list names a
+program. A push ignores all other settings of the repository. Settings of the user's files, the system's files and the
+environment are read at each push. This module runs nothing and reads no file.
 
-The record of the pinned settings holds no credential. A value that may contain one is recorded as a digest. It can be
-restored as long as the repository still has that value.
+The record of the pinned settings contains no credential. If a value may contain a credential, only its digest is
+recorded. Such a setting can be restored as long as the repository still has the same value.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ _REMOTE_URL = re.compile(r"remote\.(?P<remote>.+)\.(?:url|pushurl)", re.DOTALL)
 _OF_NO_CONCERN = re.compile(r"branch\..*|user\.(?:name|email)", re.DOTALL)
 
 _SHORT = 8
-"""The number of digits of a recorded digest. These are enough to notice a change, and too few to recover a password."""
+"""The number of digits of a recorded digest. So few digits are enough to notice a change, but not to recover a
+password."""
 
 
 class BrokenPinsError(ValueError):
-    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...", to which the
-    caller adds the subject.
+    """The record of pinned settings cannot be used. The message is a text such as "is damaged: ...". The caller puts
+    the subject before it.
     """
 
 
@@ -67,13 +68,12 @@ class Pins(Struct, frozen=True):
     settings: tuple[PinnedSetting, ...]
     """Pinned settings in the order in which git reads them."""
     places: frozenset[str] = frozenset()
-    """The identities (`identity_of`) of the remotes that are directories on this machine and existed when the
-    settings were pinned.
-    """
+    """The identities (`identity_of`) of remotes that are directories on this machine. A remote is included only if it
+    existed when the settings were pinned."""
 
 
 class RemoteSettings(Struct, frozen=True):
-    """All git settings for a call to a remote. Git gets no others."""
+    """All git settings for a call to a remote. Git uses no other settings in this call."""
 
     entries: tuple[PinnedSetting, ...]
 
@@ -91,8 +91,8 @@ class RemoteSettings(Struct, frozen=True):
         return [entry.value for entry in self.entries if entry.name == name]
 
     def push_urls(self, remote: str) -> list[str]:
-        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf` have been applied. If `remote` is
-        not the name of a remote, it is taken as an address.
+        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf` have been applied. If there is no
+        remote called `remote`, `remote` itself is the address.
         """
         if remote not in self.remotes:
             return [
@@ -105,8 +105,8 @@ class RemoteSettings(Struct, frozen=True):
         return rewritten or [self._rewritten(url, "insteadof") or url for url in urls]
 
     def _rewritten(self, url: str, key: str) -> str | None:
-        """The address after rewriting, or None if no rule applies. The rule with the longest matching prefix applies,
-        and the first one if two are equally long.
+        """The address after rewriting, or None if no rule applies. If several rules apply, the one with the longest
+        prefix is used. If two prefixes are equally long, the first rule is used.
         """
         by_base: dict[str, list[str]] = {}
         for entry in self.entries:
@@ -121,8 +121,8 @@ class RemoteSettings(Struct, frozen=True):
         return base + url.removeprefix(beginning)
 
     def with_only_url(self, remote: str, url: str) -> RemoteSettings:
-        """These settings with `url` as the only address of the remote, and without the settings that rewrite
-        addresses.
+        """A copy of these settings in which `url` is the only address of the remote. The copy has no settings that
+        rewrite addresses.
         """
         dropped = {f"remote.{remote}.url", f"remote.{remote}.pushurl"}
         kept = (
@@ -132,7 +132,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """The settings to pin, with their values in the repository's current configuration. `places` stays empty."""
+    """Pins the values in the repository's current configuration. `places` of the result is empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)
@@ -143,9 +143,9 @@ def pins_of(settings: GitSettings) -> Pins:
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
-    """The settings for a call to a remote, where pinned settings replace those of the repository. Pinned settings
-    override those of the user's and the system's files. Settings of git's `command` scope, which come from ralph's
-    `-c` options or the environment, override the pinned ones.
+    """The settings for a call to a remote. The repository's own settings are replaced by the pinned ones. Pinned
+    settings override settings of the user's and the system's files. Settings of git's `command` scope, which come
+    from ralph's `-c` options or the environment, override the pinned ones.
     """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
     return RemoteSettings(
@@ -168,8 +168,8 @@ def changed_names(before: Pins, now: Pins) -> list[str]:
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """For each repository setting that can make git run a program or send data, a digest of its values. The keys are
-    the names of the settings. Settings that agents change in ordinary work are left out.
+    """The repository settings that can make git run a program or send data. Maps the name of each setting to a digest
+    of its values. Settings that agents change in ordinary work are left out.
     """
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
@@ -182,7 +182,7 @@ def guarded_settings(settings: GitSettings) -> dict[str, str]:
 
 
 class _KeptSetting(Struct, frozen=True, omit_defaults=True):
-    """A recorded setting: a name and a value, or only a digest if the value may contain a credential."""
+    """A recorded setting. It has a name and a value. If the value may contain a credential, it has only a digest."""
 
     name: str | None = None
     value: str | None = None
@@ -193,8 +193,8 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """The setting with its value. Returns None if only a digest was recorded and no current setting has that
-        digest. `known` maps digests to the current settings.
+        """The setting with its value. `known` maps digests to the current settings. If only a digest was recorded,
+        the value comes from there, and None is returned if `known` lacks the digest.
         """
         if self.name is None or self.value is None:
             return known.get(self.digest or "")
@@ -208,7 +208,9 @@ class _KeptPins(Struct, frozen=True):
 
 
 def pins_text(pins: Pins, salt: str) -> str:
-    """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits, new for each record."""
+    """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits. The caller makes a new salt
+    for each record.
+    """
     settings = tuple(
         _KeptSetting(digest=_digest(salt, setting.name, setting.value))
         if _may_hold_credentials(setting)
@@ -220,8 +222,9 @@ def pins_text(pins: Pins, salt: str) -> str:
 
 
 def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
-    """Reads recorded pins from `text`; also returns whether any could not be restored. A value recorded as a digest
-    is lost if it is no longer in `now`, the repository's current settings. Raises BrokenPinsError.
+    """Reads recorded pins from `text`. Also returns whether a pin could not be restored. `now` are the repository's
+    current settings. If only the digest of a value was recorded, the value can be restored only from `now`. Raises
+    BrokenPinsError.
     """
     try:
         kept = convert(json.loads(text), _KeptPins)

@@ -1,6 +1,5 @@
-"""A loop's directory that is not under git. A change of the files counts as progress. Commits and pushes are refused.
-If the files cannot be listed in time or have too many bytes to be read, they are compared less exactly, and the user
-is warned once.
+"""A loop's directory that is not under git. A change of the files is progress. Commits and pushes are refused. If the
+files cannot be listed in time or have too many bytes, they are compared less exactly. The user is then warned once.
 """
 
 from __future__ import annotations
@@ -31,11 +30,14 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 MOST_FILES_TOLD_APART = 200_000
-"""The maximum number of files for which a snapshot keeps separate digests. With more files, it has one digest of all."""
+"""The maximum number of files for which a snapshot contains one digest per file. If there are more files, the
+snapshot contains only one digest of all files together."""
 
 
 class PlainDirectory:
-    """Implements `Checkout` for a working directory that is not under git. Leaves out what .gitignore excludes."""
+    """Implements `Checkout` for a working directory that is not under git. Ignores the files that .gitignore
+    excludes.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class PlainDirectory:
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """`directory` must be the working directory. `own_paths` are as in `OwnPaths`. `warn` shows a text to the
-        user. `start` starts ripgrep as `start_process` does, perhaps in a sandbox.
+        user. `start` is `start_process`, or a function that does the same in a sandbox. It starts ripgrep.
         """
         self.top = directory
         self._plan_file = os.path.normpath(plan_file)
@@ -143,8 +145,8 @@ class PlainDirectory:
 
 
 class _Seen:
-    """Collects the digests of files, and computes one digest of them all. Files must be added in the order of the
-    listing, which is the same for equal trees.
+    """Collects the digests of files, and computes one digest of all files. The caller must add the files in the order
+    of the listing, which is the same for equal directories.
     """
 
     def __init__(self) -> None:

@@ -33,10 +33,11 @@ def open_checkout(
     warn: Callable[[str], None] = lambda _text: None,
     start: Callable[..., Popen[bytes]] = start_process,
 ) -> GitCheckout | PlainDirectory:
-    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. `own_paths` are
-    absolute paths that ralph itself writes to; changes there are not progress. `writable` are absolute paths besides
-    the directory where the agent may write. `warn` tells the user which files are compared less exactly. `start` starts
-    ripgrep, which lists the files outside of git.
+    """Finds the checkout that contains `directory`, which must be the working directory. Runs no git.
+
+    `own_paths` are absolute paths that ralph itself writes to; changes there are not progress. `writable` are the
+    absolute paths of other directories where the agent may write. `warn` tells the user which files are compared less
+    exactly. `start` starts ripgrep, which lists the files if the directory is not under git.
     """
     top = repository_top(directory)
     if top is None:
@@ -56,9 +57,9 @@ def open_checkout(
 
 
 def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pushes: bool) -> list[str]:
-    """Checks that the loop's commits and pushes will work, and returns notices for the user. In git, also checks that
-    nothing is unfinished and that HEAD is on a branch. Outside git, checks that ripgrep is installed. Raises
-    Interrupted, and CheckoutError with a one-line message that contains advice.
+    """Checks that the loop's commits and pushes will work, and returns notices for the user. Under git, also checks
+    that no merge or rebase is unfinished and that HEAD is on a branch. Without git, checks that ripgrep is installed.
+    Raises Interrupted. Raises CheckoutError with a one-line message that contains advice.
     """
     if isinstance(checkout, PlainDirectory):
         if commits or pushes:
@@ -85,8 +86,8 @@ def check_checkout(checkout: GitCheckout | PlainDirectory, *, commits: bool, pus
 
 
 def _about_identity(git: Git, *, commits: bool) -> list[str]:
-    """A notice if git does not know the name and address for commits. Raises CheckoutError instead if the loop itself
-    is to commit.
+    """Checks that git knows the name and the email address for commits. If not, returns a notice, or raises
+    CheckoutError if the loop itself must commit.
     """
     if not any(git.answer("var", who).status for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT")):
         return []

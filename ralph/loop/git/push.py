@@ -40,17 +40,17 @@ class PushTarget(Struct, frozen=True):
 
 
 class WritablePlaces(Struct, frozen=True):
-    """The directories that an agent may write to, and remotes that existed before the agent started."""
+    """The directories that an agent may write to, and the remotes that existed before the agent started."""
 
     directories: Sequence[Path]
     known: frozenset[str]
-    """The identities (`identity_of`) of the remotes on this machine that existed before the agent started."""
+    """The identities (`identity_of`) of remotes that are on this machine and existed before the agent started."""
 
 
 def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """Chooses where to push: to the remote that the settings name for the branch, otherwise to the only remote,
-    otherwise to `origin`. `branch` is None if HEAD is detached. Raises CheckoutError with advice if there is no such
-    remote or no branch.
+    """Chooses the remote to push to. The settings may name a remote for the branch. If not, the only remote is used
+    or, if there are several, `origin`. `branch` is None if HEAD is detached. Raises CheckoutError with advice if no
+    remote can be chosen, or if there is no branch.
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
@@ -73,12 +73,12 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
 
 
 class Push:
-    """Pushes the current branch to one remote, with the given settings only."""
+    """Pushes the current branch to one remote. Git uses only the given settings."""
 
     def __init__(
         self, git: Git, seams: GitSeams, settings: RemoteSettings, status: GitStatus, places: WritablePlaces
     ) -> None:
-        """Chooses the remote. Raises CheckoutError if there is no remote to push to, or HEAD is detached, or git
+        """Chooses the remote. Raises CheckoutError if there is no remote to push to, if HEAD is detached, or if git
         fails. Raises Interrupted.
         """
         self.target = target_of(settings, status.branch)
@@ -91,15 +91,17 @@ class Push:
         )
 
     def urls(self) -> list[str]:
-        """The addresses to push to. Raises CheckoutError if the agent may have created a remote at one of them."""
+        """The addresses to push to. Raises CheckoutError if an address leads to a repository that the agent may have
+        created.
+        """
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             _refuse_new_place(self._git.top, url, self._places)
         return found
 
     def push(self) -> int:
-        """Pushes the branch and returns how many commits were new to the remote. Raises CheckoutError and
-        Interrupted.
+        """Pushes the branch. Returns the number of commits that the remote did not have before. Raises CheckoutError
+        and Interrupted.
         """
         before = self._missing()
         answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
@@ -110,8 +112,8 @@ class Push:
         return max((_count(self._git, answer, before) for answer in answers), default=0)
 
     def try_out(self) -> None:
-        """Tests whether a push would work, without changing the remote. Raises CheckoutError if it would not, and
-        Interrupted.
+        """Tests whether a push would work. Does not change the remote. Raises Interrupted, and CheckoutError if a
+        push would fail.
         """
         self._remote_git.refuse_old()
         for url in self.urls():
@@ -123,7 +125,7 @@ class Push:
                 raise failure(self._git.top, "push" if self._head else "ls-remote", answer)
 
     def unpushed(self) -> int | None:
-        """The number of commits that the remote lacked at the last contact with it, or None if that is unknown."""
+        """The number of commits that the remote lacked when git last contacted it, or None if that is unknown."""
         return self._missing() if self._settings.all_of(f"remote.{self.target.remote}.fetch") else None
 
     def _pushed(self, url: str, *, is_tried_out: bool) -> GitAnswer:
@@ -134,15 +136,15 @@ class Push:
         return _commits(self._git, self._head, "--not", f"--remotes={self.target.remote}")
 
     def _note_what_the_remote_has(self) -> None:
-        """Updates the remote-tracking branch, as `git push` does after an ordinary push."""
+        """Updates the remote-tracking branch after a push, as an ordinary `git push` does."""
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
         for ref in tracking_refs(fetched, self.target.remote_ref):
             self._git.change("update-ref", ref, self._head)
 
 
 def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
-    """The local refs that record the last known state of the remote's ref `remote_ref`. `refspecs` are the values of
-    `remote.*.fetch`.
+    """The names of the local refs in which git stores the last known state of the remote's ref `remote_ref`.
+    `refspecs` are the values of `remote.*.fetch`.
     """
     found = []
     for refspec in refspecs:
@@ -155,8 +157,9 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """Identifies the directory of a repository on this machine by its inode. None if nothing is at the path. A
-    repository that replaces another at the same path has a different identity.
+    """The device and inode number of a directory on this machine, as text. None if the path does not exist. If
+    another directory replaces this one at the same path, it has a different identity. `path` may be relative to
+    `top`.
     """
     try:
         status = (top / path).stat()
@@ -167,7 +170,7 @@ def identity_of(top: Path, path: str) -> str | None:
 
 def _refuse_new_place(top: Path, url: str, places: WritablePlaces) -> None:
     """Raises CheckoutError if `url` leads to a repository on this machine that the agent may have created. In a push
-    to such a repository, git would run the programs that its configuration names.
+    to such a repository, git would run programs that the repository's configuration names.
     """
     path = local_path(url)
     if path is None or identity_of(top, path) in {None, *places.known}:
@@ -193,8 +196,8 @@ def _source_of(git: Git, branch: str, head: str) -> Source:
 
 
 def _remote_branch(settings: RemoteSettings, branch: str, remote: str) -> str:
-    """The name of the branch at the remote. It is the local name, unless the user has set `push.default` to
-    `upstream`. So a branch that was created from `main` is not pushed to `main`.
+    """The name of the branch at the remote. This is the local name, unless the user has set `push.default` to
+    `upstream`. For example, a branch that was created from `main` is not pushed to `main`.
     """
     values = settings.values
     merge = values.get(f"branch.{branch}.merge", "")

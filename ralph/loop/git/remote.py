@@ -1,10 +1,11 @@
 """Runs git calls that contact a remote. They run in a temporary, empty git directory, because a push needs only the
-checkout's objects. That directory has no hooks, remotes or settings of its own, and git never reads the current
-configuration of the repository. All settings are passed in the environment (`GIT_CONFIG_COUNT`). These include the
-settings of the user's own files, because conditions there (`includeIf`) refer to the checkout.
+checkout's objects. The temporary directory contains no hooks, remotes or settings, and git never reads the current
+configuration of the checkout. All settings are passed in the environment (`GIT_CONFIG_COUNT`). ralph passes the
+settings of the user's own files in this way too, because conditions in these files (`includeIf`) refer to the
+checkout.
 
-A remote may be a repository on this machine. Its configuration may name programs, and a push would run them as the
-user. So ralph passes settings to `git receive-pack` that override those of the remote.
+A remote may be a repository on this machine. Its configuration may name programs, and a push would run these programs
+as the user. So ralph passes settings to `git receive-pack` that override the settings of the remote.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 REMOTE_LIMIT_S = 300.0
 
 _OLDEST = (2, 32)
-"""The oldest version of git that works. It is the first with GIT_CONFIG_GLOBAL; GIT_CONFIG_COUNT came with 2.31."""
+"""The oldest version of git that works. GIT_CONFIG_GLOBAL came with this version, and GIT_CONFIG_COUNT with 2.31."""
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 # ralph's push runs no hook (git-lfs has one), signs nothing, and enters no submodule.
 _PUSH = (
@@ -51,7 +52,7 @@ _IN_THEIRS = ("core.alternateRefsCommand=true", "receive.autogc=false")
 
 
 class Source(Struct, frozen=True):
-    """The parts of a checkout that a push reads."""
+    """The branch to push: its name, its last commit, and the directory with its objects."""
 
     ref: str
     """The full name of the branch, with `refs/heads/`."""
@@ -68,7 +69,7 @@ class RemoteGit:
     """Runs git calls that contact a remote. Each push uses a new `RemoteGit`."""
 
     def __init__(self, top: Path, seams: GitSeams, settings: RemoteSettings, source: Source) -> None:
-        """`top` is the top directory of the checkout. A remote's relative path is relative to it."""
+        """`top` is the top directory of the checkout. The path of a remote may be relative to `top`."""
         self._top = top
         self._program = GitProgram(top, seams)
         self._base = environment_for_git(seams.environment, top)
@@ -86,8 +87,8 @@ class RemoteGit:
             raise CheckoutError(f"--push needs git {oldest} or newer, this is {output.decode().strip()}")
 
     def push(self, remote: str, url: str, remote_ref: str, *, is_tried_out: bool) -> GitAnswer:
-        """Pushes the branch only to the address `url`. If `is_tried_out` is True, the remote is not changed. The
-        answer's output contains standard error too. Raises CheckoutError and Interrupted.
+        """Pushes the branch to the address `url` and nowhere else. If `is_tried_out` is True, the remote is not
+        changed. The output in the result includes standard error. Raises CheckoutError and Interrupted.
         """
         options = ["--dry-run"] if is_tried_out else []
         return self._reach(
@@ -100,8 +101,8 @@ class RemoteGit:
     def _reach(
         self, remote: str, url: str, command: Sequence[str], service: str, rest: Sequence[str]
     ) -> GitAnswer:
-        """Runs a git command that contacts the remote. `service` is the name of the program that git starts at the
-        remote, without the prefix `git-`.
+        """Runs a git command that contacts the remote. `service` is the program that git starts at the remote. Its
+        name is given without the prefix `git-`.
         """
         started = f"git-{service}"
         path = local_path(url)
@@ -114,8 +115,8 @@ class RemoteGit:
             )
 
     def _for_theirs(self, path: str) -> list[str]:
-        """Git options that keep git from running programs that are named by the repository at `path` on this machine.
-        Raises CheckoutError and Interrupted.
+        """Options for git if the remote is the repository at `path` on this machine. With them, git runs no programs
+        that this repository's configuration names. Raises CheckoutError and Interrupted.
         """
         place = self._git_directory_of(path)
         ours = [word for pair in _IN_THEIRS for word in ("-c", pair)]
@@ -138,7 +139,7 @@ class RemoteGit:
         return [*settings.arguments, *ours]
 
     def _git_directory_of(self, path: str) -> str | None:
-        """The git directory that git itself would use for a remote at `path`, or None if there is none. Raises
+        """The git directory that git would use for a remote at `path`, or None if `path` is no repository. Raises
         CheckoutError and Interrupted.
         """
         for suffix in _SUFFIXES:
@@ -151,8 +152,8 @@ class RemoteGit:
         return None
 
     def _whose_files(self) -> str:
-        """Shell text that sets environment variables for git in a remote on this machine. With them, git reads the
-        same configuration files of the user as in the checkout.
+        """Shell text that sets environment variables for a git process in a remote on this machine. With them, this
+        process reads the same configuration files of the user as git in the checkout.
         """
         theirs = {name: self._base[name] for name in _WHOSE_FILES if name in self._base}
         return f"unset {' '.join(_WHOSE_FILES)}; " + "".join(
@@ -185,7 +186,9 @@ class RemoteGit:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a remote on this machine by git's own rules, or None if the remote is on another machine."""
+    """The path of a remote on this machine, or None if the remote is on another machine. Uses git's own rules to tell
+    paths from addresses.
+    """
     if url.lower().startswith("file://"):
         path = unquote(url[len("file:") :], errors="surrogateescape").replace("\0", "%00")
         return path[2:] if path.startswith("///") else path  # git takes a host for a part of the path
@@ -201,7 +204,9 @@ def _by_environment(settings: RemoteSettings) -> dict[str, str]:
 
 
 def _make_repository(place: Path, source: Source) -> None:
-    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its only branch is the one to push."""
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). Its only branch is the branch to
+    push.
+    """
     (place / "refs").mkdir()
     (place / "HEAD").write_text("ref: refs/heads/none\n")
     if source.head:

@@ -1,5 +1,5 @@
-"""Runs each iteration as a `ralph run` process and returns its result as a value. The exit code decides the outcome,
-whatever the process prints. Afterwards every process that the iteration has left is killed.
+"""Runs each iteration as a `ralph run` process and returns its result as a value. Only the exit code decides the
+outcome, not the output of the process. When the process has ended, all other processes of the iteration are killed.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class RalphIterations:
         stops_within_s: float = STOPS_WITHIN_S,
         overtime_s: float = OVERTIME_S,
     ) -> None:
-        """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files that
-        each iteration uses. `lock` is the descriptor of the checkout's lock, which each iteration inherits. `program`
-        is the program to start, with its `run` command; None means this ralph.
+        """`folder` is the loop's folder, where the prompt is written. `settings` are the recorded settings files,
+        which each iteration uses. `lock` is the descriptor of the checkout's lock, which each iteration inherits.
+        `program` is the program to start, with its `run` command. If it is None, this ralph is started.
         """
         self._plan = plan
         self._folder = folder
@@ -75,8 +75,8 @@ class RalphIterations:
         self._overtime_s = overtime_s
 
     def run(self, order: IterationOrder) -> IterationResult:
-        """Runs one iteration to its end. A shortage of this machine is returned as a setback. Raises OSError if the
-        process cannot be started for another reason. Never raises Interrupted.
+        """Runs one iteration to its end. If this machine lacks a resource such as memory, the result has a setback.
+        Raises OSError if the process cannot be started for another reason. Never raises Interrupted.
         """
         started_s = self._clock.now_s()
         try:
@@ -121,8 +121,8 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The command line of the process. The plan's arguments come first, because the last one counts if an option
-        is given twice.
+        """The command line of the process. The plan's arguments come first. If an option is given twice, its last
+        value is used.
         """
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:
@@ -162,8 +162,8 @@ class RalphIterations:
         return result
 
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
-        """The result if this machine was short of a resource to start the process, to follow it or to read its
-        result. The turns and the cost come from the session's journal, if it is readable.
+        """The result if this machine lacks a resource that is needed to start the process, to follow it or to read
+        its result. The turns and the cost come from the session's journal, if the journal is readable.
         """
         try:
             seen = self.seen(session_id)
@@ -180,7 +180,7 @@ class RalphIterations:
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
         """The result of a process that wrote no usable result object. The turns and the cost come from the session's
-        journal, as far as it was written.
+        journal, which may be incomplete.
         """
         seen = self.seen(session_id)
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
@@ -202,14 +202,14 @@ class RalphIterations:
 
 
 def _was_killed(ending: IterationEnding) -> bool:
-    """Whether something other than the loop killed the process, with a signal that is not a request to stop."""
+    """Whether a signal that is not a request to stop killed the process, and the loop did not send it."""
     is_by_us = ending.stopped_by is not None or ending.was_overdue
     return not is_by_us and ending.killed_by is not None and ending.killed_by not in _STOP_SIGNALS
 
 
 def _this_ralph() -> tuple[str, ...]:
-    """A command that starts another process of this ralph. That process ends when this one does. The command uses no
-    file that an iteration could have put into the checkout.
+    """A command that starts another process of this ralph. The new process ends when this process ends. The command
+    uses no file that an iteration could have put into the checkout.
     """
     call = f"main({core_limit_at_start()}, {os.getpid()})"
     return tuple(own_python(f"from ralph.__main__ import main; {call}"))

@@ -1,6 +1,6 @@
-"""Turns the exit code and the result object of a `ralph run` process, or its session's journal, into an
-`IterationResult`. The exit code decides the outcome. The result object adds texts and numbers; if it contains another
-exit code, it is rejected. The journal describes a run whose end this process did not see.
+"""Makes an `IterationResult` from the exit code and the result object of a `ralph run` process, or from its session's
+journal. The exit code decides the outcome. The result object adds texts and numbers. It is rejected if it contains
+another exit code. The journal is used for a run whose end this process did not see.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class NoResultError(Exception):
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
-    """The outcome that an exit code stands for, or None if `ralph run` never exits with this code."""
+    """The outcome for an exit code, or None if `ralph run` never exits with this code."""
     if exit_code - 128 in signal.valid_signals():
         return Outcome.INTERRUPTED
     return _BY_EXIT_CODE.get(exit_code)
 
 
 def result_written(path: Path, exit_code: int) -> IterationResult:
-    """Reads the result object from a file. Raises NoResultError, and ShortageError if this machine is short of a
-    resource to read it.
+    """Reads the result object from a file. Raises NoResultError. Raises ShortageError if this machine lacks a
+    resource, such as memory.
     """
     written = _read_result(path)
     if written.exit_code != exit_code:
@@ -100,9 +100,9 @@ def _read_result(path: Path) -> WrittenResult:
 def session_seen(
     session_id: str, environment: Mapping[str, str], directory: str | None
 ) -> SessionSeen | None:
-    """Reads the state of a session from its journal. None if there is no journal, or if the journal has no message
-    and its session can therefore not be resumed. `directory` is the value of `ralph run --session-dir`, or None if
-    that is not given. Raises ShortageError, and OSError if the directory cannot be listed.
+    """Reads the state of a session from its journal. None if there is no journal. None also if the journal has no
+    message, because its session cannot be resumed. `directory` is the value of `ralph run --session-dir`, or None if
+    the option is not given. Raises ShortageError, and OSError if the directory cannot be listed.
     """
     look = _look(session_id, environment, directory)
     if look is None or (look.problem is None and not look.history.has_message):
@@ -126,9 +126,9 @@ def _look(session_id: str, environment: Mapping[str, str], directory: str | None
 
 
 def _refuse_shortage(path: Path) -> None:
-    """Raises ShortageError if this machine is short of a resource to open the journal. Must be called before
-    `look_at`, which would report such a journal as unreadable. Raises FileNotFoundError if the journal does not
-    exist.
+    """Raises ShortageError if this machine lacks a resource that is needed to open the journal. Must be called before
+    `look_at`, because `look_at` would report the journal as unreadable. Raises FileNotFoundError if the journal does
+    not exist.
     """
     try:
         path.open("rb").close()

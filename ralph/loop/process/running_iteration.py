@@ -1,9 +1,9 @@
 """Waits for the end of an iteration's process, passes signals on to it, and enforces the time limit. At the end,
-kills every remaining process of the iteration. A signal to the loop is sent only to the iteration's main process.
-That process then stops its own commands within six seconds and still writes its result.
+kills every remaining process of the iteration. When the loop gets a signal, it sends the signal only to the
+iteration's main process. That process then stops its own commands within six seconds and still writes its result.
 
-Ctrl-Z suspends only the loop, and the iteration continues. If the iteration were suspended too and the loop then
-killed, the iteration could not end and would hold the checkout's lock.
+Ctrl-Z suspends only the loop, and the iteration continues. If Ctrl-Z suspended the iteration too, and the loop was
+then killed, the iteration could not end and would hold the checkout's lock.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 STOPS_WITHIN_S = 15.0
-"""Seconds from the signal that asks the process to stop until it is killed. `ralph run` promises to need at most six.
-"""
+"""Seconds that the process has to end after a signal that asks it to stop. After that it is killed. `ralph run`
+promises to need at most six."""
 OVERTIME_S = 30.0
-"""Seconds after its time limit at which an iteration counts as stuck, because `ralph run` should have ended by
-itself.
-"""
+"""Seconds that an iteration may take beyond its time limit. After that it is stopped, because `ralph run` should have
+ended by itself."""
 _KILL_S = 2.0
 _KILL_AGAIN_EVERY_S = 0.01
 
@@ -72,8 +71,8 @@ class RunningIteration:
 
     def run(self, limit_s: float | None, waiting_for: str) -> IterationEnding:
         """Waits for the end of the process. `limit_s` is the time limit in seconds that the process itself keeps, or
-        None if it has none. `waiting_for` names the wait in heartbeats. Raises ShortageError if the thread that waits
-        for the process cannot be started; the process is then killed.
+        None if the process has no time limit. `waiting_for` names the wait in heartbeats. If no thread can be started
+        to wait for the process, kills the process and raises ShortageError.
         """
         if limit_s is not None:
             self._overdue_at_s = self._clock.now_s() + limit_s + self._overtime_s
@@ -122,8 +121,8 @@ class RunningIteration:
         return news
 
     def _ask_to_stop(self, signal_number: int) -> None:
-        """Sends a signal to the process, which is killed if it has not ended after `stops_within_s`. A second signal
-        makes `ralph run` end at once; it does not postpone the kill.
+        """Sends a signal to the process. If the process has not ended after `stops_within_s`, it is killed. A second
+        signal makes `ralph run` end at once, and does not postpone the kill.
         """
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)

@@ -1,7 +1,7 @@
 """`--metrics-file`: counts the events of a run, and writes the counts to a file in Prometheus' text format.
 
-Readers always see a complete file. Nothing is sent over a network. This module must be imported only if the option is
-given, because the client library loads HTTP servers and TLS, which takes about 60 ms.
+A reader always sees a complete file. Nothing is sent over a network. Import this module only if the option is given:
+the client library loads HTTP servers and TLS, which takes about 60 ms.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 60.0
 
 TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-"""The histogram buckets for the turn in which the report came. Most runs are short, and few are very long."""
+"""The buckets of a histogram. It shows in which turn the model gave its final report. Most runs are short, and a few
+are very long."""
 
 UNKNOWN_TOOL = "unknown"
-"""The label for all tools that do not exist. Otherwise each name that a model invents would become a new time
+"""The label for every tool that does not exist. A label for each name that a model invents would make too many time
 series."""
 
 REPORT_TOOL = "final_report"
@@ -140,10 +141,9 @@ class MetricsFile:
         remove_leftovers(Path(self._path).parent)
 
     def tick(self, now_s: float) -> str | None:
-        """Writes the file if the last attempt to write it was at least a minute before `now_s`. Call this several
-        times a second.
-
-        A failure does not end the run. Returns a sentence about the first failure, and otherwise None.
+        """Writes the file if at least a minute has passed between the last attempt to write it and `now_s`. Call this
+        several times a second. A failure does not end the run. For the first failure, returns a sentence about it.
+        Otherwise returns None.
         """
         if now_s - self._tried_s < WRITE_EVERY_S:
             return None
@@ -156,9 +156,8 @@ class MetricsFile:
         return None
 
     def close(self, exit_code: int | None = None) -> None:
-        """Writes the file for the last time. Raises OSError.
-
-        `exit_code` is the exit code of the process. If it is None, the file keeps the exit code of the last result.
+        """Writes the file for the last time. Raises OSError. `exit_code` is the exit code of the process. If it is
+        None, the exit code in the file stays as it is.
         """
         if exit_code is not None:
             self._metrics.put("ralph_run_exit_code", exit_code)
@@ -175,10 +174,10 @@ class MetricsFile:
 
 
 class _RunMetrics:
-    """The numbers of a run, as a collector for the client library. A metric without a value has no sample.
+    """The numbers of a run, as a collector for the client library. A metric without a value is not written.
 
     The library's own Counter and Gauge are not used. They share values through the directory in
-    PROMETHEUS_MULTIPROC_DIR, which may belong to another program. A Gauge also starts at 0, which would be a wrong
+    PROMETHEUS_MULTIPROC_DIR, which may belong to another program. Also, a Gauge starts at 0, which would be a wrong
     exit code.
     """
 
@@ -204,9 +203,8 @@ class _RunMetrics:
         self._numbers[name][self._key(name, labels)] = value
 
     def _key(self, name: str, labels: dict[str, str]) -> tuple[str, ...]:
-        """The label values as valid UTF-8.
-
-        Invalid bytes, which a name from the command line may contain, are replaced.
+        """The label values as valid UTF-8. A name from the command line may contain invalid bytes, which are
+        replaced.
         """
         return tuple(labels[label].encode(errors="replace").decode() for label in self._labels[name])
 
@@ -298,8 +296,8 @@ class _RunMetrics:
         self._report_turns.append(event.turn)
 
     def _count_turns(self, of_this_run: int) -> None:
-        """Sets the number of turns, but never to a lower number, because a run that ends early or by a bug reports 0
-        turns.
+        """Sets the number of turns to `of_this_run`, but never lowers it. A run that ends early or because of a bug
+        reports 0 turns.
         """
         self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
         self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)

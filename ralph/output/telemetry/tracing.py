@@ -1,6 +1,5 @@
-"""Opens the traces of `--otel`, or reports in one line why they are not available.
-
-OpenTelemetry is imported only if the option is given. `tracing_spans.py` makes the spans.
+"""Prepares the traces of `--otel`. If they are not available, reports the reason in one line. OpenTelemetry is
+imported only if the option is given. `tracing_spans.py` makes the spans.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _TALKATIVE = ("opentelemetry", "requests", "urllib3")
 
 
 class TracingError(Exception):
-    """`--otel` does not work with this installation or this environment. The message is one line for the user."""
+    """`--otel` cannot be used with this installation or in this environment. The message is one line for the user."""
 
 
 def open_tracing(
@@ -42,11 +41,11 @@ def open_tracing(
     redact: Callable[[str], str] = str,
     now_ns: Callable[[], int] = time.time_ns,
 ) -> Tracing:
-    """Opens the traces, and starts the thread that sends spans. Raises TracingError or ShortageError.
+    """Prepares the traces, and starts the thread that sends spans. Raises TracingError or ShortageError.
 
-    `environment` must be the environment of the process or a copy, because the SDK reads `os.environ` itself.
-    `Tracing.close` calls `tell` at most once, with a line about problems. `now_ns` returns the Unix time in
-    nanoseconds.
+    `environment` must be the environment of the process or a copy of it, because the SDK reads `os.environ` itself.
+    If there are problems, `Tracing.close` calls `tell` once with a line about all of them. `now_ns` returns the Unix
+    time in nanoseconds.
     """
     endpoint = _endpoint(environment)
     _demand_protocol(environment)

@@ -1,7 +1,7 @@
-"""The list of event fields that traces contain, with their attribute names. No I/O happens here.
+"""The event fields that traces contain, with the name of the attribute for each field. No I/O happens here.
 
-Names, numbers and kinds are exported. Fields that may hold text are not: prompts, answers, arguments, outputs and
-error messages. A value of None means that the value is unknown; the attribute is then left out.
+Names, numbers and kinds are exported. Fields that may contain text are not exported: prompts, answers, arguments,
+outputs and error messages. If a value is unknown (None), its attribute is left out.
 """
 
 from __future__ import annotations
@@ -79,13 +79,12 @@ _MOMENTS: dict[type, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""The events that become span events. Each type of event has its name in ralph's own output, and the event's field
-for each attribute.
-"""
+"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
+gives the event's field for each attribute."""
 
 
 def moment_of(event: ev.Event) -> tuple[str, Attributes] | None:
-    """The name and the attributes of a span event. None if this event does not become a span event."""
+    """The name and the attributes of the span event for an event. None if the event does not become a span event."""
     if (moment := _MOMENTS.get(type(event))) is None:
         return None
     name, fields = moment
@@ -139,9 +138,8 @@ def of_tool(call: ToolCall) -> Attributes:
 
 
 def of_stream(event: Mapping[str, Any]) -> Attributes:
-    """The attributes that one event of the API's stream adds.
-
-    Values of a wrong type are ignored, because a server may send anything.
+    """The attributes that can be read from one event of the API's stream. Values of a wrong type are ignored, because
+    a server may send anything.
     """
     match event:
         case {"type": "message_start", "message": {**message}}:

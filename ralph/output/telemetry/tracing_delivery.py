@@ -1,6 +1,5 @@
-"""Sends finished spans to an OTLP endpoint from a thread, and counts the spans that are lost.
-
-This does not delay the run. The queue of spans has a maximum length, and closing has a time limit.
+"""Sends finished spans to an OTLP endpoint from a thread, and counts the spans that are lost. The run never waits for
+this thread, except for a limited time at its end. The queue of spans has a maximum length.
 """
 
 from __future__ import annotations
@@ -30,11 +29,13 @@ _INTERVAL_S = 5.0
 
 
 class SpanDelivery(SpanProcessor):
-    """A span processor in place of the SDK's own, which does not report lost spans and can take 30 s to close."""
+    """A span processor. It replaces the SDK's own processor, which does not report lost spans and can take 30 s to
+    close.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.taken = 0
-        """The number of spans that were handed to this processor."""
+        """The number of spans that this processor has received."""
         self.delivered = 0
         """The number of spans that the endpoint has accepted."""
         self._endpoint = endpoint
@@ -59,9 +60,8 @@ class SpanDelivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """Sends the remaining spans within the time limit.
-
-        Returns the reason why spans were lost, or None if all arrived.
+        """Sends the remaining spans. Waits for that at most `timeout_s` seconds. Returns the reason why spans were
+        lost, or None if all spans arrived.
         """
         with self._changed:
             self._is_closing = True
@@ -82,9 +82,8 @@ class SpanDelivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Starts the thread if it does not run yet.
-
-        If the machine has no thread left, the spans are kept, and the next span leads to another attempt.
+        """Starts the thread if it is not running. If the machine has no thread left, the spans are kept, and the
+        thread is started later.
         """
         if self._thread is None:
             try:
@@ -100,10 +99,10 @@ class SpanDelivery(SpanProcessor):
                     self.delivered += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan] | None:
-        """Waits for a full batch, or until it is time to send a batch that is not full.
+        """Waits for a full batch of spans. After some time, returns a batch that is not full.
 
-        While delivery is closing, returns what is left without waiting. Returns None when nothing is left or the time
-        limit of `close` is over.
+        When `close` has been called, returns the remaining spans without waiting. Returns None when no spans are
+        left, or when the time limit of `close` is over.
         """
         with self._changed:
             ends_s = time.monotonic() + _INTERVAL_S
@@ -126,9 +125,8 @@ class SpanDelivery(SpanProcessor):
 
 
 class _Session(requests.Session):
-    """An HTTP session that stores the reason why the last request failed, or None if it succeeded.
-
-    The reason contains no addresses and no headers.
+    """An HTTP session that stores in `problem` why the last request failed. The text contains no addresses and no
+    headers. It is None if the request succeeded.
     """
 
     problem: str | None = None
@@ -145,6 +143,6 @@ class _Session(requests.Session):
 
 
 def _shown(endpoint: str) -> str:
-    """The endpoint without user, password and query, because they may contain a key."""
+    """The endpoint without user, password and query, because these may contain a key."""
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

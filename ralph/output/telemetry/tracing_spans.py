@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""The maximum length of a string attribute, in characters. Real names are shorter. Only a name that a model or a
-server made up is longer."""
+"""The maximum length of a string attribute, in characters. Real names are shorter. A longer name must have been made
+up by a model or a server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer with its own provider.
-
-    The provider of the process is not changed, and no function is registered to run at exit.
+    """A tracer with a separate provider. Does not change the process's own provider, and registers no function to run
+    at exit.
     """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
@@ -58,9 +57,8 @@ class _Open(Struct, frozen=True):
 
 
 class Tracing:
-    """An `Events` sink that makes spans.
-
-    Neither `emit` nor `close` raises an exception. A bug in this class ends the tracing, but not the run.
+    """An `Events` sink that makes spans. `emit` and `close` never raise an exception. A bug in this class ends the
+    tracing, but not the run.
     """
 
     def __init__(
@@ -75,7 +73,8 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session id of the next run. Before a session is open, it is the id that a new session would get."""
+        """The session id for the span of the next run. Until a session is open, this is the id that a new session
+        would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -83,7 +82,7 @@ class Tracing:
         self._now_ns = now_ns
         carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
         self._around = TraceContextTextMapPropagator().extract(carrier, Context())
-        """The parent of each run's span. It is empty if the environment names no valid parent."""
+        """The parent of each run's span. Empty if the environment variables name no valid parent."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
@@ -101,7 +100,9 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends the remaining spans within the time limit. Reports all problems in one line, if there are any."""
+        """Sends the remaining spans within `timeout_s` seconds. If there were problems, reports all of them in one
+        line.
+        """
         if self._is_closed:
             return
         try:
@@ -159,9 +160,8 @@ class Tracing:
         return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
 
     def _tool_finished(self, event: ev.ToolFinished) -> None:
-        """Ends the span of a tool call.
-
-        Parallel calls are reported together when the longest of them ends, each with its own duration.
+        """Ends the span of a tool call. Parallel calls are reported together when the last of them has ended. Each
+        call has its own duration.
         """
         now_ns, took_ns = self._now_ns(), _ns(event.took_s)
         opened = self._tools.pop(event.call.id, None) or self._tool(event.call, now_ns - took_ns)
@@ -176,7 +176,7 @@ class Tracing:
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
 
     def _cut_off(self) -> None:
-        """Ends the span of a run that has not reported its end."""
+        """Ends the span of a run whose end was not reported."""
         if self._run is not None:
             self._end_run(self._now_ns(), "no_result")
 
@@ -190,7 +190,9 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Ends the span of the turn. Before that, ends the spans of tool calls without a result as interrupted."""
+        """Ends the span of the turn. Before that, ends the spans of tool calls that have no result, and marks them as
+        interrupted.
+        """
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -203,9 +205,8 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The span of the run, which is started if it does not exist yet.
-
-        The span begins with the run's first event, so the time between two tasks belongs to neither of them.
+        """The span of the run. If there is none yet, starts it. The span begins with the run's first event. So the
+        time between two runs of a process is in neither of their spans.
         """
         if self._run is None:
             about = attributes.of_run(self._session_id)

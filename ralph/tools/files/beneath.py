@@ -1,7 +1,8 @@
-"""Opens directories below an open directory, the root, so that no link leads out of it, even if another process
-replaces a part of the path at the same time. Raises OSError (EXDEV) for a path that would lead out: an absolute path,
-`..` above the root, or a link to one of these. Follows links that stay inside. If the kernel cannot do this (before
-Linux 5.6, which has `openat2`), the path is opened part by part.
+"""Opens directories below an open directory, the root. A path that leads out of the root raises OSError (EXDEV): an
+absolute path, a path above the root (`..`), or a path with a link to one of these. This is safe even if another
+process replaces a part of the path at the same time. Links that stay inside the root are followed.
+
+On Linux 5.6 and later, the system call `openat2` does all this. Elsewhere, the path is opened part by part.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ def open_by_kernel(root: int, relative: str) -> int:
 
 
 def open_by_walk(root: int, relative: str) -> int:
-    """Does the work of `open_directory` on systems without `openat2`. Opens the parts of the path one after the other,
-    each relative to the previous one and without following links. For `..`, goes back to the directory that was opened
-    before.
+    """Does the work of `open_directory` on systems without `openat2`. Opens the parts of the path one after the
+    other, and resolves links itself. For `..`, closes the current directory and continues with the directory above
+    it.
     """
     held = [os.dup(root)]
     ahead = [*reversed(Path(relative).parts)]
@@ -94,7 +95,9 @@ def open_by_walk(root: int, relative: str) -> int:
 
 
 def _step(held: list[int], part: str) -> str:
-    """Opens the directory `part` and returns "". If `part` is a link, opens nothing and returns its target."""
+    """Opens the directory `part` and returns an empty string. If `part` is a link, opens nothing and returns the
+    link's target.
+    """
     try:
         held.append(os.open(part, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=held[-1]))
     except OSError as error:

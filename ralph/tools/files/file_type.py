@@ -1,4 +1,6 @@
-"""Recognises the type of a file by its first bytes, and the size of an image in pixels. Does not decode the content."""
+"""Finds out the type of a file from its first bytes, and the pixel size of an image from its header. Does not decode
+the content.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ _KINDS = (
 
 
 def kind_of(mode: int) -> str:
-    """The kind of something that is not a regular file, such as "a directory"."""
+    """The kind of a file that is not a regular file, such as "a directory". `mode` is the file's `st_mode`."""
     return next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
 
 
@@ -102,7 +104,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the frame header (SOF), which may follow any number of other segments."""
+    """Width and height from the frame header (SOF). The function first skips all segments before that header."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

@@ -45,8 +45,8 @@ def _png_damage(data: bytes) -> str | None:
 
 
 def without_damaged_extras(png: bytes) -> bytes:
-    """The PNG without optional chunks that have a wrong checksum, such as a damaged colour profile. libpng ignores
-    such chunks, but stricter decoders reject the image. All other parts remain, damaged or not.
+    """Removes optional chunks with a wrong checksum from a PNG, for example a damaged colour profile. libpng ignores
+    such chunks, but stricter decoders reject the image. Nothing else is changed.
     """
     kept = [png[:_PNG_SIGNATURE_BYTES]]
     position = _PNG_SIGNATURE_BYTES
@@ -61,7 +61,9 @@ def without_damaged_extras(png: bytes) -> bytes:
 
 
 def _jpeg_is_whole(data: bytes) -> bool:
-    """Whether a JPEG has its end marker. An end marker inside a segment, for example of a thumbnail, does not count."""
+    """Whether a JPEG has its end marker. End markers inside segments are ignored, because a segment can contain a
+    complete thumbnail image.
+    """
     position = 2
     while position + 4 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

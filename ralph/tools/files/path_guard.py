@@ -1,6 +1,6 @@
-"""Keeps the file tools away from protected paths. Checks both the target of a path and the file that was really
-opened. Paths are also compared by device and inode number, so that a bind mount, a hard link or another spelling in
-upper and lower case (macOS) does not get around the check.
+"""Keeps the file tools away from protected paths. Checks a path before the file is opened, and checks the opened file
+again. Compares device and inode numbers too. So a protected file is recognised even if its path looks different,
+because of a bind mount, a hard link, or upper and lower case (macOS).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MOST_FILES_COMPARED = 2000
 
 
 class PathGuard:
-    """Checks paths against the table of protected paths. The table is made at the first check, so a run without file
-    tools does not need it.
+    """Checks paths against the table of protected paths. The table is made at the first check, because many runs use
+    no file tools.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class PathGuard:
         own_files: Callable[[], Path | None],
         judge: CallJudge | None = None,
     ) -> None:
-        """`gather` makes the table. `own_files` returns the directory with this run's long outputs, which may be
-        read, or None if there is none yet. `judge` applies the permission rules about paths.
+        """`gather` makes the table. `own_files` returns the directory with this run's long outputs, or None if the
+        directory does not exist yet. The model may read these outputs. `judge` applies the permission rules about
+        paths.
         """
         self._judge = judge
         self._gather = gather
@@ -55,8 +56,8 @@ class PathGuard:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
-        """Returns the target of a path, with links resolved. Raises ToolError if it must not be read. The target need
-        not exist.
+        """Resolves all links in a path and returns the result. Raises ToolError if the file at that place must not be
+        read. The file need not exist.
         """
         real = os.path.realpath(path)
         self._refuse_private(real, shown, None)
@@ -64,8 +65,8 @@ class PathGuard:
         return real
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
-        """Returns the real path of an open file. Raises ToolError if that path is unknown or must not be read. `judged`
-        is the path that `refuse_read` returned.
+        """Returns the real path of an open file. Raises ToolError if that path is unknown or if the file must not be
+        read. `judged` is the result of `refuse_read`, called before the file was opened.
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
@@ -77,7 +78,9 @@ class PathGuard:
         return real
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """Raises ToolError if the path `real` must not be written. It is absolute, without links, and need not exist."""
+        """Raises ToolError if the file `real` must not be written. `real` is an absolute path without links. The file
+        need not exist.
+        """
         rule = None if self._judge is None else self._judge.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
@@ -89,11 +92,13 @@ class PathGuard:
         return HiddenPlaces(self, directory, self.paths.hidden_beneath(known))
 
     def may_be_read(self, real: str) -> bool:
-        """Whether a path may be read. `real` is absolute, with links resolved, and need not exist."""
+        """Whether the file `real` may be read. `real` is an absolute path without links. The file need not exist."""
         return self._why_not_read(real) is None
 
     def may_be_shown(self, real: str) -> bool:
-        """Whether the permission rules allow reading a path. The table of protected paths is not used."""
+        """Whether the permission rules allow the file `real` to be read. This check ignores the table of protected
+        paths.
+        """
         return self._judge is None or self._judge.why_not_read(real) is None
 
     def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
@@ -116,7 +121,7 @@ class PathGuard:
 
     @cached_property
     def _known(self) -> Mapping[Identity, str]:
-        """The protected paths and all directories above them, by device and inode number."""
+        """The protected paths and all directories above them. Each key is a pair of device and inode number."""
         places = {*(place.path for place in self.paths.paths), *self.paths.homes}
         all_above = {str(above) for place in places for above in Path(place).parents}
         found = {}
@@ -127,8 +132,8 @@ class PathGuard:
         return found
 
     def _canonical(self, path: str) -> str:
-        """The path in the spelling of the table. If a directory above the path is in the table under another name,
-        that name replaces it.
+        """The path as the table of protected paths spells it. If the table has another name for a directory in the
+        path, the result uses the table's name.
         """
         for above in (path, *map(str, Path(path).parents)):
             status = _status_of(above)
@@ -139,8 +144,8 @@ class PathGuard:
         return path
 
     def linked_secrets(self) -> dict[Identity, str]:
-        """Up to 2,000 files that must not be read, by device and inode number. They are used to recognise hard links
-        to such files.
+        """The paths of up to 2,000 files that must not be read. Each key is a pair of device and inode number, by
+        which a hard link to such a file is recognised.
         """
         found: dict[Identity, str] = {}
         places = (place.path for place in self.paths.paths if not place.may_be_read)
@@ -158,8 +163,8 @@ class PathGuard:
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
-    """Raises ToolError if the kernel generates the content of the file, which must not be written. `real` must have
-    no links.
+    """Raises ToolError if the kernel generates the content of the file `real`. Such a file must not be written.
+    `real` is a path without links.
     """
     if is_made_by_kernel(real, status):
         raise ToolError(f"{shown} is made up by the kernel; it cannot be edited or replaced as a file")
@@ -180,8 +185,8 @@ class HiddenPlaces:
         return [path for path in self.paths if os.path.lexists(f"{self._directory}/{path}")]
 
     def hides(self, path: str) -> bool:
-        """Whether a search must skip a regular file. `path` is relative to the directory and was found without
-        following links.
+        """Whether a search must skip the regular file `path`. `path` is relative to the directory of the search and
+        contains no links.
         """
         if any(is_within(path, place) for place in self.paths):
             return True
@@ -218,7 +223,9 @@ def _is_private(real: str, status: os.stat_result | None) -> bool:
 
 
 def _files_of(place: str, depth: int = 1) -> Iterator[str]:
-    """Yields the path itself and, if it is a directory, the files in it and in `depth` levels of subdirectories."""
+    """Yields the path `place`. If it is a directory, also yields the files in it and in `depth` levels of
+    subdirectories.
+    """
     yield place
     try:
         entries = list(os.scandir(place))

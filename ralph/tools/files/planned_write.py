@@ -1,5 +1,6 @@
-"""A planned call of Write or Edit: the new content of one file, and the digest of the content that it replaces. The
-plan is recorded in the journal before it is executed. If the file changes in between, it is not written.
+"""A planned write to one file, for a call of Write or Edit. The plan contains the new content and the digest of the
+old content. The journal records the plan before the file is written. If the file has changed since it was planned,
+ralph does not write it.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class PlannedWrite(Struct, frozen=True, dict=True):
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """Finds out whether an earlier process finished a write before it died. Returns the result for the model, or None
-    if the file is unchanged and can be written. Removes temporary files that the earlier process left.
+    """Finds out whether an earlier process completed a planned write before it died. Returns the result for the
+    model. Returns None if the file still has its old content, so that the write can be repeated. Removes temporary
+    files that the earlier process left.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -61,8 +63,8 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's content in hexadecimal. None if it is not a regular file or cannot be read.
-    Never blocks.
+    """The SHA-256 digest of a file's content in hexadecimal. None if the path leads to no regular file or the file
+    cannot be read. Does not block on a named pipe.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

@@ -26,7 +26,9 @@ class Root(Struct, frozen=True):
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the opened directory. True if the file system cannot tell."""
+        """Whether the path still leads to the opened directory. True also if an error of the file system leaves this
+        open.
+        """
         try:
             there = self.named.stat()
         except OSError as error:
@@ -38,7 +40,9 @@ class Roots:
     """All roots of a run. The working directory is the first."""
 
     def __init__(self, cwd: Path, added: Sequence[Path]) -> None:
-        """Opens the roots. Raises WorkingDirectoryGoneError, or OSError if one of the others cannot be opened."""
+        """Opens the roots. Raises WorkingDirectoryGoneError if the working directory is gone, and OSError if another
+        root cannot be opened.
+        """
         self._roots: list[Root] = []
         self._temporary: Root | None = None
         try:
@@ -62,8 +66,8 @@ class Roots:
             raise WorkingDirectoryGoneError(self._roots[0].named)
 
     def root_of(self, target: Path, shown: str) -> Root:
-        """The innermost root that contains `target`, which must have no links. Raises ToolError if there is none, or
-        if the root was removed or replaced.
+        """The innermost root that contains the path `target`, which must have no links. Raises ToolError if no root
+        contains the path, or if the root was removed or replaced.
         """
         roots = self._roots if self._temporary is None else [*self._roots, self._temporary]
         above = [root for root in roots if root.path in target.parents]
@@ -80,7 +84,7 @@ class Roots:
         return root
 
     def add_temporary(self, directory: str) -> None:
-        """Makes the directory for temporary files of commands a root, too, and opens it. Raises OSError."""
+        """Opens the directory that commands use for temporary files, and adds it to the roots. Raises OSError."""
         if self._temporary is None:
             self._temporary = _held(Path(directory))
 

@@ -1,6 +1,6 @@
-"""Remembers files as the model last saw them in Read, Write or Edit, so that a change by another program is noticed
-before it is overwritten. The contents of a file are compared by their digest. Only for a file without a digest, such
-as a very large one, a new modification time counts as a change.
+"""Remembers the state of each file when Read, Write or Edit last used it. If another program has changed the file
+since then, ralph notices this before it overwrites the file. Two states are compared by the digest of the content. If
+there is no digest, for example for a very large file, they are compared by size and modification time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ _CHANGED = _SeenFile(None, None)
 
 
 class SeenFiles:
-    """Remembers the last 10,000 files that the model saw in one session, by real path. May be used on any thread.
-    `was_shown` and `was_written` return what the journal must store: a text about the file, by its path.
+    """Remembers the last 10,000 files that the model saw in one session. May be used on any thread. `was_shown` and
+    `was_written` return a mapping from the file's real path to a text about its state. The caller must store this
+    mapping in the journal.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,9 @@ class SeenFiles:
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
-        """Adds the texts about files that earlier runs of this session stored in the journal."""
+        """Restores the files that earlier runs of this session have stored in the journal. `seen` maps their paths to
+        the texts about their states.
+        """
         for path, text in seen.items():
             try:
                 self._keep(path, _SeenFile.of_text(text))
@@ -81,12 +84,14 @@ class SeenFiles:
         return self._keep(str(path), known)
 
     def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
-        """Remembers a file that was written. `after` is its status, or None if only the content is known."""
+        """Remembers a file that was written. `after` is the status of the written file, or None if only the digest of
+        its content is known.
+        """
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Raises ToolError if the file has changed since the model saw it. `digest` is that of its current content,
-        or None if unknown.
+        """Raises ToolError if the file has changed since the model saw it. `now` is the current status of the file.
+        `digest` is the digest of its current content, or None if unknown.
         """
         with self._lock:
             seen = self._files.get(str(path))
@@ -105,8 +110,8 @@ class SeenFiles:
 
 
 def signature_of(stat: os.stat_result) -> Signature:
-    """A value that changes when the file's content changes, apart from rare cases. It consists of device, inode, size
-    and modification time.
+    """A value that almost always changes when the file's content changes. It consists of device, inode, size and
+    modification time.
     """
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
@@ -120,8 +125,8 @@ def _is_utf8(path: str) -> bool:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest of the open file's content. None if the file is too large, or if it changes in the meantime, because
-    the digest would then not match what the model was shown.
+    """The digest of an open file's content. None if the file is too large, or if it has changed since the status
+    `before` was read. After such a change, the content might not be the content that the model was shown.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
 MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
-"""The maximum size of an image. It becomes 5 MB of base64, which other clouds accept too (Anthropic's own API accepts
-10 MB)."""
+"""The maximum size of an image in bytes. Its base64 text has at most 5 MB. Other clouds accept this size too, while
+Anthropic's own API accepts 10 MB."""
 # The API accepts 8000 pixels a side in a request with few images, but only this many if there are more than 20
 # images.
 _MAX_IMAGE_PIXELS = 2000

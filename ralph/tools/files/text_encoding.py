@@ -1,5 +1,5 @@
-"""Finds the text encoding of a file: the one that its byte order mark names, otherwise UTF-8, otherwise Latin-1,
-which can decode any bytes.
+"""Finds the text encoding of a file. If the file begins with a byte order mark, the mark decides. Otherwise the
+encoding is UTF-8 or, if that is impossible, Latin-1, which can decode any bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TextEncoding(Struct, frozen=True):
         return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """Encodes text. Raises UnicodeEncodeError if the encoding lacks one of the characters."""
+        """Encodes text. Raises UnicodeEncodeError if the encoding lacks a character of the text."""
         return self.mark + text.encode(self.codec, self.errors)
 
 

@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """The position of a scan in the stream."""
+    """The progress of reading one stream."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
@@ -111,7 +111,7 @@ def _within_limit(chunks: Iterable[bytes], scan: _Scan) -> Iterator[bytes]:
 
 
 def _from_line(chunks: Iterable[bytes], first: int, scan: _Scan) -> Iterator[bytes]:
-    """The part of the stream that begins with line `first`. Earlier lines are only counted."""
+    """The part of the stream that begins with line `first`. Counts the earlier lines and drops them."""
     to_skip = first - 1
     for chunk in chunks:
         if to_skip == 0:

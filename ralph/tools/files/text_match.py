@@ -1,5 +1,5 @@
-"""Finds and replaces text in a file. Line breaks in the search text match both LF and CRLF. The time is linear in the
-size of the file, because only methods such as `str.find` scan it.
+"""Finds and replaces text in a file. A line break in the search text matches both LF and CRLF. Only methods such as
+`str.find` scan the file, so the time is linear in its size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Span(Struct, frozen=True):
 
 
 class EditableText:
-    """The text of a file. If it has both LF and CRLF, a text of several lines is searched in a copy with LF only."""
+    """The text of a file. If the file has both LF and CRLF, a text of several lines is searched in a copy that has
+    only LF.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,12 +49,14 @@ class EditableText:
         return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
 
     def line_number(self, position: int) -> int:
-        """The number (from 1) of the line at an offset."""
+        """The number of the line that contains the offset `position`, counted from 1."""
         return self.text.count("\n", 0, position) + 1
 
 
 class _LfView:
-    """The text with each CRLF replaced by LF, and a mapping from its offsets to those in the original text."""
+    """A copy of a text in which each CRLF is replaced by LF. `offset` converts an offset in the copy to an offset in
+    the original text.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -63,7 +67,9 @@ class _LfView:
 
 
 def _line_breaks_in_view(text: str) -> Iterator[int]:
-    """Yields the offset of each line break that was CRLF, counted in the text with LF only."""
+    """Yields the offset of each line break that was CRLF in the original text. The offsets are positions in the copy
+    of the text that has only LF.
+    """
     removed = 0
     at = text.find("\r\n")
     while at >= 0:
@@ -76,7 +82,9 @@ class Places:
     """All places where one text occurs in another."""
 
     def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
-        """`needle` is the text to search for. It is searched in `view`, or in the original text if there is no view."""
+        """`wanted` is the text as the model wrote it. `needle` is the text to search for, with adapted line breaks.
+        The search is done in `view`, or in the original text if `view` is None.
+        """
         self._whole = whole
         self._wanted = wanted
         self._needle = needle
@@ -98,15 +106,15 @@ class Places:
         return position if self._view is None else self._view.offset(position)
 
     def overlaps_itself(self) -> bool:
-        """Whether a second occurrence begins inside the first one, so that it is unclear which one is meant."""
+        """Whether a second occurrence begins inside the first one. Then it is unclear which of the two is meant."""
         first = self._hay.find(self._needle)
         size = len(self._needle)
         # Up to the end of a match that begins just before the end of the first.
         return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with all places replaced by `new`. Line breaks in `new` become those that are usual at each place,
-        unless the old or the new text contains a CR.
+        """The text with `new` at all places. The line breaks in `new` are adapted to the text around each place. They
+        are left unchanged if the old or the new text contains a CR.
         """
         self._refuse_too_much(new)
         text = self._whole.text
@@ -138,8 +146,8 @@ class Places:
 
 
 class _LineBreakAt:
-    """Finds the kind of line break at given offsets, for a text that has both kinds. It is the kind of the next line
-    break, or of the last one in the text if none follows. The offsets must increase from call to call.
+    """Decides, for a text with both LF and CRLF, which of them to use at a given offset. This is the kind of the next
+    line break or, if none follows, of the last line break in the text. The offsets must increase from call to call.
     """
 
     def __init__(self, text: str) -> None:

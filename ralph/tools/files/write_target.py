@@ -1,7 +1,7 @@
-"""Finds the file that a call wants to write, and writes it inside one of the roots, even if another process changes
-the path meanwhile. When the call is planned, links in the path are resolved, and the target is checked. When the file
-is written, its directory is opened below the root, and all further checks and changes use that open directory and not
-the path.
+"""Finds the file that a call wants to write, and writes it. The file is always inside one of the roots, even if
+another process changes the path meanwhile. When the call is planned, links in the path are resolved, and the target
+is checked. When the file is written, its directory is opened below the root. All further checks and changes use the
+open directory and not the path.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class WriteTarget(Struct, frozen=True):
 
 
 def write_target(path: Path, shown: str, room: ToolRoom) -> WriteTarget:
-    """Finds the target of a write. Raises ToolError if it is not a regular file, is outside all roots, is protected
-    or is not writable.
+    """Finds the target of a write. Raises ToolError if the target is not a regular file, is outside all roots, is
+    protected or is not writable.
     """
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None

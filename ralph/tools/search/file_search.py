@@ -1,6 +1,6 @@
-"""Lists the files below a directory, or searches their lines, with ripgrep. .gitignore files inside the directory
-apply, and also those above it up to the top of the repository. Hidden files are included, but `.git` is not. Links
-are not followed. Results are sorted by path.
+"""Lists the files below a directory, or searches their lines, with ripgrep. .gitignore files apply, both inside the
+directory and above it, up to the top of the repository. Hidden files are included, but `.git` is not. Links are not
+followed. Results are sorted by path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PLAIN_GLOB = re.compile(r"(?:[\w.*?,+@ -]|\{[\w.*?+@ -]+(?:,[\w.*?+@ -]+)*\})+"
 
 
 class SearchPlace(Struct, frozen=True):
-    """Where to search: in a directory, or in one file of a directory."""
+    """The place to search: a whole directory, or one file in a directory."""
 
     directory: Path
     """The absolute path of the directory as the model wrote it. Its links are not resolved."""
@@ -84,7 +84,7 @@ def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
 
 
 def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> str:
-    """Opens the directory, checks that it may be read, and returns its real path."""
+    """Returns the real path of a directory. Raises ToolError if the directory cannot be opened or must not be read."""
     try:
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
@@ -96,7 +96,7 @@ def _opened_directory(path: Path, shown: str, judged: str, room: ToolRoom) -> st
 
 
 def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
-    """Starts a listing of files. The records of the result are paths that begin with `./`, separated by NUL. Raises
+    """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
     ToolError and ShortageError.
     """
     return _started([*_options(place), "--files", "--null", "--", place.target], place, room)
@@ -104,8 +104,8 @@ def list_files(place: SearchPlace, room: ToolRoom) -> Ripgrep:
 
 def search_lines(place: SearchPlace, query: LineQuery, room: ToolRoom) -> Ripgrep:
     """Starts a search for lines. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
-    LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep applies only simple globs, so the caller must filter the records by
-    the glob again. Raises ToolError and ShortageError.
+    LINE`, `PATH NUL COUNT` or `PATH NUL`. Ripgrep does not apply every glob, so the caller must compare the paths
+    with the glob again. Raises ToolError and ShortageError.
     """
     command = [
         *_options(place),
@@ -166,7 +166,7 @@ def _as_glob(path: str) -> str:
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path is valid UTF-8. Ripgrep accepts only such paths as globs, so the caller filters the results for
-    other paths.
+    """Whether a path is valid UTF-8. Ripgrep cannot take any other path as a glob. The caller then filters ripgrep's
+    results.
     """
     return path.encode("utf-8", "replace") == os.fsencode(path)

@@ -19,9 +19,8 @@ _CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 _Segment = re.Pattern[str] | None
-"""A part of a pattern between slashes, as a regular expression for one part of a path. None stands for `**`, which
-matches any number of parts.
-"""
+"""A part of a pattern between slashes, as a regular expression for one part of a path. None stands for the part `**`,
+which matches any number of parts of a path."""
 
 
 class GlobPattern:
@@ -114,8 +113,8 @@ def _translated(piece: str) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Whether the segments match the parts of a path. If a segment does not match, the previous `**` takes one more
-    part, and the comparison is repeated.
+    """Whether the segments match the parts of a path. If a segment does not match, the last `**` before it takes one
+    more part, and the comparison is repeated from there.
     """
     at = part = 0
     retry_at, retry_part = -1, 0
