@@ -34,7 +34,7 @@ class PromptRefusedError(Exception):
 
 
 class PromptCall(Struct, frozen=True):
-    """A permitted tool call of a command file."""
+    """A tool call that a command file contains, after the rules have permitted the call."""
 
     call: ToolCall
     notes: tuple[str, ...]

@@ -84,8 +84,8 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because the model gave no valid report. If so, the synthetic report names the fault
-        of the model's last report.
+        """Whether the run ended because the model gave no valid report. If so, the report that ralph writes instead says
+        what was wrong with the last report that the model tried to give.
         """
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 

@@ -148,7 +148,7 @@ def _normal(glob: str) -> str:
 
 
 def _last_name(glob: str) -> str:
-    """The last part of a glob's path that contains more than wildcards. `*` if there is no such part."""
+    """The last of the parts between slashes that do not consist of wildcards only. `*` if there is no such part."""
     parts = [part for part in glob.split("/") if part.strip("*")]
     return parts[-1] if parts else "*"
 

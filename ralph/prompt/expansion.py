@@ -39,7 +39,7 @@ class ShellLine(Struct, frozen=True):
 
 
 class Expansion(Struct, frozen=True):
-    """A command's text in which the arguments are inserted. The text is split into ordinary texts and shell lines."""
+    """The text of a command after its arguments have been inserted, split into plain text and lines to run in a shell."""
 
     parts: tuple[str | ShellLine, ...]
 

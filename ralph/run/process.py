@@ -1,5 +1,5 @@
-"""Carries out the steps of one process of `ralph run`: begin, open, tell, deliver. Runs on one prompt and runs that a
-driver steers share these steps.
+"""Carries out the steps of one `ralph run` process, in the order `begin`, `open`, `tell` and `deliver`. The steps are the
+same for a run on one prompt and for a run that a driver steers.
 
 If a step raises an exception other than UsageError, `attempt` converts the exception into the end of the run. So
 every run has a result.

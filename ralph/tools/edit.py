@@ -210,8 +210,9 @@ def _squeezed(lines: list[str]) -> str:
 
 
 def _most_similar(lines: list[str], telling: str) -> str:
-    """A sentence that quotes the line most similar to `telling`. Empty if no line is similar enough. An exact
-    comparison is slow, so a fast estimate first selects the few lines to compare.
+    """Returns a sentence that quotes the one of `lines` that is most similar to the line `telling` of the text that was
+    not found. Empty if no line is similar enough. An exact comparison is slow, so a fast estimate first selects the few
+    lines to compare.
     """
     from difflib import SequenceMatcher  # noqa: PLC0415 - only a mistake needs it
 

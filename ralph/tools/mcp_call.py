@@ -1,5 +1,5 @@
-"""Calls the tools of MCP servers, and converts the results for requests to the API. Text is shortened like the output
-of a command. Images are checked like images that Read shows.
+"""Calls the tools of MCP servers, and converts their results to content that a request to the API can contain. Text
+is shortened like the output of a command. Images are checked like images that Read shows.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ class ToolRoom(Struct, frozen=True, dict=True):
         return self._outside(self.settings.cwd / re.sub("^//+", "/", path))
 
     def _outside(self, path: Path) -> Path:
-        """Converts a path from the model to the path that the same file has outside of the sandbox. The two paths can
-        differ below /tmp, because commands in the sandbox may see a different /tmp.
+        """Takes a path as the model sees it inside the sandbox, and returns the path of the same file outside. The two
+        paths can differ below /tmp, because commands in the sandbox may see a different /tmp.
         """
         plan = self.settings.box_plan
         plain = os.path.normpath(path)

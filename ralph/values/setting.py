@@ -32,8 +32,8 @@ class Declared:
     reads the description.
 
     This class replaces `typing.Annotated` at run time, because a start of ralph needs a hundred and twenty such
-    objects, and `typing.Annotated` takes ten times as long to make one. A Struct that is decoded by its types must
-    not use this class.
+    objects, and `typing.Annotated` takes ten times as long to make one. A Struct that msgspec decodes must not use
+    this class, because msgspec only understands `typing.Annotated`.
     """
 
     __slots__ = ("__metadata__", "__origin__")

@@ -1,5 +1,6 @@
-"""A loop's directory that is not under git. A change of the files is progress. Commits and pushes are refused. If the
-files cannot be listed in time or have too many bytes, they are compared less exactly. The user is then warned once.
+"""Handles a loop whose directory is not under git. An iteration makes progress if it changes the files. To find that
+out, the files are compared before and after the iteration. The comparison is less exact if the files cannot be listed in
+time or have too many bytes, and then the user is warned once. Commits and pushes are refused.
 """
 
 from __future__ import annotations

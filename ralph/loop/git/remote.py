@@ -1,8 +1,7 @@
-"""Runs git calls that contact a remote. They run in a temporary, empty git directory, because a push needs only the
-checkout's objects. The temporary directory contains no hooks, remotes or settings, and git never reads the current
-configuration of the checkout. All settings are passed in the environment (`GIT_CONFIG_COUNT`). ralph passes the
-settings of the user's own files in this way too, because conditions in these files (`includeIf`) refer to the
-checkout.
+"""Runs the git calls that contact a remote, without reading the checkout's current configuration or hooks. They run in a
+temporary git directory that has no hooks, remotes or settings and uses only the checkout's objects. All settings are
+passed in the environment (`GIT_CONFIG_COUNT`), those of the user's own files too: a condition in these files
+(`includeIf`) that tests the checkout would not match in the temporary directory.
 
 A remote may be a repository on this machine. Its configuration may name programs, and a push would run these programs
 as the user. So ralph passes settings to `git receive-pack` that override the settings of the remote.

@@ -228,7 +228,7 @@ def first_stop(answers: Iterable[HookAnswer]) -> str | None:
 
 
 def first_block(answers: Iterable[HookAnswer]) -> str | None:
-    """The first hook that blocks gives a reason. Returns this reason, or None if no hook blocks."""
+    """Returns the reason given by the first hook that blocks, or None if no hook blocks."""
     return next((answer.why for answer in answers if answer.blocks), None)
 
 

@@ -109,8 +109,9 @@ def _after_hooks(missing: MissingGuard, fields: Mapping[str, object]) -> Missing
 
 
 def after_refused_mode(missing: MissingGuard, reason: str, mode: PermissionMode) -> MissingGuard:
-    """The new value after ralph refused the permission mode that a driver requested. `reason` says why. The requested
-    mode counts as a missing safeguard, unless the current mode `mode` is `plan`, which is the strictest mode.
+    """Returns `missing`, updated after ralph refused a permission mode that the driver requested. `reason` says why
+    ralph refused it, and `mode` is the mode that stays in force. The refused mode becomes a missing safeguard unless
+    `mode` is `plan`, because no mode is stricter than `plan`.
     """
     if mode is PermissionMode.PLAN:
         return missing

@@ -69,7 +69,7 @@ class Models(Protocol):
         ...
 
     def introduction(self, mode: PermissionMode) -> Mapping[str, Any]:
-        """The response to `initialize`."""
+        """The body of the response to the driver's `initialize` request, with the models and the current `mode`."""
         ...
 
     def context_usage(self) -> Mapping[str, Any]:

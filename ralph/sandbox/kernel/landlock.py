@@ -91,8 +91,8 @@ class Support(Struct, frozen=True):
 
     @property
     def has_refer(self) -> bool:
-        """Whether this Landlock has a right to move files between directories. Before ABI 2, Landlock always denies
-        such moves.
+        """Whether this version of Landlock can allow moves of files between directories. Before ABI 2, Landlock denies
+        all such moves.
         """
         return self.abi >= _FILE_RIGHTS_SINCE[REFER]
 
