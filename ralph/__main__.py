@@ -1,5 +1,5 @@
-"""The entry point of the program. Answers `--version` at once, secures the process and hands everything else to
-`cli`.
+"""The entry point of the program. Answers `--version` at once. For all other commands, secures the process and then
+runs `cli`.
 """
 
 # Nothing may be imported here, `__future__` included, that the interpreter has not loaded already: it could come from
@@ -11,8 +11,8 @@ import sys
 def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     """Runs ralph with the arguments in `sys.argv`, and ends the process with ralph's exit code.
 
-    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. `parent_pid` is the process with
-    which this one must end, or None.
+    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. If `parent_pid` is not None, this
+    process ends when the process `parent_pid` ends.
     """
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["-v"]):
@@ -63,7 +63,9 @@ def _tell_version() -> None:
 
 
 def _refuse_to_import(error: BaseException, left_out: list[str]) -> None:
-    """Exits with code 78 if a module was not found and `left_out`, which may contain it, is not empty."""
+    """Exits with code 78 if a module was not found and `left_out` is not empty. `left_out` lists directories from
+    which ralph imports nothing. The missing module may be in one of them. Returns in all other cases.
+    """
     if not left_out or not isinstance(error, ModuleNotFoundError):
         return
     where = ", ".join(left_out)
@@ -76,9 +78,8 @@ def _refuse_to_import(error: BaseException, left_out: list[str]) -> None:
 
 
 def _end_if_too_short(error: BaseException) -> None:
-    """Exits with code 75 if `error` means that memory or file descriptors ran out while modules were loaded.
-
-    Code 75 says that the failure is temporary. Returns after any other error.
+    """Exits with code 75 if memory or file descriptors ran out while modules were loaded. `error` is the exception
+    that was raised. Code 75 says that the failure is temporary. Returns after any other error.
     """
     import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
 
@@ -97,10 +98,10 @@ def _end_if_too_short(error: BaseException) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed.
+    """Opens /dev/null in place of each standard stream (descriptor 0, 1 or 2) that is closed.
 
-    Otherwise, files that are opened later would get these numbers. As standard output, it can only be read, so that
-    every write fails (EBADF), as it would without it: nobody gets what is written there.
+    Otherwise, a file that is opened later would get this number. Descriptor 1 is opened only for reading. So a write
+    to standard output fails (EBADF), in the same way as a write to the closed stream.
     """
     for fd in (0, 1, 2):
         try:
@@ -115,7 +116,7 @@ def _open_standard_streams() -> None:
 
 
 def _die_silently_of_ctrl_c() -> None:
-    """Makes Ctrl-C end ralph without a traceback until the run handles signals itself."""
+    """Makes Ctrl-C end ralph without a traceback. Later, the run handles signals itself."""
     import signal  # noqa: PLC0415 - costs time that --version saves
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

@@ -1,4 +1,3 @@
-"""Works on one task: turns, tool calls, guards, limits, the final report, and the compaction of the context.
-
-The package uses the API, tools, journal and clock only through interfaces (ports).
+"""Works on one task: asks the model for answers, runs the tool calls in the answers, and decides when the task ends.
+The package uses the API, the tools, the journal and the clock only through interfaces (ports).
 """

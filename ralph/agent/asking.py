@@ -1,7 +1,7 @@
-"""Requests complete answers from the model, and keeps the context small enough.
+"""Requests answers from the model, and compacts the context before it exceeds the model's context window.
 
-If the context is too large, it is compacted: a shorter one replaces it. `retry/loop.py` retries failed requests.
-`task.py` decides what an answer means and when to give up.
+Compaction replaces the context by a shorter one. `retry/loop.py` retries failed requests. `task.py` decides what an
+answer means and when to give up.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block
 
 _ASKS_FROM_SHARE = 0.1
-"""If ralph knows a context window, it asks the server for the real one when the context fills this share of it."""
+"""Ralph assumes a size for most context windows. When the context fills this share of the assumed window, ralph asks
+the server for the real size."""
 _ASKS_FROM_TOKENS = 4_000
-"""If ralph knows no context window, it asks the server for it when the context has this many tokens. Short tasks stay
-below this number."""
+"""If ralph assumes no size for the context window, it asks the server when the context has this many tokens. Short
+tasks stay below this number."""
 
 _TASKS_SHARE = 4
-"""In a new context, the user's prompts may have at most a quarter of the tokens of the old context, or of the window
-if that is smaller. The newest prompt is kept in any case."""
+"""In a new context, the user's prompts may have at most a quarter of the old context's tokens, and at most a quarter
+of the context window. The newest prompt is always kept."""
 
 
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
-"""Failures of a request for a summary after which ralph tries other ways of compaction."""
+"""If a request for a summary fails with one of these kinds of failure, ralph tries the next way of compaction."""
 # The patterns below read sizes from such messages.
 # Anthropic: "... 208310 tokens > 200000 maximum", "...: 178959 + 64000 > 200000, decrease ..."; OpenAI and vLLM:
 # "maximum context length is 32768 tokens"; llama.cpp: "the available context size (4096 tokens)", "n_ctx": 4096.
@@ -72,7 +73,7 @@ _PROMPT = (
 
 
 class Asking:
-    """Makes the requests of one task."""
+    """Sends the requests of one task to the model, and compacts the context when it is nearly full."""
 
     def __init__(self, site: CallSite, transcript: Transcript) -> None:
         self._site = site
@@ -86,20 +87,21 @@ class Asking:
         """The number of compactions so far."""
 
     def tell(self, notice: str) -> None:
-        """Adds a notice for the model to all requests until an answer is accepted."""
+        """Adds a notice for the model. Each request contains the notice until an answer is accepted."""
         if notice not in self._notices:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests) -> Answer:
-        """Requests one complete answer. The answer is not yet part of the conversation.
-
-        `requests` counts the requests of the turn. Raises the exceptions that `send_with_retry` raises.
+        """Requests one complete answer, and does not add it to the conversation. `requests` counts the requests of
+        the turn. Raises the exceptions that `send_with_retry` raises.
         """
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
     def accept(self, answer: Answer) -> Answer:
-        """Adds an answer to the conversation, after the notices that were sent with its request."""
+        """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was
+        added.
+        """
         notices, self._notices = self._notices, []
         answer = self._transcript.commit(answer, notices)
         self._steps = self._steps.answered()
@@ -121,9 +123,8 @@ class Asking:
 
     @property
     def may_shrink(self) -> bool:
-        """Whether the context contains more than the user's prompts, such as an answer or a summary.
-
-        A compaction can make only such a context smaller.
+        """Whether compaction can make the context smaller. It can if the context contains more than the user's
+        prompts, for example an answer or a summary.
         """
         transcript = self._transcript
         return transcript.session.is_afresh or any(
@@ -131,10 +132,12 @@ class Asking:
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Whether a request that was refused as too large can be sent again with a lower limit for the answer.
+        """Handles the error of a request that the server refused as too large. Returns whether the request can be
+        sent again with a smaller `max_tokens`.
 
-        It can if the error names the sizes of window and prompt, a short answer would fit, and the window is smaller
-        than ralph knew. The sizes are then stored, so that the next request limits the answer to them.
+        The result is True if three conditions hold. The error states the size of the window and the size of the
+        prompt. The window has room for the prompt and a short answer. Ralph assumed a larger window until now. Both
+        sizes are then stored, and they limit the `max_tokens` of the next request.
         """
         told, roster = refused(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
@@ -144,8 +147,9 @@ class Asking:
     def make_room(self, trigger: str, requests: TurnRequests) -> bool:
         """Compacts the context. `trigger` is one of `compaction.TRIGGERS`.
 
-        The remaining ways of compaction are tried in turn. Returns whether one of them has made the context smaller.
-        Raises the errors of `send_with_retry`, unless another way may help.
+        Tries the ways of compaction that were not tried before, one after the other. Returns whether the context
+        became smaller. If a request for a summary fails with a kind of failure that is not in `_NO_SUMMARY`, raises
+        the error of that request.
         """
         if not self.may_shrink:
             return False
@@ -171,7 +175,7 @@ class Asking:
         return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Replaces the context by a new one if that is small enough. Returns whether the context was replaced."""
+        """Replaces the context by a new one if the new one is small enough. Returns whether the context was replaced."""
         transcript, roster = self._transcript, self._site.roster
         content = self._content(attempt, summary, before)
         after = roster.estimate_afresh(transcript.fresh(content), self._meter)
@@ -197,9 +201,8 @@ class Asking:
         )
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """The model's answer to the request for a summary.
-
-        None if the request failed with one of the failures in `_NO_SUMMARY`.
+        """Requests a summary from the model, and returns the answer. Returns None if the request failed with one of
+        the kinds of failure in `_NO_SUMMARY`.
         """
         transcript = self._transcript
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
@@ -221,9 +224,8 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """The answer to the request for a summary. If the answer is damaged, it is requested once more.
-
-        This does not count as one of the turn's synthetic retries.
+        """Requests a summary and returns the answer. If the answer arrives in an unreadable form, requests it once
+        more. The second request is not one of the turn's synthetic retries.
         """
         try:
             return send_with_retry(request, self._site, requests, MOST_SUMMARY_TOKENS)
@@ -245,7 +247,7 @@ class Asking:
         return self._transcript.with_notices(self._notices)
 
     def _ask_for_window(self) -> None:
-        """Asks the server for the current model's context window, if the context is so large that it matters."""
+        """Asks the server for the current model's context window, unless the context is still small."""
         roster = self._site.roster
         window = roster.window
         enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
@@ -253,16 +255,15 @@ class Asking:
             self._describe()
 
     def _describe(self) -> None:
-        """Asks the server for a description of the current model, if it was not asked before."""
+        """Asks the server for a description of the current model, unless the server was asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
 
 
 class Refused(Struct, frozen=True):
-    """The numbers in a server's refusal of a request that is too large.
-
-    Servers give them only in the text of the error.
+    """The sizes that a server states when it refuses a request as too large. Servers state these sizes only in the
+    text of the error.
     """
 
     window: int
@@ -271,12 +272,12 @@ class Refused(Struct, frozen=True):
     """The number of tokens in the refused request."""
 
     def leaves(self, answer_tokens: int) -> bool:
-        """Whether the window has room for the prompt and an answer of `answer_tokens`."""
+        """Whether the prompt and an answer of `answer_tokens` fit into the window together."""
         return self.prompt + answer_tokens <= self.window
 
 
 def refused(error: AgentError) -> Refused | None:
-    """The numbers in a server's refusal, or None if the text does not contain both of them."""
+    """The sizes in the text of a server's error, or None if the text does not contain both sizes."""
     window, prompt = (_number(pattern, error) for pattern in (_WINDOW, _PROMPT))
     return None if window is None or prompt is None else Refused(window, prompt)
 

@@ -1,8 +1,9 @@
-"""Decides which tool calls may run, and tells the guards against loops about their results. It runs no call.
+"""Decides which tool calls may run, and reports the results of the calls to the guards against loops. It runs no
+call.
 
-This module also counts malformed answers in a row. A call is malformed if it is cut off, is not JSON, names a tool
-that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. Such an answer
-does not count as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
+This module also counts consecutive malformed answers. A call is malformed if it is cut off, is not JSON, names a tool
+that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. A malformed answer
+is not counted as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
 turn refuses is not malformed.
 """
 
@@ -41,10 +42,12 @@ class MalformedAnswers(Struct, frozen=True):
 
     count: int = 0
     are_all_unknown: bool = True
-    """True if no call in these answers named an existing tool."""
+    """True if all calls in these answers named tools that do not exist."""
 
     def plus(self, *, are_unknown: bool) -> MalformedAnswers:
-        """Counts one more malformed answer. `are_unknown` is True if none of its calls named an existing tool."""
+        """Adds one more malformed answer. `are_unknown` is True if all calls in that answer named tools that do not
+        exist.
+        """
         return MalformedAnswers(self.count + 1, self.are_all_unknown and are_unknown)
 
     @property
@@ -53,7 +56,7 @@ class MalformedAnswers(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the rule that is broken, one of `NAMES`."""
+        """The name of the rule that these answers break. It is one of `NAMES`."""
         return "unknown_tool" if self.are_all_unknown else "malformed_call"
 
     @property
@@ -80,7 +83,7 @@ ENDING = "This call was not run: the run ends here, because the calls before it 
 
 
 class CallRules:
-    """The rules for the tool calls of one task, and the counts that they need."""
+    """Decides which tool calls of one task may run, and stores the counts on which these decisions depend."""
 
     def __init__(
         self,
@@ -90,9 +93,8 @@ class CallRules:
         events: Events,
         gate: Gate | None = None,
     ) -> None:
-        """`desk` checks the final report, or is None if no report is required.
-
-        `gate` decides about the calls that are valid. None lets all of them run.
+        """`desk` checks the final report, or is None if no report is required. `gate` decides about the valid calls.
+        If it is None, all valid calls may run.
         """
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
@@ -103,20 +105,22 @@ class CallRules:
         self.turn = 0
         """The number of the current turn, for events."""
         self.ended_by: DeadEnd | None = None
-        """The reason why the run must end after the current answer, or None if it need not end."""
+        """The reason why the run must end after the current answer, or None if the run need not end."""
         self.has_use = False
         """True if a call of the current answer was valid. A valid call runs, unless a guard or the permission mode
         refuses it."""
         self.has_report = False
-        """True if a call of the current answer was a report, accepted or not."""
+        """True if a call of the current answer was a call of the report tool. The report may be invalid."""
         self._malformed: list[ToolCall] = []
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers = MalformedAnswers()
         self.denied: list[ToolCall] = []
-        """All calls of the task that the gate refused, or to which the sandbox refused something."""
+        """The calls of the task that the gate refused, and the calls in which the sandbox denied an operation."""
 
     def begin_answer(self, turn: int) -> None:
-        """Begins the counts for an answer of turn `turn`. Must be called before the first call of each answer."""
+        """Resets the state of the current answer. Must be called before the first call of each answer. `turn` is the
+        number of the turn.
+        """
         self.turn = turn
         self.has_use = self.has_report = False
         self._malformed = []
@@ -127,7 +131,9 @@ class CallRules:
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """Counts the current answer. Must be called when all calls of the answer have results."""
+        """Adds the current answer to the count of malformed answers, or resets the count. Must be called when all
+        calls of the answer have results.
+        """
         if self.has_use:
             self._malformed_answers = MalformedAnswers()
         if not self.is_malformed:
@@ -138,9 +144,8 @@ class CallRules:
             self.ended_by = DeadEnd(answers.name, self._malformed[-1], answers.error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """Takes into account a call that an earlier process ran or was about to run.
-
-        `output` is the result of the call, or None if the result is unknown.
+        """Updates the counts and guards for a call that an earlier process ran or was about to run. `output` is the
+        result of the call, or None if the result is unknown.
         """
         if self._desk is not None and call.name == FINAL_REPORT:
             self.has_report = True
@@ -154,7 +159,9 @@ class CallRules:
             self._guards.after(as_written(call), output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
-        """Decides whether a call may run. A call of the report tool is handled at once, and gets its result here."""
+        """Decides whether a call may run. A call of the report tool never runs: this method checks the report and
+        returns the result of the call.
+        """
         if self.ended_by is not None:
             return _refused(ENDING)
         if self._desk is not None and call.name == FINAL_REPORT:
@@ -173,7 +180,9 @@ class CallRules:
         return self._guarded(refusal) if refusal is not None else self._permitted(shown, checked)
 
     def _permitted(self, call: ToolCall, checked: tuple[str, ...]) -> Ruling:
-        """The decision of the gate about a valid call. `checked` lists the arguments that the tool does not have."""
+        """The gate's decision about a valid call. `checked` lists arguments of the call that the tool's schema does
+        not contain.
+        """
         if self._gate is None:
             return Runnable(call, _notes(checked))
         permission = self._gate.judge(call)
@@ -200,10 +209,8 @@ class CallRules:
         return output
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Takes into account the result of a call that ran.
-
-        `change` is the planned change of the call's file. None for a call of Write or Edit means that the call could
-        not change the file.
+        """Updates the guards and the list `denied` after a call that ran. `change` is the planned change of the
+        call's file. For a call of Write or Edit, None means that the call could not change the file.
         """
         if output.is_denied:
             self.denied.append(call)
@@ -214,8 +221,8 @@ class CallRules:
         self._guards.after(call, output, change=change)
 
     def heard(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """Passes the output of a call that ran to the gate, and returns the output that the model gets. Raises
-        `Interrupted`.
+        """Passes the output of a finished call to the gate. Returns the output that the gate wants the model to get.
+        Raises `Interrupted`.
         """
         return output if self._gate is None else self._gate.observe(call, output, took_s)
 
@@ -228,7 +235,9 @@ class CallRules:
         return _refused(refusal.message)
 
     def _checked(self, call: ToolCall | MalformedCall) -> ToolOutput | tuple[str, ...]:
-        """An error result for a malformed call, otherwise the names of the arguments that the tool does not have."""
+        """Checks the form of a call. Returns an error result if the call is malformed, otherwise the names of
+        arguments that the tool's schema does not contain.
+        """
         if call.name not in self._tools:
             names = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
             return _refused(f"There is no tool {call.name!r}. The tools are: {', '.join(names)}.")
@@ -239,8 +248,8 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call in the form that is shown to people and written to the journal. Faulty input, which is a text, is put
-    into an object in the form that the API documents.
+    """The call in the form that is shown to people and written to the journal. If the input of the call is faulty, it
+    is a text. This text is then put into an object, as the API documents.
     """
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 

@@ -1,6 +1,5 @@
-"""Handles the end of a task: its final turn, its report, and the synthetic report if the model gives none.
-
-It sends no request and runs no tool.
+"""Handles the end of a task: the final turn, the final report, and the synthetic report that ralph writes if the
+model writes none. It sends no request and runs no tool.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Closing:
-    """The final turn, the reports and the possible ends of one task."""
+    """Manages the final turn and the reports of one task, and builds the `Ending` of the task."""
 
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
         """`form` is the form of the final report, or None if no report is required."""
@@ -45,16 +44,17 @@ class Closing:
         self.last_stop_reason: str | None = None
         """The stop reason of the last answer, or None if there was no answer."""
         self._last_words: str | None = None
-        """The model's last text that was not accepted as an answer, or None. It was dropped, or it came with calls in
-        the final turn."""
+        """The model's last text that was not accepted as an answer, or None if there is no such text. Either the
+        answer with the text was discarded, or the answer came in the final turn and contained tool calls."""
         self._is_text_dropped = False
-        """True if the model's last text was dropped. The next request tells the model so."""
+        """True if the answer with the model's last text was discarded. The next request tells the model that it was
+        discarded."""
 
     def _new_desk(self) -> ReportDesk | None:
         return self._form.desk() if self._form is not None else None
 
     def forget_reports(self) -> None:
-        """Discards the reports so far, because they concern another task."""
+        """Discards all reports that were received before. Must be called when another task begins."""
         self.desk = self._new_desk()
 
     @property
@@ -72,10 +72,7 @@ class Closing:
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The notice of the final turn, so that it can be sent again.
-
-        None if the current turn is not the final one.
-        """
+        """The notice for the model that this is the final turn, or None if the current turn is not the final one."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -83,7 +80,9 @@ class Closing:
         return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
 
     def collapse(self, reason: str) -> None:
-        """Lowers the turn limit, because a report has failed or is missing. `reason` is that of `TurnsCollapsed`."""
+        """Lowers the turn limit, because a report has failed or is missing. `reason` is a value of
+        `TurnsCollapsed.reason`.
+        """
         collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
         if collapsed is not None:
             self._events.emit(collapsed)
@@ -91,9 +90,8 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """Looks for a report in an answer that was dropped. A report that is found is cached.
-
-        Returns whether one was found.
+        """Looks for a report in the text of an answer that was discarded. Returns whether it found one. If it finds a
+        report, it stores the report in the desk's cache.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -101,10 +99,11 @@ class Closing:
         return self.desk is not None and self.desk.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Keeps the text of an answer that came in the final turn together with tool calls. It becomes the result if
-        the model gives no closing answer.
+        """Stores the text of an answer that came in the final turn and contains tool calls. If the model gives no
+        closing answer, this text becomes the result.
 
-        A report in the text is cached. It is accepted if the final turn ends without another report or a later text.
+        If the text contains a report, the report is cached. A cached report is accepted if the final turn ends and
+        the model has written no other report and no other text.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -113,32 +112,28 @@ class Closing:
             self.desk.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Discards a report found in the model's last text, if that text was dropped. Must be called after each
-        request, because only a request tells the model that its text was dropped.
+        """Discards the report in the model's last text if the answer with this text was discarded. Must be called
+        after each request, because the model learns only from a request that its answer was discarded.
         """
         if self.desk is not None and self._is_text_dropped:
             self.desk.forget_text()
 
     def forget_words(self) -> None:
-        """Discards the model's last text, because tools ran after it."""
+        """Discards the model's last text. Must be called when tools have run after that text."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """Restores a report that an earlier process accepted before it ended.
-
-        Returns None if no report is required.
-        """
+        """Restores a report that an earlier process accepted, and returns it. Returns None if no report is required."""
         return self.desk.restored(arguments) if self.desk is not None else None
 
     @property
     def reported(self) -> Report | None:
-        """The report that the model gave by calling `final_report`, or None."""
+        """The accepted report, or None if no report was accepted. A report that is only cached is not returned."""
         return self.desk.accepted if self.desk is not None else None
 
     def report(self) -> Report | None:
-        """The accepted report, or None if there is none.
-
-        In the final turn, a cached report, which the model wrote as text, is accepted by this call.
+        """The accepted report, or None if there is none. In the final turn, this call accepts a cached report, which
+        is a report that the model wrote as text.
         """
         if self.desk is None:
             return None
@@ -165,8 +160,8 @@ class Closing:
     # --- Ends
 
     def ended_by(self, step: End, stop_reason: str) -> Ending:
-        """The end of a task by an answer. The answer completes the task, is the closing answer of a final turn, or is
-        one after which the task cannot continue, such as a refusal.
+        """The end of a task that an answer ends. The answer completes the task, or it is the closing answer of the
+        final turn, or the task cannot continue after it (for example after a refusal).
         """
         self._tally.turns += 1
         if step.notice is not None:
@@ -176,17 +171,16 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """The end of a task that is stopped because of a limit, or because its report failed or is missing. `reason`
-        is one of `finishing.FORCES`. It may be None if a final turn has begun or the turn limit ends the task.
+        """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
+        is one of `finishing.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
         end = self.finishing.forced_end(reason)
         words = None if self.needs_report else self._last_words
         return Ending(end.outcome, words, stop_reason=self.last_stop_reason, error=end.error, limit=end.limit)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end of a task after too many useless answers in one turn.
-
-        None if the task continues with a final turn, so that the model can still report.
+        """The end of a task after too many useless answers in one turn. Returns None if the task gets a final turn
+        instead, in which the model can still report.
         """
         if self.is_final:
             known = self.report()
@@ -197,13 +191,13 @@ class Closing:
         return None
 
     def stuck(self, dead_end: DeadEnd) -> Ending:
-        """The end of a task in which the model made no progress."""
+        """The end of a task that ralph stops because the model makes no progress."""
         stop = self.last_stop_reason
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Returns `ending` with a report added, if a report is required or an answer is missing. If the model gave no
-        report, a synthetic one is made.
+        """Adds a report to `ending` if a report is required or an answer is missing. Returns the new `Ending`. If the
+        model gave no report, the added report is a synthetic one.
         """
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
@@ -221,9 +215,8 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end of a task by an unexpected exception.
-
-    Such an exception is a bug in ralph, unless the machine is short of a resource such as memory.
+    """The end of a task that an unexpected exception has ended. Such an exception is a bug in ralph, unless the
+    machine is short of a resource such as memory.
     """
     shortage = shortage_of(error)
     if shortage is not None:

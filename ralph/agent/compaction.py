@@ -1,10 +1,10 @@
-"""Builds the first message of a new context when the old one is full, and decides which ways of compaction to try. No
-I/O happens here.
+"""Builds the first message of a new context when the old context is full. Also decides which ways of compaction to
+try, and in which order. No I/O happens here.
 
-The user's prompts and the names of changed files come from the session and not from text, so they remain unchanged
-after any number of compactions. Everything else becomes plain text: a summary by the model, or the last steps of the
-old context, with tool calls and their results. Thinking is left out, because its signature is valid only after the
-old messages.
+The user's prompts and the names of changed files are copied from the session's state, so any number of compactions
+leaves them unchanged. The rest of the old context becomes plain text. This text is a summary by the model, or the
+last steps of the old context with their tool calls and results. Thinking is left out, because its signature is valid
+only after the old messages.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""The number of bytes that an older step may have after the newest steps have filled half of the available bytes. A
-longer step is shortened."""
+"""Older steps are shortened to this number of bytes when the newest steps have filled half of the available bytes."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -80,8 +79,9 @@ def fresh_context(
 ) -> list[Block]:
     """The first user message of a new context that contains a new summary.
 
-    `tasks` holds all prompts of the user, in order. If they exceed `most_task_tokens` together, some of them are left
-    out, with a note. None means that there is no limit. The first and the newest prompt are always kept.
+    `tasks` holds all prompts of the user, in order. If all prompts together exceed `most_task_tokens`, some are left
+    out, and a note says so. None means that there is no limit. The first prompt and the newest prompt are always
+    kept.
     """
     known = _section(SUMMARY_HEADING, summary)
     blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
@@ -96,7 +96,8 @@ def cut_context(
     earlier_summary: str = "",
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a new context without a new summary, which is the last way of compaction.
+    """The first user message of a new context that contains the last steps instead of a new summary. This is the last
+    way of compaction that ralph tries.
 
     `tasks` and `most_task_tokens` are as in `fresh_context`, but only the newest prompt is always kept. `steps` is
     the text of the last steps. `earlier_summary` is the summary in the old context, or an empty text.
@@ -112,10 +113,11 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a request for a summary that does not contain the whole context.
+    """The only message of a request for a summary. The request contains this message instead of the whole context.
 
-    It contains the user's prompts, the earlier summary, the last steps and the instructions. The steps are shortened
-    so that it has at most `most_tokens`, unless the other parts alone exceed that.
+    The message contains the user's prompts, the earlier summary, the last steps and the instructions. The steps are
+    shortened until the message has at most `most_tokens`. If the other parts alone exceed `most_tokens`, the message
+    exceeds it too.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -124,14 +126,16 @@ def digest_request(
 
 
 def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
-    """Whether the new context is small enough to be used: at most 3/4 of the old one, and not so large that it would
-    have to be compacted again.
+    """Whether the new context is small enough to be used. It must have at most 3/4 of the old context's tokens, and
+    must be so small that no further compaction is needed at once.
     """
     return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
 
 
 def summary_of(answer: Answer) -> str | None:
-    """The summary in an answer, or None if there is none. A summary that was cut off gets a note at its end."""
+    """The summary in an answer, or None if the answer contains none. If the summary was cut off, a note at its end
+    says so.
+    """
     text = answer.text.strip()
     if not text or answer.stop_reason == "refusal":
         return None
@@ -142,20 +146,21 @@ def summary_of(answer: Answer) -> str | None:
 
 
 class Attempt(Struct, frozen=True):
-    """One way to make the context smaller."""
+    """An attempt to make the context smaller."""
 
     way: Literal["whole", "digest", "cut"]
     """The content of the new context. "whole": a summary of the whole old context. "digest": a summary of its last
     steps. "cut": the last steps themselves."""
     share: float = 1.0
-    """The share that the last steps may fill, for "digest" and "cut". It is a share of the context window, or of the old
-    context if that is smaller."""
+    """For "digest" and "cut": the last steps may have at most this share of the old context's tokens, and at most
+    this share of the context window."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The maximum number of tokens of the last steps, or of the request for their summary.
+        """The maximum number of tokens. For "cut", it limits the last steps. For "digest", it limits the request for
+        their summary.
 
-        `estimate` is the size of the old context in tokens. The result is at most `share` of `estimate`, because the
-        server may have refused a request of that size, so that its real window may be smaller than `window`.
+        `estimate` is the size of the old context in tokens. The result is never more than `share` of `estimate`: if
+        the server refused the old context as too large, the real window may be smaller than `window`.
         """
         return int(self.share * min(estimate, window or estimate))
 
@@ -167,8 +172,8 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """Which ways of compaction were tried. After a successful compaction and an answer, all of them can be tried
-    again.
+    """Stores which ways of compaction were tried. After a successful compaction and the answer that follows it, all
+    ways can be tried again.
     """
 
     taken: int = 0
@@ -177,30 +182,30 @@ class CompactionSteps(Struct, frozen=True):
     """True if the last attempt made the context smaller."""
 
     def attempt(self, trigger: str) -> Attempt | None:
-        """The next way of compaction to try, or None if all have been tried. `trigger` is one of `TRIGGERS`.
+        """The next way of compaction to try, or None if all were tried. `trigger` is one of `TRIGGERS`.
 
-        After an overflow, no summary of the whole context is requested, because that request would not fit either.
+        If the trigger is "overflow", ralph does not request a summary of the whole context, because the server would
+        refuse that request as too large.
         """
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """The state after an attempt, successful or not."""
+        """The state after one more attempt. `has_shrunk` says whether the attempt made the context smaller."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """The state after an answer became part of the conversation.
-
-        If the last attempt made the context smaller, all ways of compaction can be tried again.
+        """The state after an answer was added to the conversation. If the last attempt made the context smaller, all
+        ways of compaction can be tried again.
         """
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
-    """The last steps of a conversation as plain text, which has at most `most_bytes` in a request.
+    """The last steps of a conversation as plain text. In a request, the text has at most `most_bytes`.
 
-    A step is a text, a tool call, or the result of a call. The newest steps are kept in full as far as they fit into
-    half of the bytes. Older steps are shortened. The text is empty if not even its first line fits.
+    A step is a text, a tool call, or the result of a call. The newest steps are kept in full until they fill half of
+    the bytes. Older steps are shortened. If not even the first line of the text fits, the text is empty.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -222,7 +227,7 @@ def _opening_line(left_out: int) -> str:
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """The steps, beginning with the newest, each with the index of its message."""
+    """Yields the steps, beginning with the newest. Each step comes with the index of its message."""
     names = {
         block["id"]: str(block["name"])
         for message in messages
@@ -237,10 +242,8 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """A content block as text, or None for a block that is left out.
-
-    `names` maps the id of each call to the name of its tool. Thinking and blocks of the server's own tools are left
-    out.
+    """A content block as text, or None for a block that is left out. `names` maps the id of each call to the name of
+    its tool. Thinking is left out, and so are blocks of tools that the server runs.
     """
     match block.get("type"):
         case "text":
@@ -290,7 +293,9 @@ def _section(heading: str, text: str) -> list[Block]:
 def _task_blocks(
     tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
 ) -> list[Block]:
-    """The blocks of the user's prompts, each prompt with a heading. A note replaces a prompt that is left out."""
+    """The blocks of the user's prompts. Each prompt gets a heading. If a prompt is left out, a note stands in its
+    place.
+    """
     kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):
@@ -305,8 +310,8 @@ def _task_blocks(
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
     """The numbers of the prompts to keep, counted from 1. `sizes` holds the tokens of all prompts, in order.
 
-    If `most_tokens` is None, all prompts are kept. Otherwise, the newest prompt is kept, and also the first one if
-    `keeps_first` is True. Of the others, as many as fit are kept, beginning with the newest.
+    If `most_tokens` is None, all prompts are kept. Otherwise the newest prompt is kept, and the first prompt too if
+    `keeps_first` is True. The other prompts are kept from the newest to the oldest, as far as they fit.
     """
     newest_first = range(len(sizes), 0, -1)
     if most_tokens is None:

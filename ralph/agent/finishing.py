@@ -1,7 +1,5 @@
-"""Decides when a task enters its final turn, and with which outcome a limit or a failed report ends the task. No I/O
-happens here.
-
-In the final turn, the model may only give its closing answer or its report.
+"""Decides when a task enters its final turn. Also decides the outcome of a task that a limit or a failed report ends.
+No I/O happens here. In the final turn, the model may only give its closing answer or its report.
 """
 
 from __future__ import annotations
@@ -22,14 +20,13 @@ FORCES = ("max_turns", "context", "report")
 failed or is missing."""
 
 NEAR = 0.9
-"""The share of a limit from which the limit counts as nearly used up. The model is then told once to save its
-work."""
+"""When this share of a limit is used, the limit is nearly used up. Ralph then tells the model once to save its work."""
 FEWEST_TURNS_TO_WARN = 3
 """The smallest turn limit for which the model is told that the limit is near."""
 
 
 class ForcedEnd(Struct, frozen=True):
-    """The end of a task that is stopped because of a limit, or because its report failed or is missing."""
+    """The end of a task that ralph stops because of a limit, or because the report failed or is missing."""
 
     outcome: Outcome
     limit: str | None
@@ -38,7 +35,7 @@ class ForcedEnd(Struct, frozen=True):
 
 
 class Finishing:
-    """The turn limit and the final turn of one task."""
+    """Applies the turn limit of one task, and stores whether the final turn has begun."""
 
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
@@ -56,11 +53,11 @@ class Finishing:
         return self.max_turns is not None and turn > self.max_turns
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
-        """The reason why turn `turn`, which begins now, must be the final one, or None if it need not be.
+        """Decides whether turn `turn`, which begins now, must be the final one. Returns the reason, or None for an
+        ordinary turn.
 
-        `follows_tools` is True if the last message contains the results of tool calls. The last turn that the limit
-        allows is an ordinary turn if it follows no tool calls and needs no report, because its answer may complete
-        the task.
+        `follows_tools` is True if the last message contains the results of tool calls. If it is False and no report
+        is needed, even the last turn within the limit is an ordinary turn, because its answer may complete the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):
@@ -68,9 +65,8 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """Lowers the turn limit so that only one more turn is left, after a failed report.
-
-        Returns the event that reports this, or None if at most one more turn was left anyway.
+        """Lowers the turn limit after a failed or missing report, so that only one more turn is left. Returns the
+        event that reports this change. Returns None and changes nothing if at most one more turn was left.
         """
         new = turn + 1
         old = self.max_turns
@@ -80,8 +76,8 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> ForcedEnd:
-        """The end of a run that is stopped because of a limit, or because its report failed or is missing. `reason`
-        is one of `FORCES`. It may be None if a final turn has begun or the turn limit ends the run.
+        """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
+        is one of `FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
         reason = self.reason or reason
         if reason == "context":
@@ -99,10 +95,10 @@ class Finishing:
         max_time_s: float | None,
         least_usd: float = 0.0,
     ) -> str | None:
-        """The name of a limit that is nearly used up when turn `turn` begins. None if there is none, or if the model
-        was told before.
+        """The name of a limit that is nearly used up when turn `turn` begins.
 
-        `least_usd` is the result of `Budget.least_usd` for the next request.
+        Returns None if no limit is nearly used up, or if this method has returned a name before. `least_usd` is the
+        result of `Budget.least_usd` for the next request.
         """
         if self._was_warned or self.is_final:
             return None

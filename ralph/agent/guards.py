@@ -3,15 +3,15 @@
 It does not run calls and does not end a run. `call_rules.py` counts malformed calls.
 
 The guards remember the last twelve calls that were allowed. They forget these calls when Write or Edit changes a
-file. A loop is a single call, or a cycle of up to four calls, that was just made three times in a row with equal
-results each time. The call that would continue the loop is refused, and so are the later calls of the cycle. A call
-that is not refused resets the count of refusals.
+file. A loop is a single call, or a cycle of up to four calls, that was made three times in a row and had the same
+results each time. The next call of the loop is refused, and so are the later calls of the cycle. When a call is
+allowed, the count of refusals starts again at 0.
 
 Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
-the same step each time, as in "attempt 4", "attempt 5", "attempt 6". It counts requests and shows no progress. These
-numbers are not counters, because a change in them shows progress: percentages, sizes, `12/340`, `3 of 10`, decimals,
-numbers inside a word or path, and numbers that fall or rise unevenly. If a result has no letters, none of its numbers
-is a counter, because the number is then the answer.
+the same step each time, as in "attempt 4", "attempt 5", "attempt 6". Such a number rises with each request and shows
+no progress. Other numbers are compared, because a change in them shows progress: percentages, sizes, `12/340`, `3 of
+10`, decimals, numbers inside a word or path, and numbers that fall or rise unevenly. If a result has no letters, none
+of its numbers is a counter, because the number is then the answer.
 """
 
 from __future__ import annotations
@@ -37,29 +37,30 @@ GUARDS = ("repetition", "cycle", "no_change")
 
 # `specs/turns.md` sets these numbers.
 MOST_EQUAL = 3
-"""The number of equal rounds that may run. A round is one pass through a cycle. The next equal round is refused."""
+"""The number of equal rounds that may run. A round is one pass through a cycle of calls. The next equal round is
+refused."""
 LONGEST_CYCLE = 4
 """The maximum number of calls in a round."""
 
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments that have no effect, by tool. Calls that differ only in these arguments count as equal."""
+"""For each tool, the arguments that have no effect. Calls that differ only in these arguments are treated as equal."""
 _MOST_COUNTERS = 256
-"""The maximum number of integers in a result that may be counters. A result with more integers is treated as data,
-and all of its numbers are compared."""
+"""The maximum number of integers in a result that may be counters. If a result has more integers, it is treated as
+data, and all of its numbers are compared."""
 _LONGEST_NAME = 80
 """The maximum length of a name or path in a message for the model, in characters."""
 
 
 class Refusal(Struct, frozen=True):
-    """The decision that a call must not run."""
+    """The refusal of a call by a guard."""
 
     guard: str
     """The name of the guard, one of `GUARDS`."""
     call: ToolCall
     refusals: int
-    """The number of refusals in a row, including this one."""
+    """The number of consecutive refusals, including this one."""
     message: str
-    """The error result of the call, written for the model."""
+    """The error result of the refused call, written for the model."""
 
     @property
     def is_last(self) -> bool:
@@ -68,10 +69,11 @@ class Refusal(Struct, frozen=True):
 
 
 class Guards:
-    """Finds loops in the calls of one task. `before` must be called for each call, and `after` with its result.
+    """Finds loops in the calls of one task.
 
-    If calls run at the same time, `before` is called for all of them before any result is known. An unknown result
-    counts as equal to the others, so only three of eight equal parallel calls may run.
+    The caller must call `before` for each tool call, and `after` when the call has a result. If tool calls run in
+    parallel, the caller calls `before` for all of them before it has any result. A result that is not known yet is
+    treated as equal to the others. So only three of eight equal parallel calls may run.
     """
 
     def __init__(self) -> None:
@@ -81,7 +83,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """Records the call and returns None if it may run. Otherwise returns its refusal."""
+        """Returns None if the call may run, and stores the call. Otherwise returns the refusal."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -99,11 +101,11 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Takes into account the result of a call.
+        """Stores the result of a call. If the call changed a file, forgets all calls instead.
 
-        A call for which `before` was not called counts too, because an earlier process ran it. A refused call does
-        not count. `change` is the planned change of the call's file. If it is None and a Write or Edit succeeded,
-        ralph assumes that the file was changed.
+        If `before` was not called for this call, an earlier process ran it, and the call is stored now. Refused calls
+        are ignored. `change` is the planned change of the call's file. If `change` is None and a call of Write or
+        Edit succeeded, ralph assumes that the call changed the file.
         """
         if (
             call.name in FILE_TOOLS
@@ -123,7 +125,7 @@ class Guards:
         step.result = _Result.of(output)
 
     def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
-        """The name of the guard that refuses the call `step`, and its message. None if no guard refuses it."""
+        """The name of the guard that refuses `step`, and the guard's message. None if no guard refuses `step`."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
@@ -135,7 +137,7 @@ class Guards:
         return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
 
     def _cycle_of(self, step: _Step) -> list[_Step]:
-        """The calls of the loop that the call `step` would continue. Empty if it would continue none."""
+        """The calls of the loop that `step` would continue, or an empty list if `step` would continue no loop."""
         steps = list(self._steps)
         for length in range(1, LONGEST_CYCLE + 1):
             window = steps[-length * MOST_EQUAL :]
@@ -151,13 +153,13 @@ class Guards:
 
 
 class _Step:
-    """A call that was allowed to run, reduced to the parts that are compared."""
+    """A call that was allowed to run. It stores only the parts of the call that are compared."""
 
     def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
         self.key = key
         self.name = name
         self.path = path
-        """The file that the call was meant to change but did not change. None for all other calls."""
+        """The file of a Write or Edit call. None for calls of other tools."""
         self.waits_for = waits_for
         """The id of the call until its result is known. After that, it is None."""
         self.result: _Result | None = None
@@ -171,10 +173,11 @@ class _Step:
 
 
 class _Result(Struct, frozen=True):
-    """A tool's output, reduced to the parts that are compared."""
+    """The parts of a tool's output that are compared."""
 
     standing: int
-    """A hash of the text without times and counters. It has 64 bits, and has no meaning in another process."""
+    """A hash of the text without times and counters. It has 64 bits. Only hashes from the same process can be
+    compared."""
     counters: tuple[int, ...]
     """The numbers in the text that may be counters, in order."""
 
@@ -206,7 +209,9 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """Whether all steps are the same call, and no known result shows progress."""
+    """Whether all steps are equal calls, and their results show no progress. Results that are not known yet are
+    ignored.
+    """
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False
@@ -245,9 +250,11 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text with marks in place of times, process numbers and possible counters, and the possible counters.
+    """The text with marks in place of times, process numbers and possible counters, and a list of the possible
+    counters.
 
-    The list of possible counters is empty if there are too many of them, or if the text has no letters.
+    If there are too many possible counters, or if the text has no letters, the counters stay in the text, and the
+    list is empty.
     """
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
@@ -260,7 +267,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """The text of a text block. For any other block, such as an image, a hash of its data."""
+    """The text of a text block, or a hash of the data of any other block, such as an image."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")

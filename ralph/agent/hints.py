@@ -1,4 +1,6 @@
-"""Advice for the user after a failed run, one text per cause. It is shown with the outcome. No I/O happens here."""
+"""Advice for the user after a failed run. Each cause has its own text, which is shown with the outcome. No I/O
+happens here.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,8 @@ _NETWORK_HINTS = {
 
 
 def hints_for(error: AgentError, *, model: str, endpoint: str, credential: str) -> tuple[str, ...]:
-    """Advice for the user about this error. It may be empty.
-
-    `credential` is the name of the variable that holds the key, or a text that says that there is no key.
+    """The advice for the user about this error. The tuple is empty if there is no advice. `credential` is the name of
+    the variable that holds the key, or a text that says that there is no key.
     """
     return tuple(_hints(error, model, endpoint, credential))
 

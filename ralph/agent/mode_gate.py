@@ -1,4 +1,4 @@
-"""The gate of a run without hooks: the permission mode alone decides about a call."""
+"""The gate of a run without hooks. It decides about a tool call by the permission mode alone."""
 
 from __future__ import annotations
 

@@ -18,27 +18,26 @@ class Toolbox(Protocol):
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
     def plan(self, call: ToolCall) -> FileChange | None:
-        """The change that a call will make to a file. Nothing is changed yet.
+        """The change that a call of Write or Edit will make to a file. This method does not change the file.
 
-        None if the call is not one of Write or Edit, or will fail. The next `run` of the call makes exactly this
-        change or fails. Raises `Interrupted`, and `WorkingDirectoryGoneError` if the working directory is gone; for a
-        call that is not one of Write or Edit, `run` raises it.
+        Returns None if the call would fail, or if it is a call of another tool. When `run` later runs the call, it
+        makes exactly this change or fails. Raises `Interrupted`. Raises `WorkingDirectoryGoneError` if the working
+        directory is gone and the call is one of Write or Edit.
         """
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of the call that planned this change, if an earlier process has made the change.
-
-        None if the change was not made, so that the call may run now.
+        """The result of a call for which `plan` returned `change`, if an earlier process has made the change. Returns
+        None if the change was not made. The call may then run.
         """
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         """Runs calls with valid arguments. Returns their outputs in order, each with the seconds that the call took.
 
-        If there are several calls, all of them are read-only, and they run in parallel. If a tool fails, its output
-        says so; no exception is raised. Raises `Interrupted` when a signal arrives, after it has stopped the calls.
-        Raises `WorkingDirectoryGoneError` if the working directory is gone; no call has had an effect then.
+        Several calls at once must all be read-only, and they run in parallel. If a tool fails, its output says so,
+        and no exception is raised. Raises `Interrupted` when a signal arrives, after it has stopped the calls. Raises
+        `WorkingDirectoryGoneError` if the working directory is gone. In that case, no call had an effect.
         """
         ...
 
@@ -47,25 +46,29 @@ class Permission(Struct, frozen=True):
     """The decision of a gate about one tool call."""
 
     denied: str | None = None
-    """The reason why the call must not run, written for the model. None if it may run."""
+    """The reason why the call must not run, written for the model. None if the call may run."""
     arguments: dict[str, Any] | None = None
-    """The arguments with which the call must run. None if they stay as the model wrote them."""
+    """The arguments that replace those of the model. None if the call must run with the model's own arguments."""
     context: tuple[str, ...] = ()
     """Texts that the model gets with the result of the call."""
 
 
 class Gate(Protocol):
-    """Decides whether a call, a task or the end of a task is refused, by permission mode, rules, hooks and people.
-    Every method raises `Interrupted` when a signal arrives or a hook ends the run.
+    """Decides whether a tool call may run, whether a task may begin, and whether a task may end.
+
+    The decision can come from the permission mode, from permission rules, from hooks or from people. Every method
+    raises `Interrupted` when a signal arrives or a hook ends the run.
     """
 
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
-        """Judges a new task. Returns texts to add to the task. Raises `HookStopped` if the task is refused."""
+        """Decides whether a task may begin. Returns texts to add to the task. Raises `HookStopped` if the task is
+        refused.
+        """
         ...
 
     def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
-        """Decides whether a call with valid arguments may run. `asks` is the reason why a gate around this one wants
-        somebody to be asked about the call, or None.
+        """Decides whether a call with valid arguments may run. One gate may contain another. `asks` is the outer
+        gate's reason for asking somebody about the call, or None if the outer gate has no such reason.
         """
         ...
 
@@ -74,16 +77,16 @@ class Gate(Protocol):
         ...
 
     def before_end(self, text: str, *, was_held: bool) -> str | None:
-        """Judges the end of a task that the model has completed with this text. Returns the reason why the model must
-        continue, or None. `was_held` is True if an earlier end of this task was refused.
+        """Decides whether a task may end after the model has completed it with `text`. Returns None if it may end.
+        Otherwise returns the reason why the model must continue. `was_held` is True if the gate refused to end this
+        task before.
         """
         ...
 
 
 class Journal(Protocol):
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Writes all of the records. If that fails, writes none of them and raises JournalError.
-
-        If `sync` is True, the records survive a power cut.
+        """Writes all of the records, or none of them. If they cannot be written, raises JournalError. If `sync` is
+        True, the records survive a power failure.
         """
         ...

@@ -1,5 +1,8 @@
-"""Runs the tool calls that a command file requests before the first request to the model: its shell lines and files.
-All rules for calls apply to them. If a rule refuses a call, the task ends, because the prompt would lack a part.
+"""Runs the tool calls that a command file requests. These calls run a shell line or read a file, and their output
+becomes part of the prompt. They run before the first request to the model.
+
+All rules for tool calls apply to these calls too. If a rule refuses a call, the task ends, because a part of the
+prompt would be missing.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class PromptRefusedError(Exception):
 
 
 class PromptCall(Struct, frozen=True):
-    """A tool call that a command's file requests, after the gate has permitted it."""
+    """A permitted tool call of a command file."""
 
     call: ToolCall
     notes: tuple[str, ...]
@@ -40,22 +43,24 @@ class PromptCall(Struct, frozen=True):
 
 class PromptCalls:
     def __init__(self, toolbox: Toolbox, make_rules: Callable[[], CallRules], events: Events) -> None:
-        """`make_rules` returns the rules for one call. Each call needs new ones, because they count calls."""
+        """`make_rules` returns a new `CallRules`. Each call needs its own, because a `CallRules` counts the calls
+        that it judges.
+        """
         self._toolbox = toolbox
         self._make_rules = make_rules
         self._events = events
 
     def judge(self, tool: str, arguments: Mapping[str, str]) -> PromptCall | ToolOutput:
-        """Decides whether a call may run. Returns the call, which a hook may have changed, or the refusal. Raises
-        `Interrupted` when a signal arrives or a hook ends the run.
+        """Decides whether a call may run. Returns the permitted call, whose arguments a hook may have changed. If the
+        call may not run, returns the refusal. Raises `Interrupted` when a signal arrives or a hook ends the run.
         """
         rules = self._make_rules()
         ruling = rules.ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
         return ruling if isinstance(ruling, ToolOutput) else PromptCall(ruling.call, ruling.notes, rules)
 
     def run(self, command: str, prompt_call: PromptCall) -> ToolOutput:
-        """Runs a call that `judge` has returned. Returns its output, which may be an error. `command` is the
-        command's name.
+        """Runs a call that `judge` has permitted, and returns the call's output. If the tool fails, the output is an
+        error. `command` is the name of the command.
         """
         call = prompt_call.call
         argument = str(next(iter(call.arguments.values())))

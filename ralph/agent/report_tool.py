@@ -1,8 +1,8 @@
 """Makes the definition of the tool `final_report`, which contains the user's JSON Schema for the payload. No I/O
 happens here.
 
-This module also finds the schemas inside a JSON Schema, and the values to which references inside it lead. It does
-not follow references to other documents, and it checks no report.
+This module also finds the schemas inside a JSON Schema, and resolves references (`$ref`) to other parts of the same
+schema. It does not resolve references to other documents, and it checks no report.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SCHEMAS = (
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
     """The definition of the tool `final_report`. `payload_schema` is None if a report has no payload.
 
-    If there is a schema, the payload is optional nevertheless, because a failed task has no valid payload. If the
-    schema names a draft other than the default, the definition has that draft as `$schema` at the top, so that a
-    resumed session can check reports with the recorded definition alone.
+    Even with a schema, the payload is optional, because a failed task has no valid payload. If the schema names a
+    draft other than the default, the definition names the same draft as `$schema` at its top. A resumed session can
+    then check reports with the recorded definition alone.
     """
     once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
     properties: dict[str, Any] = {
@@ -73,9 +73,8 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the schema for the place `properties.payload` in the tool's schema.
-
-    References from the schema into itself are adjusted to that place.
+    """A copy of the schema that can be inserted at `properties.payload` of the tool's schema. References from the
+    schema to its own parts are changed to fit this position.
     """
     inside: dict[str, Any] = json.loads(json.dumps(schema))
     # `schemas_within` follows all references before it returns, so that none of them has been changed yet.
@@ -88,9 +87,8 @@ def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """`schema` itself and the objects inside it that are schemas too, each with its JSON pointer.
-
-    An object is a schema if it is the value of a keyword that takes a schema, or if a `$ref` leads to it.
+    """`schema` itself and all schemas inside it, each with its JSON pointer. An inner object is a schema if it is the
+    value of a keyword that takes a schema, or if a `$ref` refers to it.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     seen: set[int] = set()
@@ -109,9 +107,8 @@ def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of keywords in `schema` that take schemas, each with its JSON pointer.
-
-    `pointer` is the JSON pointer of `schema`.
+    """The values of those keywords in `schema` that take schemas. Each value comes with its JSON pointer. `pointer`
+    is the JSON pointer of `schema`.
     """
     for key, value in schema.items():
         if key in _NAMED_SCHEMAS and isinstance(value, dict):
@@ -124,7 +121,7 @@ def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple
 
 
 def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
-    """The part after the `#` if `ref` is a reference into `schema` itself. Otherwise None."""
+    """The part of `ref` after the `#` if `ref` refers to a part of `schema`. Otherwise None."""
     if not isinstance(ref, str):
         return None
     document, _, fragment = ref.partition("#")
@@ -132,7 +129,9 @@ def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
 
 
 def root_id(schema: Mapping[str, Any]) -> str:
-    """The id that the schema gives itself, without a `#` at its end. Empty if it has none."""
+    """The id that the schema states for itself, without a `#` at its end. The text is empty if the schema states no
+    id.
+    """
     named = schema.get("id" if is_draft_4(schema) else "$id", "")
     return named.rstrip("#") if isinstance(named, str) else ""
 
@@ -142,9 +141,8 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """The value in `schema` to which `fragment`, the JSON pointer of a `$ref`, leads.
-
-    None if there is no such value, or if the fragment is not a JSON pointer.
+    """The part of `schema` that a `$ref` refers to. `fragment` is the JSON pointer in the `$ref`. None if `schema`
+    has no such part, or if `fragment` is not a JSON pointer.
     """
     here: Any = schema
     if fragment and not fragment.startswith("/"):

@@ -1,7 +1,5 @@
-"""Cuts tool results so that they fit into the context window. No I/O happens here.
-
-A result is cut before it is added to the conversation, and never later. Numbers of bytes are sizes of the JSON in a
-request.
+"""Cuts tool results so that they fit into the context window. No I/O happens here. A result is cut before it is added
+to the conversation, and never later. All numbers of bytes here are lengths of the JSON text in a request.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ if TYPE_CHECKING:
 # A context this full is compacted before the next request. Results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The minimum number of bytes that remain of a text that is cut. A model that gets nothing of a result would repeat
-the call."""
+"""The minimum number of bytes that are kept of a text that is cut. If a model got nothing of a result, it would
+repeat the call."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
@@ -38,20 +36,21 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 
 
 def room_for(estimate: int, window: int | None) -> int | None:
-    """The number of tokens that the results of one answer may have together. None if the context window is unknown.
+    """The number of tokens that the results of one answer's tool calls may have together. None if the context window
+    is unknown.
 
-    `estimate` is the number of tokens in the context, including that answer but without the results. The context with
-    the results fills at most 95 % of the window, unless so little is left that each result gets the minimum of 2,000
+    `estimate` is the number of tokens in the context with the answer and without the results. The results may fill
+    the context up to 95 % of the window. They may exceed that limit only because each result keeps at least 2,000
     bytes.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
 
 def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[ToolOutput, ...]:
-    """The results of one answer, cut so that all of them together have at most `room_tokens`, if possible.
+    """The results of one answer's tool calls, cut to at most `room_tokens` together if possible.
 
-    Small results are not cut. Large ones share the tokens that the small ones leave, but keep at least 2,000 bytes of
-    text each. If `room_tokens` is None, nothing is cut.
+    Small results are not cut. The large results share the remaining tokens, but each keeps at least 2,000 bytes of
+    text. If `room_tokens` is None, nothing is cut.
     """
     if room_tokens is None:
         return tuple(outputs)
@@ -60,7 +59,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output, cut in the middle if it has more than `room_tokens`. At least 2,000 bytes of a text are kept."""
+    """The output, cut in the middle if it has more than `room_tokens`. At least 2,000 bytes of its text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS
@@ -81,18 +80,18 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The number of bytes that a text has in a request, without the quotes around it.
-
-    The numbers for two texts add up to the number for the joined text.
+    """The number of bytes that a text has in a request, without the quotes around it. The number for a joined text is
+    the sum of the numbers for its parts.
     """
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The text if it has at most `most_bytes`. Otherwise its beginning and its end, with a note between them.
+    """The text itself if it has at most `most_bytes`. Otherwise its beginning and its end, with `note` between them.
 
-    The text is cut at line breaks, unless a line is too long. In `note`, {left_out} and {total} are replaced by
-    numbers of bytes. If the note alone fills the room, the result is the note.
+    The text is cut at line breaks, unless a line is too long. In `note`, {left_out} is replaced by the number of
+    bytes that are left out, and {total} by the number of bytes of the text. If the note alone needs all of the bytes,
+    only the note is returned.
     """
     if sent_bytes(text) <= most_bytes:
         return text
@@ -110,10 +109,10 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks, cut so that together they have at most `room_tokens`, if possible.
+    """The blocks, cut to at most `room_tokens` together if possible.
 
-    An image is kept if enough tokens remain for the minimum of text. Otherwise a short text replaces the image. The
-    texts share the tokens that the images leave.
+    An image is kept if the texts can still have their minimum size beside it. Otherwise a short text replaces the
+    image. The texts share the tokens that the images leave.
     """
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
@@ -150,8 +149,8 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
     """Divides `room` among items of these sizes. Returns the share of each item, in the order of `sizes`.
 
-    The items get their shares from the smallest to the largest. Each gets its size, but at most an equal part of what
-    is left.
+    The items get their shares from the smallest item to the largest. The share of an item is its size, but at most an
+    equal part of the room that is left.
     """
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
@@ -174,7 +173,7 @@ def _tail(text: str, most_bytes: int) -> str:
 
 
 def _longest(text: str, most_bytes: int) -> int:
-    """The number of characters in the longest beginning of the text that has at most `most_bytes` in a request."""
+    """The length in characters of the longest beginning of `text` that has at most `most_bytes` in a request."""
     low, high = 0, min(len(text), max(0, most_bytes))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Builds the end of a run from the facts that are known then. No I/O happens here."""
+"""Builds the values that describe the end of a run: its outcome, result, report and totals. No I/O happens here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
-"""The outcomes after which the result always has an answer. If the model gave none, it is a synthetic report."""
+"""The outcomes after which the result always has an answer. If the model gave no answer, ralph adds a synthetic
+report."""
 
 _BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
@@ -29,11 +30,12 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 _WERE_ASKED = frozenset({None, "interrupted"})
-"""The values of `AttemptEnded.kind` that make a turn count. None is the kind of an attempt that was answered."""
+"""The values of `AttemptEnded.kind` for which the turn is counted. None is the value for an attempt that was
+answered."""
 
 
 class Ending(Struct, frozen=True):
-    """The reason why the work on a task ended. `told` turns it into the event `RunEnded`."""
+    """The end of the work on a task, with its outcome and its cause. `told` turns it into the event `RunEnded`."""
 
     outcome: Outcome
     result: str | None = None
@@ -41,29 +43,31 @@ class Ending(Struct, frozen=True):
     stop_reason: str | None = None
     error: str | None = None
     cause: AgentError | None = None
-    """The error of the API that ended the work or came before its end, or None."""
+    """The last error of the API before the end, or None if there was no such error. This error may have ended the
+    work."""
     signal_number: int = 0
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if the run ended for
-    another reason."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if no limit ended the
+    run."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
-        """Whether the run lacks a report that it needs, because a report is required or because there is no answer."""
+        """Whether a report must be added to this end. True if there is no report, and a report is required or an
+        answer is missing.
+        """
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
 
     @property
     def is_forced(self) -> bool:
-        """Whether a limit ended the run, although the model may have been making progress."""
+        """Whether a limit ended the run, such as the turn limit or the time limit."""
         return self.outcome in _FORCED
 
     def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report of a run that ended after `turns` turns.
-
-        `desk` has checked the model's reports. It is None if no report was required.
+        """The synthetic report of a run that ended after `turns` turns. `desk` is the object that checked the model's
+        reports. It is None if no report was required.
         """
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
@@ -80,15 +84,14 @@ class Ending(Struct, frozen=True):
 
     @property
     def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because the model gave no report, in its final turn or before.
-
-        The synthetic report then contains the fault of the last attempt at a report.
+        """Whether the run ended because the model gave no valid report. If so, the synthetic report names the fault
+        of the model's last report.
         """
         return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:
-        """The reason why there is no answer. The synthetic report contains it."""
+        """The reason why there is no answer, as it is written into the synthetic report."""
         return self.limit or _REASONS.get(self.outcome, self.outcome.value)
 
     @property
@@ -129,7 +132,9 @@ class Ending(Struct, frozen=True):
 
     @property
     def _words(self) -> str | None:
-        """The text of the result. If the report is synthetic, the model's own last text follows it."""
+        """The text of the result. If the report is synthetic, the text is the report's summary, followed by the
+        model's last text.
+        """
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:
@@ -138,26 +143,24 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """An `Events` sink that adds up the numbers of a run."""
+    """Adds up the counts and times of a run from the events of the run. It is an `Events` sink."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()
         self.retries = 0
         self.waited_s = 0.0
         self.api_s = 0.0
-        """The seconds spent in `send_message()`."""
+        """The seconds spent on calls of `send_message()`."""
         self.turns = 0
-        """The number of completed turns. A completed turn has an accepted answer and the results of its tool
-        calls. The task adds to it."""
+        """The number of completed turns. A turn is complete when its answer was accepted and its tool calls have
+        results. The task increases this number."""
         self._asked_turns = 0
         """The number of the last turn in which an attempt was answered or interrupted."""
 
     @property
     def counted_turns(self) -> int:
-        """The number of turns that the result shows.
-
-        A turn counts even if its answers were useless or cut off. A turn with only failed requests does not count,
-        because a resumed session repeats it.
+        """The number of turns that the result shows. It includes turns whose answers were useless or cut off. It does
+        not include a last turn in which all requests failed, because a resumed session repeats that turn.
         """
         return max(self.turns, self._asked_turns)
 

@@ -1,6 +1,7 @@
-"""Records what happens in a session: writes each record to the journal, and then applies it to the session's state.
+"""Records what happens in a session. Writes each record to the journal, and then applies the record to the session's
+state.
 
-If the journal cannot be written, the state does not change. A run without a journal applies its records too.
+If the journal cannot be written, the state does not change. In a run without a journal, records are applied too.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ if TYPE_CHECKING:
 
 class SessionLog:
     def __init__(self, journal: Journal, session: Session) -> None:
-        """`session` is the state that results from the journal's records so far."""
+        """`session` is the state of the session after all records that the journal already contains."""
         self._journal = journal
         self.session = session
 
     def record(self, *records: Record, sync: bool = True) -> None:
-        """Writes all of the records to the journal and applies them to the state. If they cannot be written, none of
-        them is applied.
-
-        Raises JournalError. If `sync` is True, the records survive a power cut.
+        """Writes all of the records to the journal and applies them to the state. If they cannot be written, applies
+        none of them. Raises JournalError. If `sync` is True, the records survive a power failure.
         """
         if not records:
             return

@@ -79,9 +79,8 @@ _CHANGES_TARGET = (ModelFallback, RetryScheduled)
 
 
 class Run:
-    """The agent loop of one session, which works on one task after another.
-
-    After `run()` has returned, the conversation is always in a state that can be resumed.
+    """The agent loop of one session. It works on one task after another. After `run()` has returned, the conversation
+    is always in a state that can be resumed.
     """
 
     def __init__(
@@ -101,12 +100,10 @@ class Run:
         report_form: ReportForm | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """`gate` decides about tool calls, tasks and ends. None means that only the permission mode decides.
+        """`gate` decides about tool calls, tasks and ends of tasks. If it is None, only the permission mode decides.
 
-        `session` is the state that an earlier process left. None means that the session is new; its first task
-        must then have a prompt.
-
-        `report_form` is the form of the final report, or None if no report is required.
+        `session` is the state that an earlier process left. If it is None, the session is new, and its first task
+        must have a prompt. `report_form` is the form of the final report, or None if no report is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()
@@ -120,7 +117,7 @@ class Run:
         self._sink = events
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state)
-        """The journal and the state of the session. All records of this run are made with it."""
+        """The journal and the state of the session. Every record of this run is written through it."""
         self._transcript = Transcript(self.log, self)
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
@@ -130,7 +127,7 @@ class Run:
         self._begin_task()
 
     def _begin_task(self) -> None:
-        """Resets all counts and limits of a task."""
+        """Resets all counts and limits for a new task."""
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
@@ -139,7 +136,7 @@ class Run:
         self._asking = Asking(self._site, self._transcript)
         self._requests = TurnRequests(1)
         self._was_held = False
-        """True if the gate has refused an end of this task."""
+        """True if the gate has refused to end this task."""
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
@@ -152,7 +149,7 @@ class Run:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the session has a message. A session without messages cannot be resumed."""
+        """Whether the session has a message. Without a message, the session cannot be resumed."""
         return bool(self.conversation.messages)
 
     @property
@@ -161,7 +158,9 @@ class Run:
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
-        """Takes an event into account and passes it on. All parts of a run use this method as their `Events` port."""
+        """Updates the counts of the run from an event, and passes the event on. All parts of a run use this method as
+        their `Events` port.
+        """
         self._tally.emit(event)
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):
@@ -171,10 +170,11 @@ class Run:
         self._sink.emit(event)
 
     def run(self, prompt: Prompt | PromptMaker | None, *opening: Record) -> RunEnded:
-        """Works until the task ends, and returns the end.
+        """Works until the task ends, and returns the end of the run.
 
-        `prompt` is the new task, or makes it. If it is None, unfinished work is resumed. `opening` holds the records
-        that begin the run. Raises no exception: errors of the API and of tools, signals and bugs become outcomes.
+        `prompt` is the new task, or a function that makes it. If `prompt` is None, unfinished work is resumed.
+        `opening` holds the records that begin the run. Raises no exception: errors of the API and of tools, signals
+        and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -193,7 +193,9 @@ class Run:
         return self._sealed(ending, started_s)
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """Records the end of the run and returns it. If the journal cannot be written, the outcome is `IO_ERROR`."""
+        """Records the end of the run, and returns it as an event. If the journal cannot be written, the outcome is
+        `IO_ERROR`.
+        """
         self._transcript.was_refused = ending.outcome is Outcome.API_REJECTED
         try:
             ending = self._closing.with_report(ending)
@@ -234,10 +236,8 @@ class Run:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Begins the run, and records the prompt together with the records in `opening`.
-
-        If an answer of an earlier run has tool calls without results, these calls are run before the model gets the
-        prompt.
+        """Begins the run. Records the prompt and the records in `opening`. If the last answer of an earlier run has
+        tool calls without results, these calls run before the model gets the prompt.
         """
         transcript = self._transcript
         blocks = (*transcript.session.queued, *_blocks(prompt))
@@ -262,8 +262,8 @@ class Run:
         transcript.take_task(blocks, *opening)
 
     def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
-        """The blocks that the gate adds to a task. If it refuses the task, the records of the run's beginning are written
-        before `Interrupted` is raised.
+        """The blocks that the gate adds to a task. If the gate refuses the task, writes the records in `opening` and
+        then raises `Interrupted`.
         """
         try:
             return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
@@ -272,7 +272,7 @@ class Run:
             raise
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """The report that an earlier process accepted but did not deliver, or None."""
+        """The report that an earlier process accepted but did not deliver, or None if there is none."""
         report = self.log.session.report
         if prompt is not None or report is None or self._transcript.pending:
             return None
@@ -308,7 +308,7 @@ class Run:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """Runs one turn, and emits an event with the number of its attempts, even if an exception ends the turn."""
+        """Runs one turn. When the turn ends, even by an exception, emits an event with the number of its attempts."""
         asked = self._requests = TurnRequests(self._turn)
         try:
             return self._one_turn()
@@ -317,9 +317,8 @@ class Run:
                 self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
-        """Requests answers until one is accepted and its tools have run.
-
-        Returns the end of the run, or None if another turn may begin.
+        """Requests answers until one of them is accepted and its tool calls have run. Returns the end of the run, or
+        None if another turn may begin.
         """
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
@@ -342,9 +341,8 @@ class Run:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """Acts on an answer that became part of the conversation.
-
-        Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
+        """Acts on an answer after it was added to the conversation. Returns the end of the run, or the state in which
+        this turn continues, or None if the turn is over.
         """
         match step:
             case RunTools():
@@ -372,11 +370,11 @@ class Run:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """Acts on an answer that is useless, unless it contains a report that can be accepted.
+        """Acts on a useless answer. If the answer contains an acceptable report, accepts the report. Otherwise
+        discards the answer.
 
-        `is_committed` is True for the answer of an earlier process, which is part of the conversation already. Any
-        other useless answer does not become part of the conversation. Returns the end of the run, or the state in
-        which this turn continues.
+        `is_committed` is True if an earlier process has added the answer to the conversation. Such an answer is not
+        discarded. Returns the end of the run, or the state in which this turn continues.
         """
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
@@ -406,10 +404,8 @@ class Run:
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """Decides what follows the tool calls of an answer.
-
-        The turn is over, unless all calls were malformed, were failed reports, or were refused in the final turn.
-        Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
+        """Decides how the run continues after the tool calls of an answer. The turn is over if at least one call was
+        valid. Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
         """
         rules, closing = self._rules, self._closing
         rules.end_answer()
@@ -433,8 +429,8 @@ class Run:
         return state
 
     def _unless_held(self, ending: Ending) -> Ending | None:
-        """Returns `ending`, or None if the gate refuses this end of the task. If the gate refuses it, the model is
-        told why, and a new turn begins. Only an end that the model chose can be refused.
+        """Asks the gate whether the task may end. Returns `ending` if it may. If the gate refuses, returns None, and
+        tells the model the reason in a new turn. The gate is asked only if the model itself ended the task.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending
@@ -451,8 +447,8 @@ class Run:
         return None
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """Returns the end of the run after too many useless answers, or the unchanged state if this turn becomes the
-        final one instead.
+        """Acts on the last of too many useless answers. Returns the end of the run. If this turn becomes the final
+        turn instead, returns the unchanged state.
         """
         ending = self._closing.gave_up(step)
         if ending is not None:
@@ -461,10 +457,10 @@ class Run:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """Looks for a report that the model wrote as text, and caches it. In the final turn, it is accepted.
+        """Looks for a report in the text of an answer, and caches it. In the final turn, accepts the report.
 
-        `said` is the text of this turn's earlier answers that were cut off and that `answer` continues. Returns the
-        end of the run if the report was accepted, otherwise None.
+        `said` is the text of earlier answers in this turn that were cut off; `answer` continues this text. Returns
+        the end of the run if a report was accepted, otherwise None.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -480,9 +476,8 @@ class Run:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """Requests one complete answer, and returns it with the state of the turn.
-
-        If the answer arrives damaged, it is requested again at once, but only once per turn.
+        """Requests one complete answer, and returns it with the state of the turn. If the answer arrives in an
+        unreadable form, requests it again at once, but only once per turn.
         """
         try:
             return self._ask(), state
@@ -494,7 +489,7 @@ class Run:
         return self._ask(), state
 
     def _ask(self) -> Answer:
-        """Requests one complete answer, compacting the context if needed. The answer is not yet part of the
+        """Requests one complete answer, and compacts the context first if needed. Does not add the answer to the
         conversation.
         """
         self.take_requested_model()
@@ -510,7 +505,9 @@ class Run:
                     raise
 
     def _make_room(self, trigger: str) -> bool:
-        """Compacts the context, or begins the final turn if that fails. Returns whether a request makes sense now."""
+        """Compacts the context. If that fails, begins the final turn. Returns whether another request can succeed
+        now.
+        """
         if self._asking.make_room(trigger, self._requests):
             if (notice := self._closing.final_notice()) is not None:
                 self._asking.tell(notice)  # again, because the first one may have been in the old context
@@ -526,7 +523,7 @@ class Run:
         return self._asking.accept(answer)
 
     def take_requested_model(self) -> None:
-        """Changes to the model that a driver has requested, if any, for the next requests."""
+        """If a driver has requested another model, uses that model for the next requests."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)
@@ -536,7 +533,9 @@ class Run:
         self._transcript.write(*self._target_records())
 
     def _target_records(self) -> list[Record]:
-        """The record of the current target and of cooldowns, if they have changed. A resumed session needs them."""
+        """A list with one record of the current target and the cooldowns, or an empty list if nothing has changed. A
+        resumed session needs this record.
+        """
         return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Checks the arguments of a tool call against the tool's schema. Each error is a sentence that tells the model what
 to correct.
 
-It supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`, `minimum`
-and `items`. Other keywords are ignored, and no value is converted. Invalid parts of an MCP tool's schema are ignored
-too, because the server checks the arguments itself.
+This module supports the parts of JSON Schema that tool definitions use: `type`, `properties`, `required`, `enum`,
+`minimum` and `items`. It ignores other keywords, and converts no value. It also ignores invalid parts of an MCP
+tool's schema, because the MCP server checks the arguments itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ArgumentCheck(Struct, frozen=True):
 
 
 def check_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> ArgumentCheck:
-    """Checks the arguments, which may be any JSON value."""
+    """Checks the arguments of a tool call. `arguments` may be any JSON value."""
     if not isinstance(arguments, dict):
         return ArgumentCheck(f"{tool_name}: the arguments must be an object, got {_shown(arguments)}")
     faults = list(_faults(schema, arguments, path=""))

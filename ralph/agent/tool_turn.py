@@ -1,6 +1,5 @@
-"""Handles the tool calls of one answer: it checks them, runs them, and collects their results in order.
-
-`call_rules.py` decides which calls may run.
+"""Handles the tool calls of one answer: checks them, runs them, and collects their results in order. `call_rules.py`
+decides which calls may run.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ INTERRUPTED = (
 
 
 class ToolTurn:
-    """The tool calls of one answer, until each of them has a result."""
+    """Runs the tool calls of one answer until each call has a result."""
 
     def __init__(
         self,
@@ -57,15 +56,15 @@ class ToolTurn:
         self.room_tokens = room_tokens
         """The number of tokens that the results may have together, or None if there is no limit."""
         self.finished: dict[str, ToolResult] = {}
-        """The results so far, by call id. After an `Interrupted`, a call that was running has an error result, which
-        says that the call's effects are unknown."""
+        """The results so far, by call id. If an `Interrupted` stopped a call, the result of that call is an error,
+        which says that the effects of the call are unknown."""
         self.changes: dict[str, FileChange | None] = {}
-        """The planned change of a file, or None, for each call that this process ran, by call id."""
+        """For each call that this process ran, by call id: the planned change of a file, or None if no change was
+        planned."""
 
     def resume(self) -> None:
-        """Takes over the results of calls that an earlier process ran. Must be called before `run`.
-
-        Calls that the process recorded as about to run may or may not have run.
+        """Takes over the results of calls that an earlier process ran. Must be called before `run`. If the earlier
+        process recorded a call as about to run, but recorded no result, nobody knows whether the call ran.
         """
         results, intents = self.log.session.results, self.log.session.intents
         self.finished.update(results)
@@ -77,9 +76,8 @@ class ToolTurn:
                 self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
-        """Runs the calls that have no result yet, and returns the results of all calls in order.
-
-        A call with effects takes effect at most once, even if an earlier process has recorded it as about to run.
+        """Runs the calls that have no result yet, and returns the results of all calls in order. A call with effects
+        takes effect at most once, even if an earlier process was about to run it and then ended.
         """
         try:
             for batch in _batches(
@@ -129,8 +127,8 @@ class ToolTurn:
     def _observed(
         self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
     ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """Passes the outputs to the gate, and returns those that the model gets. If the gate raises `Interrupted`,
-        all outputs are recorded first, because the calls have run.
+        """Passes the outputs to the gate, and returns the outputs that the model gets. If the gate raises
+        `Interrupted`, all outputs are recorded first, because the calls have already run.
         """
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
@@ -142,9 +140,8 @@ class ToolTurn:
         return observed
 
     def _announce(self, calls: Sequence[ToolCall]) -> None:
-        """Records in the journal that the calls are about to run.
-
-        If one of the calls has effects, the records are made to survive a power cut.
+        """Records in the journal that the calls are about to run. If one of the calls has effects, the records are
+        made to survive a power failure.
         """
         read_only = _read_only_names(self.toolbox)
         has_effects = any(call.name not in read_only for call in calls)
@@ -154,9 +151,8 @@ class ToolTurn:
         self.log.record(*entries, sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """The result of a call that an earlier process has recorded as about to run.
-
-        None if there is no such record, or if the call may run (again) because it changed nothing.
+        """The result of a call that an earlier process has recorded as about to run. None if there is no such record,
+        or if ralph knows that the call has changed nothing. The call may then run.
         """
         intents = self.log.session.intents
         if call.id not in intents or call.name in _read_only_names(self.toolbox):
@@ -175,8 +171,8 @@ class ToolTurn:
             raise
 
     def _fitted(self, outputs: Sequence[ToolOutput]) -> Sequence[ToolOutput]:
-        """Cuts the outputs so that they fit into `room_tokens`, and reduces this number by their size. Returns the
-        outputs.
+        """Cuts the outputs so that they fit into `room_tokens`, and returns them. Subtracts their size from
+        `room_tokens`.
         """
         fitted = all_fitted(outputs, self.room_tokens)
         if self.room_tokens is not None:
@@ -199,10 +195,10 @@ def _read_only_names(toolbox: Toolbox) -> set[str]:
 def _batches(
     calls: Sequence[ToolCall | MalformedCall], toolbox: Toolbox
 ) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-    """Groups the calls. Neighbouring read-only calls form groups of at most `MOST_PARALLEL_CALLS`, which run in
-    parallel.
+    """Divides the calls into groups. The calls of one group run in parallel.
 
-    Every other call is a group of its own, so that calls with effects run in the model's order.
+    Consecutive read-only calls form groups of at most `MOST_PARALLEL_CALLS`. Every other call is a group of its own,
+    so that calls with effects run in the model's order.
     """
     read_only = _read_only_names(toolbox)
     for is_parallel, group in groupby(calls, key=lambda call: call.name in read_only):

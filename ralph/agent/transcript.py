@@ -1,6 +1,5 @@
-"""Adds messages to a session's conversation by writing records to the journal, and emits the events about them.
-
-It makes no decisions: its caller chooses what is added.
+"""Adds messages to a session's conversation by writing records to the journal, and emits events about these messages.
+It makes no decisions: its caller chooses which messages are added.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Transcript:
         self._log = log
         self._events = events
         self.pending = log.session.answer
-        """The last answer of an earlier process, if no message follows it and `take_pending` has not returned it yet.
-        Otherwise None."""
+        """The last answer of an earlier process, or None. It is None if a message follows that answer, or after
+        `take_pending` was called."""
         self.was_refused = log.session.has_ended_as(Outcome.API_REJECTED)
         """True if the API refused the last request, perhaps because of an image."""
 
@@ -63,7 +62,9 @@ class Transcript:
         self._log.record(*records)
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Records a prompt that the model gets only after tool calls, so that it is not lost while they run."""
+        """Records a prompt that the model gets only when tool calls have run. If the process ends in the meantime,
+        the prompt is not lost.
+        """
         self._log.record(*opening, QueuedRecord(content=tuple(blocks)))
 
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
@@ -83,13 +84,12 @@ class Transcript:
         self._events.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """The conversation with notices for the model at its end. The session itself remains unchanged."""
+        """The conversation with `notices` for the model added at its end. The session itself does not change."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
     def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
-        """Adds the notices and an accepted answer to the conversation.
-
-        Returns the answer as it was added, with calls whose ids and names the API will accept.
+        """Adds the notices and an accepted answer to the conversation. Returns the answer as it was added. If the API
+        would refuse ids or names of its calls, they are replaced.
         """
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
@@ -103,13 +103,13 @@ class Transcript:
         return answer
 
     def tell_results(self) -> None:
-        """Emits the event about the message with the results of the last answer's calls. They must be recorded
-        before.
+        """Emits the event about the message that contains the results of the last answer's calls. The caller must
+        record the results first.
         """
         self._events.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def recover(self, finished: Mapping[str, ToolResult]) -> None:
-        """Records and emits the results of calls that are missing, so that the conversation can be resumed.
+        """Adds a result for each call that has none in the conversation, so that the conversation can be resumed.
 
         `finished` holds the known results, whether they are recorded or not. A call without a known result gets an
         error result.
@@ -123,11 +123,13 @@ class Transcript:
             self._events.emit(UserMessageCommitted(message.content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """The conversation as it would be in a new context with this content."""
+        """A conversation that starts over, with `content` as its only message."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """Replaces the context by a new one. The journal keeps the records of both."""
+        """Replaces the context by a new one that begins with `content`. The journal keeps the records of the old
+        context.
+        """
         self._log.record(compacted_record(user_message(content), summary, event))
         self._events.emit(event)
 
@@ -149,8 +151,10 @@ class Transcript:
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def _still_wanted(self) -> tuple[Block, ...]:
-        """The blocks of the last message, if it is a user message, that are sent again with a new prompt. If the API
-        refused the last request, the images are left out, because they may be the cause of the refusal.
+        """The blocks of the last message that are sent again together with a new prompt. Empty if the last message is
+        not a user message.
+
+        If the API refused the last request, images are left out, because they may have caused the refusal.
         """
         unanswered = self._unanswered()
         if not self.was_refused:

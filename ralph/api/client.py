@@ -38,14 +38,16 @@ API_VERSION = "2026-10-21"
 # reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""The time limit in seconds for the whole request for a description, from name lookup to the last byte. It is short,
-because a run works without the description."""
+"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
+short, because a run can work without the description."""
 DESCRIPTION_BYTES = 256 * 1024
 """The maximum size of a description. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
-    """The base URL for requests, and the headers that the target adds to each request, among them the key."""
+    """The base URL of a server, and the headers that ralph adds to each request to it. One of the headers contains
+    the key.
+    """
 
     base_url: str
     headers: Headers
@@ -59,8 +61,8 @@ class Endpoint(Struct, frozen=True):
 class MessagesApi:
     """Sends requests to one endpoint.
 
-    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before;
-    all clients share it. If the name of such a host cannot be found, the failure counts as temporary.
+    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before.
+    All clients share this set. If a name lookup fails for a host in it, the failure is treated as temporary.
     """
 
     def __init__(
@@ -82,8 +84,7 @@ class MessagesApi:
         self._redact = redact
 
     def send_message(self, body: RequestBody, events: Events) -> Answer:
-        """Sends `body` once and returns the answer. `events` receives the events of the answer's stream.
-
+        """Sends `body` once and returns the answer. While the answer arrives, its stream events are sent to `events`.
         Raises only `AgentError`, and `Interrupted` if a signal, a time limit or a driver ends the wait.
         """
         own = {
@@ -177,10 +178,10 @@ class MessagesApi:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str
 ) -> ModelDescription | None:
-    """Receives a model's description, and ends the exchange.
+    """Receives a model's description from an exchange that has begun. Ends the exchange.
 
-    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the body was read
-    to its end, the connection can be reused. Raises only `Interrupted`.
+    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was
+    read, the connection can be used again. Raises only `Interrupted`.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -193,7 +194,9 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer. None for any other status, and if reading fails or exceeds the limit on time or size."""
+    """The body of a 2xx answer. None if the answer has another status, if reading fails, or if the body takes too
+    long or is too large.
+    """
     is_success = False
     body = bytearray()
     # A wait returns an available item even after its deadline. Without this check, a server that never stops sending

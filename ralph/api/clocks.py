@@ -1,7 +1,7 @@
-"""The time limits of one answer, and the deadlines that follow from them. No I/O happens here.
+"""The time limits for one answer, and the deadlines that follow from these limits. No I/O happens here.
 
-The read timeout of an HTTP library is not enough, because a stream of pings, or a stream that arrives very slowly,
-never exceeds it.
+The read timeout of an HTTP library is not enough. A stream of pings never exceeds such a timeout, and neither does a
+stream that arrives very slowly.
 """
 
 # There is no `from __future__ import annotations` here, because the definitions of settings are read from the
@@ -20,7 +20,7 @@ else:
 
 
 class ClockLimits(Struct, frozen=True):
-    """The time limits in seconds. 0 turns a limit off."""
+    """The time limits in seconds. If a limit is 0, there is no such limit."""
 
     connect_s: Annotated[
         float,
@@ -43,14 +43,14 @@ class ClockLimits(Struct, frozen=True):
     bytes_idle_s: Annotated[
         float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
     ] = 90.0
-    """The longest time between two reads of the body. Pings count."""
+    """The longest time between two reads of the body. Pings are data too, so each ping begins this time anew."""
     progress_idle_s: Annotated[
         float,
         Key(
             SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
         ),
     ] = 300.0
-    """The longest time between two events of the stream. Pings do not count."""
+    """The longest time between two events of the stream that are not pings."""
     response_s: Annotated[
         float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
     ] = 1800.0
@@ -65,15 +65,14 @@ class Deadline(Struct, frozen=True):
     clock: str
     """The name of the time limit, such as "first byte"."""
     at_s: float
-    """The time of the run's clock at which the time limit is reached."""
+    """The time on the run's clock, in seconds, at which the time limit is reached."""
     after_s: float
-    """The time limit itself, in seconds."""
+    """The length of the time limit, in seconds."""
 
 
 class ResponseClocks:
-    """Stores when the parts of an answer arrived, and computes the next deadline.
-
-    All times are seconds of the run's clock.
+    """Stores when the parts of an answer arrived, and computes the next deadline. All times are in seconds of the
+    run's clock.
     """
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
@@ -92,13 +91,12 @@ class ResponseClocks:
             self._progress_s = now_s
 
     def got_progress(self, now_s: float) -> None:
-        """Must be called for each event of the stream that is not a ping."""
+        """Stores the time of a stream event. Must be called for each event that is not a ping."""
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for reading the body of an error.
-
-        It comes soon, because the status of the answer is already known and matters more.
+        """The deadline for reading the body of an error. The time is short, because the status is already known and
+        matters more than the body.
         """
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
@@ -106,7 +104,7 @@ class ResponseClocks:
         return Deadline("error body", ends_s, ERROR_BODY_S)
 
     def next_deadline(self) -> Deadline | None:
-        """The earliest deadline of the limits that apply now, or None if all of these are turned off."""
+        """The earliest deadline of the limits that apply now. None if no limit applies."""
         limits = self._limits
         later: tuple[tuple[str, float, float], ...]
         if self._byte_s is not None and self._progress_s is not None:
@@ -127,22 +125,23 @@ class ResponseClocks:
 
 
 CATCH_UP_S = 1.0
-"""The time in seconds for which data may still be read after a deadline has passed."""
+"""The seconds after a late wake-up in which data may still be read, although a deadline has passed."""
 _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
     """Allows data to be read for a short time after a deadline has passed.
 
-    If the process was stopped or the laptop slept, the deadline may have passed long ago, while data that arrived in
-    time is still unread. The time is limited, so that a server that never stops sending cannot postpone the deadline.
+    If the process was stopped or the machine slept, data may have arrived in time and still be unread when the
+    deadline has passed. The time for reading is short, so a server that never stops sending cannot postpone the
+    deadline.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait for data, or None if it must not wait any longer."""
+        """The time until which the caller may wait for data. None if the caller must stop waiting."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s
@@ -152,5 +151,5 @@ class CatchUp:
 
     @staticmethod
     def woke_late(deadline: Deadline, now_s: float) -> bool:
-        """Whether a wait ended so long after its deadline that the process may have been stopped in the meantime."""
+        """Whether a wait ended so long after its deadline that the process was probably stopped during the wait."""
         return now_s - deadline.at_s >= _WOKE_LATE_S

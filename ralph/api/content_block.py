@@ -1,6 +1,5 @@
-"""Builds one content block of an answer from its deltas, and parses the input of a tool call when the block ends.
-
-If the input is invalid, the call is marked as malformed. Ralph never guesses what a broken input was meant to be.
+"""Builds one content block of an answer from its deltas. When a block of a tool call ends, parses the input of the
+call. If the input is invalid, the call is marked as malformed. Ralph never guesses how to repair a broken input.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ if TYPE_CHECKING:
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | {"text", "thinking"}
-"""Block types whose deltas ralph knows. If such a block gets a delta that belongs to another block type, the answer
+"""The block types whose deltas ralph knows. If a block of these types gets a delta for another block type, the answer
 is refused."""
 
 
 class OpenBlock:
-    """A content block that has begun. The constructor raises StreamParse if a field has the wrong type. `extend`
-    raises it if a delta does not fit the block, or if one of its fields has the wrong type.
+    """A content block that has begun and still receives deltas.
+
+    The constructor raises StreamParse if a field of the block has the wrong type. `extend` raises StreamParse if a
+    delta does not fit the block, or if a field of the delta has the wrong type.
     """
 
     def __init__(self, block: Block) -> None:
@@ -45,9 +46,9 @@ class OpenBlock:
         self.block = block
         self.is_closed = False
         self.malformed: str | None = None
-        """The reason why the tool call cannot run, or None if it can. It is known when the block has ended."""
+        """The reason why the tool call cannot run, or None if it can run. Set when the block has ended."""
         self.raw_input = ""
-        """The input of the tool call as the model wrote it. It is known when the block has ended."""
+        """The input of the tool call as the model wrote it. Set when the block has ended."""
         self._kind: str = block["type"]
         self._fragments: list[str] = []
         if self._kind in {"text", "thinking"}:
@@ -58,16 +59,16 @@ class OpenBlock:
 
     @property
     def is_client_call(self) -> bool:
-        """Whether the block is a call of one of ralph's tools, not of a tool that the server runs itself."""
+        """Whether the block is a call of one of ralph's tools. False for a call of a tool that the server runs."""
         return self._kind == "tool_use"
 
     @property
     def streamed_bytes(self) -> int:
-        """The number of bytes of text, thinking and tool input that arrived in deltas."""
+        """The number of bytes of text, thinking and tool input in the deltas so far."""
         return sum(len(fragment.encode("utf-8", "replace")) for fragment in self._fragments)
 
     def extend(self, delta: KnownDelta | dict[str, Any]) -> None:
-        """Adds one delta. Deltas of unknown types and deltas for blocks of unknown types do not change the block."""
+        """Adds one delta. If ralph does not know the type of the delta or of the block, the block does not change."""
         match delta:
             case TextDelta():
                 self._append(delta, delta.text, fits=self._kind == "text")

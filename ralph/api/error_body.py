@@ -1,9 +1,9 @@
-"""Makes errors from answers that are not a message: an HTTP error, a 2xx answer that is not an event stream, or an
-error object. No I/O happens here.
+"""Makes errors from answers that contain no message. Such an answer is an HTTP error, a 2xx answer that is not an
+event stream, or an error object. No I/O happens here.
 
-It reads the error objects of Anthropic, OpenAI and FastAPI, and pages of proxies. A field of the wrong type counts as
-missing, whereas a typed decoder would reject the whole object. `http_error` and `not_a_stream` redact the texts in
-their errors, `stream_error` does not.
+This module reads the error objects of Anthropic, OpenAI and FastAPI, and the pages of proxies. It ignores fields of
+the wrong type, whereas a typed decoder would reject the whole object. `http_error` and `not_a_stream` redact the
+texts in their errors, and `stream_error` does not.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def stream_error(event: dict[str, Any]) -> AgentError:
     """The error that the server reports in an `error` event, or in an error object in a 2xx body.
 
-    The field `error.type` decides whether the error is permanent (StreamParse) or transient (StreamTransient). If
-    `error.type` is not one of the API's types, the HTTP status in the field `code` decides. Error codes and messages
-    with a known meaning, such as a spend limit, decide before both.
+    The error is StreamParse if it is permanent, and StreamTransient if it is transient. An error code or a message
+    with a known meaning, such as a spend limit, decides first. Otherwise the field `error.type` decides. If
+    `error.type` is not one of the API's types, the HTTP status in the field `code` decides.
     """
     fields = error_fields(event)
     status = status_meant(fields.type, fields.status)
@@ -41,11 +41,12 @@ def stream_error(event: dict[str, Any]) -> AgentError:
 
 
 class ErrorFields(Struct, frozen=True):
-    """The fields of an error object from any server. A missing field is None."""
+    """The fields of a server's error object. A field is None if the object does not contain it."""
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`. For other servers, the `code` if it is one of `classify.DECISIVE_CODES`."""
+    """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
+    `classify.DECISIVE_CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into the field `code`."""
     message: str | None = None
@@ -53,8 +54,8 @@ class ErrorFields(Struct, frozen=True):
 
 
 def error_fields(value: object) -> ErrorFields:
-    """Reads the fields of an error object: `{"error": {...}}` (Anthropic, OpenAI), `{"error": "text"}`, `{"object":
-    "error", ...}` or `{"detail": ...}`.
+    """Reads the fields of an error object. The object may have one of these forms: `{"error": {...}}` (Anthropic,
+    OpenAI), `{"error": "text"}`, `{"object": "error", ...}` or `{"detail": ...}`.
 
     `value` is the decoded body. If it is not an object, all fields are None. Never raises an exception.
     """
@@ -76,9 +77,8 @@ def error_fields(value: object) -> ErrorFields:
 
 
 def _sentence(value: object, depth: int = 3) -> str | None:
-    """The error message for people, from the fields in which servers put it. None if there is none.
-
-    `depth` is the number of levels of nesting that are searched.
+    """The error message for people, or None if there is none. It is taken from the fields in which servers put such
+    messages. `depth` is the number of levels of nesting that are searched.
     """
     if isinstance(value, str):
         return value.strip() or None
@@ -109,10 +109,8 @@ _SHOULD_RETRY = {"true": True, "false": False}
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, now: datetime, redact: Callable[[str], str]
 ) -> HttpError:
-    """The error for a status outside 2xx.
-
-    `headers` has lower-case names, or finds names in any case. `body` may be incomplete. `now` is the current time,
-    which is needed for a `Retry-After` that is a date.
+    """The error for an answer whose status is not 2xx. The names in `headers` are in lower case, or `headers` ignores
+    case. `body` may be incomplete. `now` is the current time. It is needed if the `Retry-After` header is a date.
     """
     text = redact(body.decode("utf-8", "replace"))
     fields = _error_fields(text)
@@ -137,9 +135,8 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx answer of an unexpected content type, such as the login page of a public network.
-
-    Its message quotes the content type, the page's title and the beginning of the text.
+    """The error for a 2xx answer that contains neither a stream nor a message, for example the login page of a public
+    network. The error's message quotes the content type, the page's title and the beginning of the text.
     """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"

@@ -1,8 +1,8 @@
-"""Sends one HTTP request and receives its response, without interpreting it.
+"""Sends one HTTP request and receives its response, without interpreting the response.
 
-A reader thread looks up the name, connects, sends the request and reads the response, whose parts it puts into a
-mailbox. The main thread waits for these parts with the `Waiter`. It can end the exchange at any time by shutting down
-the socket.
+A reader thread looks up the name, connects, sends the request and reads the response. It puts the parts of the
+response into a mailbox. The main thread waits for these parts with the `Waiter`. It can end the exchange at any time
+by shutting down the socket.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
-    """The connection is open, new or reused, and the request will be sent next."""
+    """The connection is open, and the request will be sent next. The connection may be new or reused."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -58,7 +58,9 @@ class ResponseHead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The request failed, or the response broke off. `error` is the exception of the HTTP library."""
+    """The request failed, or the connection broke before the response was complete. `error` is the HTTP library's
+    exception.
+    """
 
     error: Exception
 
@@ -71,7 +73,7 @@ Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
-    """An HTTP client that has at most one exchange at a time, and the socket of its connection."""
+    """An HTTP client that runs at most one exchange at a time. It also holds the socket of its newest connection."""
 
     def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
         self.http = http
@@ -95,9 +97,9 @@ class Wire:
 class Exchange:
     """One HTTP request and its response. The constructor starts a thread that sends the request.
 
-    `next_item` returns Connected, ResponseHead, pieces of the body and BodyEnd, in this order. A piece contains
-    everything that has arrived, up to 64 KiB. At any point, Failed may come instead, and nothing comes after it. The
-    constructor raises ShortageError if no thread can be started.
+    `next_item` returns a Connected, a ResponseHead, pieces of the body and a BodyEnd, in this order. A piece contains
+    all bytes that have arrived, but at most 64 KiB. At any point, `next_item` may return a Failed, and nothing
+    follows it. The constructor raises ShortageError if no thread can be started.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -106,12 +108,14 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """The items that the thread has received, in order. One item in the mailbox wakes the main thread for all of them."""
+        """The items that the reader thread has received, in order. For any number of items, the mailbox gets one
+        entry, which wakes the main thread."""
         self._is_told = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
-        """Set when the main thread has taken chunks. The reader thread waits for that if too many have not been taken."""
+        """Set when the main thread has taken chunks. If too many chunks are waiting, the reader thread waits for this
+        event."""
         self._unwanted = threading.Event()
         self._aborted = threading.Event()
         self._has_ended = threading.Event()
@@ -119,7 +123,7 @@ class Exchange:
         self._thread = start_thread(self._fetch, name="ralph-exchange")
 
     def next_item(self, until_s: float | None, waiting_for: str) -> Any:
-        """Waits for the next `Item`. Returns `TIMED_OUT` if none arrives before `until_s`."""
+        """Waits for the next `Item` and returns it. Returns `TIMED_OUT` if no item arrives before `until_s`."""
         while True:
             word = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
             if word is TIMED_OUT:
@@ -132,8 +136,8 @@ class Exchange:
                 return item
 
     def _taken(self) -> Item | None:
-        """Removes the next item and returns it. Joins chunks of the body, up to `PIECE_BYTES`. Returns None if there
-        is no item.
+        """Removes the next item and returns it, or returns None if there is no item. Joins consecutive chunks of the
+        body into one item of at most `PIECE_BYTES`.
         """
         item = self._arrived.popleft() if self._arrived else None
         if not isinstance(item, bytes):
@@ -162,7 +166,7 @@ class Exchange:
             self._mailbox.put(True)
 
     def _hand_over(self, chunk: bytes) -> None:
-        """Gives a chunk to the main thread. Waits first if too many chunks have not been taken."""
+        """Gives a chunk to the main thread. Waits first while too many earlier chunks are waiting to be taken."""
         while self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
             self._has_room.clear()
             # Looked at again, because the main thread may have taken chunks, or left, just before the line above.
@@ -174,8 +178,9 @@ class Exchange:
     def leave(self) -> None:
         """Ends the exchange after a complete answer.
 
-        The thread reads the rest of the body, up to a limit, so that the connection can be reused. It drops the bytes
-        and errors of that rest. If it is still reading when the next exchange begins, it is stopped.
+        The reader thread reads the rest of the body, up to a limit, so that the connection can be used again. It
+        discards the rest, and ignores errors while reading it. If it is still reading when the next exchange begins,
+        it is stopped.
         """
         self._unwanted.set()
         self._mailbox.close()
@@ -184,8 +189,9 @@ class Exchange:
     def abort(self) -> None:
         """Stops the exchange at any point.
 
-        While the thread is looking up a name or connecting, it cannot be stopped. It is then left running, which does
-        no harm. When it has connected, it closes the connection; the connect timeout limits the time until then.
+        While the reader thread looks up a name or connects, it cannot be stopped. It then continues in the
+        background, which does no harm: as soon as it has connected, it closes the connection. The connect timeout
+        limits how long this takes.
         """
         self._aborted.set()
         self.leave()
@@ -207,7 +213,9 @@ class Exchange:
             self._put(Failed(error))
 
     def _read_body(self, response: httpx.Response) -> None:
-        """Reads the body to its end. Stops early if the exchange is aborted or too much follows a complete answer."""
+        """Reads the body to its end. Stops early if the exchange is aborted, or if too many bytes follow a complete
+        answer.
+        """
         rest_bytes = 0
         for chunk in decoded_body(response):
             if self._unwanted.is_set():
@@ -223,8 +231,8 @@ class Exchange:
         self._put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """Receives the trace events of httpcore, in the reader thread. Until the response arrives, this is the only
-        way to get the socket.
+        """Receives the trace events of httpcore in the reader thread, and takes the socket from them. Before the
+        response arrives, there is no other way to get the socket.
         """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             own = info["return_value"].get_extra_info("socket")
@@ -242,8 +250,8 @@ class Exchange:
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
     """Whether more bytes arrived after the end of the response.
 
-    The next request on this connection would take such bytes for its own response. Only private fields of the HTTP
-    library show them. If these fields cannot be read, returns True, so that the connection is not reused.
+    If so, the connection must not be used again, because the next request would take these bytes for its own
+    response. Only private fields of the HTTP library show these bytes. If these fields cannot be read, returns True.
     """
     stream: Any = response.stream
     try:
@@ -256,7 +264,9 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Sets TCP options by which the kernel notices a dead connection, and one that turns off delays in sending."""
+    """Sets TCP options. With some of them, the kernel notices a dead connection. Another one turns off delays in
+    sending.
+    """
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -272,11 +282,11 @@ def _shut_down(sock: socket.socket) -> None:
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """The body of a response in pieces of at most 64 KiB.
+    """Yields the body of a response in pieces of at most 64 KiB.
 
-    If the server compressed the body with gzip or deflate, although no request asks for that, it is decompressed.
-    Raises httpx.DecodingError for other encodings and for several layers of compression, because a few such bytes can
-    stand for gigabytes. Also raises the errors of reading.
+    Ralph requests no compression. If the server nevertheless used gzip or deflate, the body is decompressed. Raises
+    httpx.DecodingError if the server used another encoding. Also raises this error if the body was compressed more
+    than once, because a few bytes of such a body can decompress to gigabytes. Raises the errors of reading.
     """
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding in {"", "identity"}:

@@ -20,9 +20,9 @@ class EndpointRoute(Struct, frozen=True):
 def route_to(base_url: str, ca_file: str | None, *, is_loopback: bool) -> EndpointRoute:
     """Chooses the proxy and the TLS context for a base URL.
 
-    A loopback address never uses a proxy. `ca_file` is a file with the certificates of the authorities to trust, in
-    place of the usual ones; None means the usual ones. Raises OSError (which includes `ssl.SSLError`) if that file
-    cannot be used, and ValueError if the base URL or the proxy cannot be used.
+    A loopback address never uses a proxy. `ca_file` is a file with the certificates of the authorities to trust. None
+    means the usual authorities. Raises OSError (which includes `ssl.SSLError`) if that file cannot be used, and
+    ValueError if the base URL or the proxy cannot be used.
     """
     try:
         url = httpx.URL(base_url)
@@ -55,9 +55,8 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
 
 
 class _Transport(httpx.HTTPTransport):
-    """A transport that removes a `Location` header that cannot be parsed.
-
-    Otherwise httpx would parse the header, although it follows no redirects, and would report an invalid response.
+    """A transport that removes a `Location` header if the header cannot be parsed. httpx parses this header even if
+    it follows no redirects. If the parsing failed, httpx would report an invalid response.
     """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -101,7 +100,9 @@ def _tls_context(url: httpx.URL, proxy: str | None, ca_file: str | None) -> ssl.
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """Makes a TLS context that trusts the certificates in `ca_file`. None means the usual certificate authorities."""
+    """Makes a TLS context that trusts the certificates in `ca_file`. If `ca_file` is None, it trusts the usual
+    authorities.
+    """
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     import certifi  # noqa: PLC0415 - 200 KB of certificates, which plain http does not need

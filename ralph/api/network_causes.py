@@ -1,7 +1,5 @@
-"""Translates exceptions of httpx into the five errors in `values/errors.py`.
-
-httpx raises `ConnectError` for refused connections, DNS errors and TLS errors alike, so the causes behind the
-exception decide.
+"""Converts exceptions of httpx into the five errors in `values/errors.py`. httpx raises `ConnectError` for refused
+connections, for DNS errors and for TLS errors. So this module looks at the causes of the exception.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ _PROXY_STATUS = re.compile(r"^(\d{3})\b")
 def error_before_answer(
     error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
 ) -> AgentError:
-    """The error for a failure before the head of the response was read.
+    """The error for a failure that happened before the head of the response was read.
 
-    `redact` removes credentials from the library's message. If `has_answered` is True, the host has answered before,
-    so that a failed name lookup is a temporary problem.
+    `redact` removes credentials from the library's message. `has_answered` is True if the host has answered before. A
+    failed name lookup of such a host is then treated as temporary.
     """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
@@ -52,12 +50,14 @@ def error_before_answer(
 
 
 def shortage_error(error: BaseException) -> Api:
-    """The error for a shortage of a resource on this machine, which the server did not cause."""
+    """The error for a shortage of a resource, such as memory, on this machine."""
     return Api(NetworkCause.SHORTAGE, str(shortage_of(error) or ShortageError("memory")))
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
-    """The error for a failure while the body of a 2xx response is read: it broke off or cannot be decompressed."""
+    """The error for a failure while the body of a 2xx response is read: the body broke off, or it cannot be
+    decompressed.
+    """
     detail = redact(str(error)) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return StreamParse(f"the answer's content-encoding is broken: {detail}")
@@ -65,10 +65,10 @@ def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> Agent
 
 
 def network_cause(error: BaseException) -> NetworkCause:
-    """The cause of a failure before the head of the response was read.
+    """The cause of a failure that happened before the head of the response was read.
 
-    The classes and error numbers of the error and its causes decide. Texts matter only for a shortage of the machine
-    (`values/shortage.py`).
+    The cause is found from the classes and error numbers of the exception and of its own causes. Message texts are
+    used only to recognise a shortage on this machine (`values/shortage.py`).
     """
     if isinstance(error, httpx.TimeoutException):
         return NetworkCause.TIMEOUT

@@ -1,6 +1,5 @@
-"""Receives one answer: waits for its parts until their deadlines, and parses them into a message.
-
-Any other result than a complete answer becomes one of the five errors in `values/errors.py`. Nothing here retries.
+"""Receives one answer: waits for its parts until their deadlines, and parses the parts into a message. If this does
+not produce a complete answer, it raises one of the five errors in `values/errors.py`. Nothing here retries.
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ class Reception:
         host: str,
         answered: set[str],
     ) -> None:
-        """`redact` removes credentials from the texts in errors. `host` is the host of the request.
-
-        `answered` is the set of hosts that have answered before. `host` is added to it when it answers.
+        """`redact` removes credentials from the texts in errors. `host` is the host of the request. `answered` is the
+        set of hosts that have answered before. When `host` answers, it is added to this set.
         """
         self.exchange = exchange
         self._clocks = clocks
@@ -69,7 +67,7 @@ class Reception:
         self._catch_up = CatchUp()
         self._text = StreamText()
         self._arrived_s = 0.0
-        """The time on the run's clock at which the newest bytes of the body were taken."""
+        """The time on the run's clock at which the main thread took the newest bytes of the body."""
         self._bytes_since_event = 0
         self._answer_bytes = 0
 
@@ -86,9 +84,8 @@ class Reception:
         return self._answer_of_other_type(content_type, request_id)
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """The error for an HTTP status.
-
-        If an `Interrupted` is raised while the body is read, it is raised again with the error as its cause.
+        """Reads the body of a response whose status is not 2xx, and returns the error for the response. If an
+        `Interrupted` is raised while the body is read, raises it again. The error for the status becomes its cause.
         """
         try:
             body = self._error_body()
@@ -146,8 +143,8 @@ class Reception:
         return answer
 
     def _texts(self) -> Iterator[str]:
-        """Yields the text of the body as it arrives, prepared for the parser. Raises the errors of `_next_of_body`, and
-        StreamParse if an event or the answer is too large.
+        """Yields the text of the body as it arrives, in the form that the parser needs. Raises StreamParse if an
+        event or the answer is too large, and the errors of `_next_of_body`.
         """
         while True:
             item = self._next_of_body("the answer to go on")
@@ -162,8 +159,8 @@ class Reception:
             yield self._text.decoded(item)
 
     def _next_of_body(self, waiting_for: str) -> bytes | None:
-        """The next piece of the body, or None at its end. Raises StreamTransient if a time limit is reached or the
-        connection breaks, and StreamParse if the body cannot be decompressed.
+        """Waits for the next piece of the body and returns it, or None at the end of the body. Raises StreamTransient
+        if a time limit is reached or the connection breaks. Raises StreamParse if the body cannot be decompressed.
         """
         deadline = self._clocks.next_deadline()
         item = self._next(deadline, waiting_for)
@@ -180,9 +177,8 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """Waits for the next `Item`. Returns `TIMED_OUT` if none arrives before the deadline.
-
-        If the wait ended late, because the process was stopped, data that has arrived in the meantime is read first.
+        """Waits for the next `Item` and returns it. Returns `TIMED_OUT` if no item arrives before the deadline. If
+        the process was stopped and the wait ended late, data that has arrived in the meantime is read first.
         """
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
@@ -205,14 +201,15 @@ class Reception:
         return event
 
     def _excerpt(self, data: str) -> str:
-        """The first 200 characters of the data, redacted.
-
-        The data is redacted before it is cut to that length, because a part of a key would not be recognised.
+        """The first 200 characters of the redacted data. The data is redacted before it is cut, because a key that
+        was cut would not be recognised.
         """
         return self._redact(data[:4096])[:200]
 
     def _error_body(self) -> bytes:
-        """The body of an error, at most `ERROR_BODY_BYTES`, or what could be read of it before its deadline."""
+        """Reads the body of an error until its deadline. Returns at most `ERROR_BODY_BYTES`; the body may be
+        incomplete.
+        """
         limit = self._clocks.error_body(self._clock.now_s())
         body = b""
         while len(body) < ERROR_BODY_BYTES:
@@ -223,10 +220,10 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, content_type: str, request_id: str | None) -> Answer:
-        """Reads a 2xx response whose content type is not that of an event stream.
+        """Reads a 2xx response that is not an event stream, according to its content type.
 
-        Returns the complete message that the response contains. Raises the error that it contains, or StreamTransient
-        if it is empty, or else StreamParse.
+        If the response contains a complete message, returns this message. If it contains an error, raises this error.
+        If it is empty, raises StreamTransient. Otherwise raises StreamParse.
         """
         body = bytearray()
         while chunk := self._next_of_body("the body of the answer"):
@@ -253,8 +250,8 @@ class Reception:
 
 
 class _TextResponse(httpx.Response):
-    """A response for httpx-sse, which reads responses of httpx. Its text is already decoded, and arrives during the
-    reading.
+    """A response in the form that httpx-sse reads. Its text is already decoded. The text arrives while httpx-sse
+    reads it.
     """
 
     def __init__(self, texts: Iterator[str]) -> None:
@@ -272,11 +269,11 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamText:
-    """Decodes the bytes of a stream for the parser: removes the byte order mark, changes every line break to LF, and
-    notices invalid UTF-8, which becomes U+FFFD.
+    """Decodes the bytes of a stream for the parser. Removes the byte order mark, changes every line break to LF, and
+    detects invalid UTF-8, which becomes U+FFFD.
 
-    The parser (httpx-sse) does not handle the mark. After a CR it waits for more text, so that a last line that ends
-    in CR would be lost.
+    This is needed because the parser (httpx-sse) does not remove the mark. Also, after a CR the parser waits for more
+    text, so it would lose a last line that ends in CR.
     """
 
     def __init__(self) -> None:
@@ -286,7 +283,7 @@ class StreamText:
         self._after_cr = False
 
     def decoded(self, chunk: bytes) -> str:
-        """The text of a chunk. It may be empty."""
+        """The text of a chunk. It may be empty, for example if the chunk contains only a part of a character."""
         try:
             text = self._decoder.decode(chunk)
         except UnicodeDecodeError:

@@ -1,7 +1,8 @@
 """Assembles one assistant message from stream events. No I/O happens here.
 
-A message is complete only when `message_stop` has arrived. Blocks are identified by `index`, because servers
-interleave them. Unknown events and deltas are ignored, and blocks of unknown types are kept unchanged.
+A message is complete only when `message_stop` has arrived. Servers interleave the events of different blocks, so each
+event is assigned to its block by the field `index`. Unknown events and deltas are ignored. Blocks of unknown types
+are kept unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", 
 
 
 class StreamAssembler:
-    """Assembles a message. `feed` takes the events in order; when `is_complete` is True, `answer` returns it."""
+    """Assembles a message from stream events. The caller passes the events to `feed`, in order. When `is_complete` is
+    True, `answer` returns the message.
+    """
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -64,15 +67,17 @@ class StreamAssembler:
 
     @property
     def streamed_tokens(self) -> int:
-        """The tokens of the answer so far, estimated from its bytes. It is more likely too high than too low."""
+        """The number of tokens of the answer so far, estimated from its bytes. The estimate is more likely too high
+        than too low.
+        """
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Adds one event. `has_invalid_utf8` is True if bytes in it may have been replaced by U+FFFD.
+        """Adds one event. `has_invalid_utf8` is True if invalid bytes in the event may have been replaced by U+FFFD.
 
-        Raises StreamParse if the event violates the protocol, and StreamTransient if the same request may succeed
-        later. If the server reports an error in the event, raises that error. Events after the end of the message are
-        ignored.
+        Ignores events after the end of the message. If the event reports an error of the server, raises that error.
+        Raises StreamParse if the event violates the protocol. Raises StreamTransient if an event comes before
+        `message_start`, or if the input of a tool call contains invalid UTF-8.
         """
         if self.is_complete:
             return
@@ -132,9 +137,8 @@ class StreamAssembler:
         self._blocks.append(block)
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Raises StreamTransient if bytes of a tool's input were damaged, because the call must not run.
-
-        Damaged text is accepted, and the answer gets a warning.
+        """Raises StreamTransient if the input of a tool call contains invalid UTF-8, because this call must not run.
+        Invalid UTF-8 in text is accepted, and the answer gets a warning.
         """
         match event:
             case BlockStart():
@@ -202,9 +206,8 @@ class StreamAssembler:
 def answer_from_message(
     message: dict[str, Any], request_id: str | None = None, *, has_invalid_utf8: bool = False
 ) -> Answer:
-    """The answer of a server that ignored `stream` and sent the complete message as one JSON object.
-
-    `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
+    """The answer from a complete message that a server sent as one JSON object, although the request asked for a
+    stream. `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
     """
     assembler = StreamAssembler()
     content = checked(message, WholeMessage).content

@@ -1,8 +1,8 @@
-"""The types of stream events with their deltas and blocks, and the conversion of decoded JSON to these types. No I/O
-happens here.
+"""Defines the types of stream events, of their deltas and of their blocks. Converts decoded JSON to these types. No
+I/O happens here.
 
-Unknown events and fields are ignored. Deltas and blocks of unknown types, and parts that must be kept unchanged, stay
-dictionaries. The source is the streaming contract of the Messages API, version 2026-10-21.
+Unknown events and fields are ignored. Deltas and blocks of unknown types stay dictionaries, and so do parts that must
+be kept unchanged. The source is the streaming contract of the Messages API, version 2026-10-21.
 """
 
 # No `from __future__ import annotations` here: msgspec would compile each annotation by itself at the first event.
@@ -59,7 +59,9 @@ class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
 
 
 class OtherBlockDelta(Struct, frozen=True, tag="content_block_delta"):
-    """A delta of an unknown type, or of a known type with unexpected fields, as the server sent it."""
+    """A delta that none of the other types fits, as the server sent it. Its type is unknown, or its fields are
+    unexpected.
+    """
 
     index: Index
     delta: dict[str, Any]
@@ -72,7 +74,8 @@ class BlockStop(Struct, frozen=True, tag="content_block_stop"):
 class MessageDelta(Struct, frozen=True, tag="message_delta"):
     delta: dict[str, Any]
     usage: Any = None
-    """The API's `usage` object, which counts from the beginning of the answer. Any other value is ignored."""
+    """The API's `usage` object. Its numbers are totals since the beginning of the answer. A value that is not an
+    object is ignored."""
     context_management: Any = None
     input_transformations: Any = None
 
@@ -92,7 +95,7 @@ StreamEvent = _EventBesideDeltas | BlockDelta | OtherBlockDelta
 
 
 class WholeMessage(Struct, frozen=True, tag="message"):
-    """A complete message, sent as one JSON object by a server that ignored `stream`."""
+    """A complete message in one JSON object. A server sends it if it ignores the field `stream` of the request."""
 
     content: list[dict[str, Any]]
 
@@ -120,10 +123,11 @@ _KNOWN_STARTS = {"text": TextStart, "thinking": ThinkingStart, "tool_use": CallS
 
 
 def stream_event(event: dict[str, Any]) -> StreamEvent | None:
-    """Converts an event to its type. None for unknown types, and for types that add nothing to the answer, such as
-    pings.
+    """Converts an event to its type. Returns None for an event of an unknown type, and for an event that adds nothing
+    to the answer, such as a ping.
 
-    Raises StreamParse with the path of a wrong field. If the event reports an error of the server, raises that error.
+    If a field is wrong, raises StreamParse with the field's path. If the event reports an error of the server, raises
+    that error.
     """
     kind = event.get("type")
     if kind not in _KNOWN_EVENTS:
@@ -143,14 +147,16 @@ def stream_event(event: dict[str, Any]) -> StreamEvent | None:
 
 
 def check_block(block: dict[str, Any]) -> None:
-    """Checks the fields of a block that begins. Raises StreamParse with the path of a wrong field."""
+    """Checks the fields of a block that begins. If a field is wrong, raises StreamParse with the field's path."""
     kind = checked(block, OtherStart).type
     if kind in _KNOWN_STARTS:
         checked(block, _KNOWN_STARTS[kind])
 
 
 def checked(value: dict[str, Any], kind: Any) -> Any:
-    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if it does not match."""
+    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if the object does not have
+    this form.
+    """
     try:
         return _converted(value, kind)
     except ValueError as error:  # a ValidationError, or half of a surrogate pair in the type
@@ -158,7 +164,7 @@ def checked(value: dict[str, Any], kind: Any) -> Any:
 
 
 def _converted(value: dict[str, Any], kind: Any) -> Any:
-    """Converts the object to `kind`, ignoring unknown keys. Raises ValueError if it does not match."""
+    """Converts the object to `kind`, ignoring unknown keys. Raises ValueError if the object does not have this form."""
     try:
         return convert(value, kind)
     except UnicodeEncodeError:

@@ -1,6 +1,5 @@
-"""A client for all targets of a run. It implements the port `Client` of the retry loop.
-
-It makes one HTTP client for each endpoint and key, when that is first needed.
+"""A client for all targets of a run. It implements the port `Client` of the retry loop. For each endpoint and key, it
+makes an HTTP client when that client is first needed.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ class TargetClients:
         self._connecting = connecting
         self._clients: dict[Endpoint, MessagesApi] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """The hosts that have answered before, and Anthropic's own. If the name of such a host cannot be found, the
-        failure counts as temporary."""
+        """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
+        hosts, the failure is treated as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
-        """Stores that the hosts of these URLs have answered before, in an earlier process of this session."""
+        """Stores that the hosts of these URLs have answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> MessagesApi:
-        """Returns the client for a target and one of its keys, which is made at the first call.
+        """Returns the client for a target and one of the target's keys. Makes the client if there is none yet.
 
-        `key` is the index of the key, counted from 0. Raises ValueError if the endpoint or the proxy cannot be used,
-        and OSError if the file with certificates cannot be read, for example because the machine is short of file
+        `key` is the index of the key, counted from 0. Raises ValueError if the endpoint or the proxy cannot be used.
+        Raises OSError if the file with certificates cannot be read, for example because the machine is short of file
         descriptors.
         """
         credentials = target.credentials[key : key + 1]
@@ -65,8 +64,8 @@ class TargetClients:
         return self._clients[endpoint]
 
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Sends one request, as `Client.send_message` describes. If the endpoint cannot be used, raises `Api`, so
-        that another target can be asked.
+        """Sends one request, as `Client.send_message` describes. Raises `Api` if the endpoint cannot be used, so that
+        ralph can ask another target.
         """
         try:
             client = self.prepare(target, key)

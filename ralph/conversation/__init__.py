@@ -1,3 +1,3 @@
-"""The conversation and the session as values: messages, requests, journal records, and the state that follows from
-the records. No I/O happens here.
+"""The values that make up a session: messages, requests, journal records, and the state that results from the
+records. No I/O happens here.
 """

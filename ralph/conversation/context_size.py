@@ -1,7 +1,7 @@
 """Estimates the number of tokens of the next request. No I/O happens here.
 
-The estimate is the server's last token count, plus an estimate for the messages since then. Ralph has no tokenizer,
-so it estimates messages that no server has counted from their bytes. The result is usually too high.
+The estimate is the server's last token count, plus an estimate for the messages since then. Ralph has no tokenizer.
+If no server has counted a message, ralph estimates its tokens from its bytes. The result is usually too high.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # too low.
 BYTES_PER_TOKEN = 2
 IMAGE_TOKENS = 4_784
-"""The most tokens that an image can cost (section 1.3 of the Messages API reference, limit of the newer models)."""
+"""The maximum number of tokens of an image (section 1.3 of the Messages API reference, limit of the newer models)."""
 
 # The remaining 20 % of a window of 200,000 tokens is enough for an answer of the default length, and for a summary.
 THRESHOLD_PERCENT = 80
@@ -30,16 +30,17 @@ def tokens_of_bytes(count: int) -> int:
 
 
 def content_size(content: Iterable[Block], sent_bytes: int) -> int:
-    """The estimated tokens of content blocks whose JSON has `sent_bytes` bytes.
-
-    An image counts as `IMAGE_TOKENS`, and its data is not counted.
+    """An estimate of the tokens of some content blocks. `sent_bytes` is the length of their JSON in bytes. Each image
+    is estimated as `IMAGE_TOKENS`, and the bytes of its data are ignored.
     """
     images = list(_images(content))
     return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
 
 
 def threshold(window: int) -> int:
-    """The number of tokens above which a context is compacted. `window` is the context window in tokens."""
+    """The maximum number of tokens of a context. A larger context is compacted. `window` is the context window in
+    tokens.
+    """
     return window * THRESHOLD_PERCENT // 100
 
 
@@ -55,37 +56,38 @@ class SizeCount(Struct, frozen=True):
     """A server's token count of one request, and ralph's estimate of the same request."""
 
     counted: int
-    """The tokens that the server counted. After the answer, the tokens of its hidden thinking are added."""
+    """The tokens that the server counted. When the answer has arrived, the tokens of its hidden thinking are added."""
     size: int
     """The tokens that ralph estimated from the bytes of the request."""
 
     def grown_to(self, size_now: int) -> int:
-        """The tokens of a later request in which messages were added to this one.
-
-        `size_now` is the estimate of the later request from its bytes.
+        """An estimate of the tokens of a later request, which consists of this request and more messages. `size_now`
+        is the estimate of the later request from its bytes.
         """
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The tokens of another request, if ralph's estimate `size` of it is wrong by the same factor as the estimate
-        of this request. The result is rounded up.
+        """An estimate of the tokens of another request, rounded up. `size` is the estimate of that request from its
+        bytes. The result assumes that `size` is wrong by the same factor as the estimate of this request.
         """
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The servers' last token count for each model. Its methods do not change it, but return a new meter. Sizes are
+    """The servers' last token count for each model. It is immutable: its methods return a new meter. All sizes are
     estimates from the bytes of the messages that the model receives.
     """
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """The counts by model, from the oldest to the newest."""
+    """The last count for each model, by model. The model that was counted last comes last."""
     before: SizeCount | None = None
-    """The last count in the previous context, or None. It shows how wrong estimates from bytes are."""
+    """The last count in the previous context, or None if there is none. It shows how wrong estimates from bytes are."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """Returns the meter with a server's token count of a request. `size_then` is ralph's estimate of that
-        request. If `prompt_tokens` is 0, the server does not count tokens, and the meter is unchanged.
+        """The meter with one more token count of a server. `prompt_tokens` is the count of a request, and `size_then`
+        is ralph's estimate of the same request.
+
+        If `prompt_tokens` is 0, the server does not count tokens, and the meter is returned unchanged.
         """
         if prompt_tokens <= 0:
             return self
@@ -93,10 +95,10 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after the answer to the request that was just counted.
+        """The meter after an answer. This method must be called after `counted` was called for the request.
 
-        The server's `output_tokens` may exceed `answer_size`, the estimate of the answer's content. The difference is
-        hidden thinking, and is added to the count.
+        `output_tokens` is the server's count of the answer, and `answer_size` is ralph's estimate of the answer's
+        content. If the count is higher, the difference is hidden thinking, and is added to the stored count.
         """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
@@ -105,7 +107,7 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
 
     def afresh(self) -> ContextMeter:
-        """The meter for the next context. Its `counts` are empty, and `before` is the newest count so far."""
+        """The meter for the next context. Its `counts` are empty, and its `before` is the newest count of this meter."""
         return ContextMeter(before=self._newest or self.before)
 
     @property
@@ -113,20 +115,21 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper bound on the tokens of a request, which is needed for budgets.
+        """An upper bound on the tokens of a request to `model`. Budgets need it.
 
-        It is the last count by this model, plus the estimate of what was added since. If there is no such count in
-        this context, it is `size_now`, the estimate of the request from its bytes.
+        `size_now` is the estimate of the request from its bytes. The result is the model's last token count, plus the
+        estimate of the messages since then. If this context has no count for the model, the result is `size_now`.
         """
         own = self.counts.get(model)
         # If the size is below the counted one, this is another context, and only its bytes are known.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """An estimate of the tokens of a request. `size_now` is the estimate from the bytes alone.
+        """An estimate of the tokens of a request to `model`. `size_now` is the estimate of the request from its
+        bytes.
 
-        It is based on the last count by this model. If there is none, it is based on a count by another model or in
-        the previous context, and is at most `size_now`.
+        If this context has a count for the model, the result is based on that count. Otherwise it is based on a count
+        for another model or in the previous context, and is at most `size_now`.
         """
         if model in self.counts:
             return self.at_most(model, size_now)
@@ -136,9 +139,8 @@ class ContextMeter(Struct, frozen=True):
 
 
 def _by_another_tokenizer(tokens: int) -> int:
-    """One and a half times the count by another model, rounded up.
-
-    Tokenizers differ by 30 % (section 1.6 of the Messages API reference). Those of unknown models may differ more.
+    """One and a half times `tokens`, rounded up. `tokens` is a count for another model. Tokenizers differ by 30 %
+    (section 1.6 of the Messages API reference). The tokenizers of unknown models may differ more.
     """
     return (3 * tokens + 1) // 2
 

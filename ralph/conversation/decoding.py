@@ -1,8 +1,8 @@
 """Decodes the JSON of a journal line into its record type. No I/O happens here.
 
 An error names the path of the wrong field. A record of an unknown kind is passed on unchanged. Records of older
-formats are upgraded before they are decoded. Content blocks, the API's messages and events stay dictionaries, but the
-fields that ralph reads are checked.
+formats are upgraded before they are decoded. Content blocks, messages of the API and events stay dictionaries, but
+the fields that ralph reads are checked.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """The record for the kind and the fields of a journal line.
-
-    Raises ValidationError if a field is wrong, and NewerFormatError if the line is the first of a journal in a newer
-    format.
+    """Decodes a journal line into a record. `kind` and `fields` are the content of the line. Raises ValidationError
+    if a field is wrong. Raises NewerFormatError if the line is the first line of a journal in a newer format.
     """
     known = TYPES.get(kind)
     if known is None:
@@ -62,26 +60,27 @@ def _refuse_newer(fields: Mapping[str, Any]) -> None:
 
 
 def _run(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `run` record of format 1, which lacks the target and the endpoint.
-
-    The name of the model becomes the name of the target.
+    """Upgrades a `run` record of format 1. Such a record does not contain a target or an endpoint. The name of the
+    model becomes the name of the target.
     """
     named = {"target": fields["model"]} if "model" in fields else {}
     return {**named, "endpoint": None, **fields}
 
 
 def _target(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `target` record of an early version of format 2, which lacks `first`."""
+    """Upgrades a `target` record of an early version of format 2. Such a record does not contain `first`."""
     return {"first": None, **fields}
 
 
 def _user(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades a `user` record of formats 1 and 2, which do not say which blocks are the prompt."""
+    """Upgrades a `user` record of format 1 or 2. Such a record does not say which of its blocks are the prompt."""
     return {"task": None, **fields}
 
 
 def _ended(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Upgrades an `ended` record of versions that did not record deliveries. The result counts as delivered."""
+    """Upgrades an `ended` record of an early version of ralph. Such a record does not say whether the result was
+    delivered. The result is treated as delivered.
+    """
     return {"delivered": True, **fields}
 
 
@@ -194,9 +193,9 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
-    """Checks a value against the type `shape` and returns it decoded.
+    """Checks that a value has the type `shape`, and returns the decoded value.
 
-    `path` is the path of the value. For an item of a list, `path` is the path of the list and `number` is the index
+    `path` is the path of the value. For an item of a list, `path` is the path of the list, and `number` is the index
     of the item. Raises ValidationError with the complete path of the wrong field.
     """
     fields = getattr(shape, "__struct_fields__", None)

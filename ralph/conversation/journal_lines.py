@@ -1,9 +1,9 @@
 """Converts records to the lines of a journal, and lines to records. No I/O happens here.
 
-A line is a JSON object with a sequence number and a checksum. An incomplete last line is not damage, because a write
-may have been cut short. All other deviations raise JournalDamage, because the file was changed after it was written.
-NUL bytes are damage even at the end, because a power failure or a restored snapshot can leave them in place of data.
-A field of the wrong type is damage too, and the error names its path.
+A line is a JSON object with a sequence number and a checksum. If the last line is incomplete, a write may have been
+cut short, and this is not damage. Any other deviation means that the file was changed after it was written, and
+raises JournalDamage. NUL bytes are damage even at the end of the file: a power failure or a restored snapshot can
+leave them in place of data. A field of the wrong type is damage too, and the error names the path of the field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HOLDS_NULS = (
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line of a journal differs from the line that was written. `line` is its number, counted from 1."""
+    """A line of a journal differs from the line that ralph wrote. `line` is the number of the line, counted from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -45,9 +45,9 @@ class JournalReading(Struct, frozen=True):
     records: tuple[Record, ...]
     """The records in order. The sequence number of a record is its index."""
     torn: bytes = b""
-    """An incomplete last line, which must be removed. Empty if the last line is complete."""
+    """The bytes of an incomplete last line, which must be removed. Empty if the last line is complete."""
     lacks_break: bool = False
-    """True if the last record lacks only its line break, which must be added."""
+    """True if only the line break at the end of the journal is missing. It must be added."""
 
 
 def line_of(seq: int, record: Record | Recorded) -> bytes:
@@ -58,18 +58,20 @@ def line_of(seq: int, record: Record | Recorded) -> bytes:
 
 
 def _head_text(head: RequestHead) -> str:
-    """The JSON text of a request head. msgspec calls this for values that it cannot convert: only for heads."""
+    """The JSON text of a request head. msgspec calls this function for values that it cannot convert, and only heads
+    are such values.
+    """
     return head.json
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The journal line for these fields, with their checksum and a line break."""
+    """The journal line for these fields. It contains a checksum of the fields, and ends with a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
 
 def begins_kind(beginning: bytes, kind: str) -> bool:
-    """Whether these bytes are the beginning of a record of the given kind."""
+    """Whether `beginning`, the first bytes of a line, belongs to a record of the given kind."""
     return beginning.partition(b",")[2].startswith(b'"kind":"%s"' % kind.encode())
 
 
@@ -93,7 +95,7 @@ def read_lines(data: bytes) -> JournalReading:
 
 
 def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None]:
-    """The records before the first damaged line, and the damage, or None if no line is damaged.
+    """The records before the first damaged line. The second value is the damage, or None if no line is damaged.
 
     An incomplete last line is not damage, because a run may be writing it now. The result is only for display: a
     damaged session must not be resumed. Raises NewerFormatError if the journal has a newer format.
@@ -113,12 +115,12 @@ def readable_part(data: bytes) -> tuple[tuple[Record, ...], JournalDamage | None
 
 
 class CheckedLines:
-    """Checks the lines of a journal, which is given in chunks, without decoding them.
+    """Checks the lines of a journal without decoding them. The journal is given in chunks of bytes.
 
-    Iterating yields the index, the offset, the kind and the bytes of each line. The bytes lack the line break. It
-    raises JournalDamage for the first line that does not match its checksum. A line that does not begin with its
-    number and its kind is yielded with the kind "", and `record_of` raises the error for it. An incomplete last line
-    is not damage, and is not yielded.
+    Iteration yields the index, the offset, the kind and the bytes of each line. These bytes do not include the line
+    break. If a line does not match its checksum, iteration raises JournalDamage. If a line does not begin with its
+    number and its kind, it is yielded with the kind "", and `record_of` raises the error for it. An incomplete last
+    line is not damage, and is not yielded.
     """
 
     def __init__(
@@ -131,8 +133,8 @@ class CheckedLines:
         self._skipped = tuple(f'{kind}"'.encode() for kind in skipped) or (b"\n",)
         self.number = number
         self.end = offset
-        """After the iteration or after damage, the offset of the first byte behind the last valid line. `number` is
-        then the index of the next line."""
+        """The offset after the last valid line, when the iteration has ended or has met damage. `number` is then the
+        index of the next line."""
 
     def __iter__(self) -> Iterator[tuple[int, int, str, bytes]]:
         pieces: list[bytes] = []
@@ -148,10 +150,10 @@ class CheckedLines:
             self.end -= 1
 
     def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yields the index, offset, kind and bytes of each line in `data` up to the last line break, except lines of
-        skipped kinds. Raises JournalDamage.
+        """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Lines of skipped
+        kinds are not yielded. Raises JournalDamage.
 
-        The loop calls only built-in functions, because they are fast and a store of sessions has hundreds of
+        The loop calls only built-in functions, because they are fast, and a store of sessions has hundreds of
         thousands of lines.
         """
         first, number, skipped, start = self.end, self.number, self._skipped, 0
@@ -181,9 +183,8 @@ class CheckedLines:
 
 
 def record_of(line: bytes, number: int) -> Record:
-    """The record in a line. `number` is the index of the line in its journal, counted from 0.
-
-    Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. Raises
+    JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
     """
     from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
 
@@ -214,8 +215,8 @@ def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
 
 
 def _json(line: bytes) -> Any:
-    """Decodes the JSON of a line. The standard library takes ten times as long as msgspec, and decodes only lines
-    that msgspec rejects (NaN, lone surrogates).
+    """Decodes the JSON of a line. msgspec is ten times as fast as the standard library, but rejects NaN and lone
+    surrogates. The standard library decodes only the lines that msgspec rejects.
     """
     try:
         return msgspec.json.decode(line)

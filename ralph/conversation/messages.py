@@ -1,6 +1,6 @@
-"""The messages of a conversation, the requests made from them, and the repair of a conversation after a failure.
+"""The messages of a conversation, the requests that contain them, and the repair of a conversation after a failure.
 
-Each message is encoded to JSON once and never edited afterwards, because the prompt cache and the signatures of
+Each message is encoded to JSON once and never changed afterwards, because the prompt cache and the signatures of
 thinking blocks depend on the exact bytes. The rules are in section 4 of the Messages API reference.
 """
 
@@ -44,7 +44,7 @@ NOT_RUN = "This call was not run: the run ended first. Check the state of things
 
 
 class Author(Struct, frozen=True):
-    """The model that wrote an assistant message, and the server that ran it."""
+    """The model that wrote an assistant message, and the server that ran the model."""
 
     model: str
     endpoint: str | None = None
@@ -53,24 +53,24 @@ class Author(Struct, frozen=True):
 
 @cache
 def _author(model: str, endpoint: str | None) -> Author:
-    """The author with these values. All messages of an author share one object."""
+    """The author with this model and endpoint. All messages of one author share one object."""
     return Author(model, endpoint)
 
 
 class Message(Struct, frozen=True, eq=False, weakref=True):
-    """A message of the conversation. `body` is its JSON in requests, which is encoded only once. Nothing else of the
-    message is held in memory.
+    """A message of the conversation. `body` is the JSON of the message in requests. It is encoded only once. No
+    decoded form of the message is kept in memory.
     """
 
     role: Role
     author: Author | None
     """The author of an assistant message. None for a user message, or if the author is unknown."""
     size: int
-    """The number of tokens, estimated from the bytes. It is more likely too high than too low."""
+    """An estimate of the message's tokens, made from its bytes. It is more likely too high than too low."""
     thinks: bool
     """Whether the message has a thinking block."""
     _piece: bytes
-    """The bytes that contain the body. They may contain other bodies too."""
+    """The bytes that contain the body of this message. They may also contain the bodies of other messages."""
     _start: int
     _end: int
 
@@ -97,7 +97,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """Returns a copy of the message that takes its body from `piece`, beginning at offset `start`."""
+        """A copy of this message. The copy takes its body from `piece`, beginning at offset `start`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:
@@ -108,10 +108,10 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
 
 
 class RequestHead:
-    """All of a request except its messages: model, limits, tools and system prompt. It is immutable.
+    """A request without its messages: the model, the limits, the tools and the system prompt. It is immutable.
 
-    `body` is its JSON without the closing brace, and `fields` is the decoded JSON object. A head from a journal is
-    sent again byte for byte. A head is not a Struct, because the journal stores it as one string.
+    `body` is the JSON of the head without the closing brace, and `fields` is the decoded JSON object. A head from a
+    journal is sent again byte for byte. RequestHead is not a Struct, because the journal stores a head as one string.
     """
 
     def __init__(self, body: bytes, fields: Mapping[str, Any]) -> None:
@@ -130,7 +130,9 @@ class RequestHead:
 
     @classmethod
     def of_body(cls, body: bytes) -> RequestHead:
-        """Decodes a head from bytes without the closing brace. Raises ValueError if they are not a JSON object."""
+        """Decodes a head from its JSON without the closing brace. Raises ValueError if `body` is not the beginning of
+        a JSON object.
+        """
         fields = json.loads(body + b"}")
         if not isinstance(fields, dict):
             raise ValueError("Expected a JSON object")  # noqa: TRY004 - the class of the decoder's own errors
@@ -142,12 +144,14 @@ class RequestHead:
 
     @property
     def max_tokens(self) -> int:
-        """The head's limit for an answer, or the default limit if the head has none."""
+        """The `max_tokens` in the head, or the default value if the head does not contain `max_tokens`."""
         asked = self.fields.get("max_tokens")
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def with_max_tokens(self, max_tokens: int | None) -> RequestHead:
-        """The head with the limit `max_tokens`. The head itself if `max_tokens` is None or the head has no limit."""
+        """A head with this `max_tokens`. If `max_tokens` is None, or this head has no such field, returns this head
+        unchanged.
+        """
         if max_tokens is None or self.fields.get("max_tokens", max_tokens) == max_tokens:
             return self
         return RequestHead.of_fields({**self.fields, "max_tokens": max_tokens})
@@ -157,7 +161,9 @@ _NO_HEAD = RequestHead(b"", {})
 
 
 class RequestShape(Struct, frozen=True):
-    """The settings of the requests to one model: everything except the messages. `head` returns the request head."""
+    """The settings for requests to one model, including the tools and the system prompt. `head` makes the request
+    head from them.
+    """
 
     model: str
     system: str
@@ -166,18 +172,18 @@ class RequestShape(Struct, frozen=True):
     """The longest answer in tokens. None means the default, or the model's maximum if that is lower."""
     effort: str | None = None
     thinking: str | None = None
-    """The type of thinking to request. "none" leaves the field out of the request. None means the type that the model
-    is known to need, or no field."""
+    """The type of thinking to request. "none" leaves the field out of the request. If it is None, ralph uses the type
+    that the model is known to need, or leaves the field out."""
     endpoint: str | None = None
-    """The base URL for requests, or None if it is unknown. Unsigned thinking is valid only on the endpoint that
-    produced it."""
+    """The base URL for requests, or None if it is unknown. Thinking without a signature is valid only on the endpoint
+    that produced it."""
     recorded_head: RequestHead | None = None
-    """A finished request head, for example from the journal of a resumed session. If it is given, `head` returns it and
+    """A finished request head, for example from the journal of a resumed session. If it is set, `head` returns it and
     ignores the other settings."""
 
     @property
     def author(self) -> Author:
-        """The author of answers to this request."""
+        """The author of the answers to these requests."""
         return _author(self.model, self.endpoint)
 
     @property
@@ -188,9 +194,8 @@ class RequestShape(Struct, frozen=True):
     def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """The shape whose recorded head contains the settings of this run.
-
-        A setting that is None, and a `max_tokens` with the default value, leave the recorded head unchanged.
+        """A copy of this shape. The settings of the current run are written into its recorded head. If a setting is
+        None, or `max_tokens` has the default value, it does not change the recorded head.
         """
         recorded = self.head()
         requested = dict(recorded.fields)
@@ -235,13 +240,13 @@ class RequestShape(Struct, frozen=True):
 
 
 RequestBody = tuple[bytes, ...]
-"""The JSON of a request in pieces, which are sent one after the other."""
+"""The JSON of a request as a sequence of pieces. The pieces are sent one after the other."""
 
 
 class Conversation(Struct, frozen=True):
     """The head of a request and all messages so far. It is immutable: `plus` returns a longer conversation.
 
-    The JSON of older messages is joined into large pieces, which later requests use again. So even in a long
+    The JSON of older messages is joined into large pieces, and later requests use the same pieces. So even in a long
     conversation, only the newest messages are copied for a request.
     """
 
@@ -250,9 +255,9 @@ class Conversation(Struct, frozen=True):
     """True if requests contain prompt-cache markers."""
     messages: tuple[Message, ...] = ()
     thinkers: frozenset[Author] = frozenset()
-    """The authors of all thinking blocks in the messages."""
+    """The authors of all messages that contain thinking blocks."""
     _packed: RequestBody = ()
-    """The bodies of the first `_packed_messages` messages, joined into pieces. Each body is followed by a comma."""
+    """The bodies of the first `_packed_messages` messages, joined into pieces. A comma follows each body."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
     """The total length of the bodies that are not in `_packed`."""
@@ -264,8 +269,8 @@ class Conversation(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The tokens of the next request, estimated from its bytes. The number is more likely too high than too low.
-        The time to compute it does not depend on the length of the conversation.
+        """An estimate of the tokens of the next request, made from its bytes. It is more likely too high than too
+        low. The time to compute it does not depend on the length of the conversation.
         """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:
@@ -300,30 +305,29 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """The conversation with the request head of `shape`."""
+        """A conversation with the same messages and the request head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def emptied(self) -> Conversation:
-        """The conversation without its messages."""
+        """A conversation with the same request head and no messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:
         return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
-        """The conversation with `message` in place of its last message."""
+        """A conversation in which `message` replaces the last message."""
         amended = self.emptied()
         for kept in (*self.messages[:-1], message):
             amended = amended.plus(kept)
         return amended
 
     def request_body(self, max_tokens: int | None = None) -> RequestBody:
-        """The body of the next request. `max_tokens` limits the answer; None keeps the limit of the head.
+        """The body of the next request. `max_tokens` limits the answer. If it is None, the limit in the head stays.
 
-        If `marks_cache` is True, the last block of the newest user message gets a cache marker, and so does the last
-        block of the user message before it. With the marker on `system`, these are three of the four markers that the
-        API allows. The marker on the older message is needed because the API looks back only 20 blocks for a cached
-        prefix, and one turn may add more.
+        If `marks_cache` is True, the newest user message and the user message before it get a cache marker each, on
+        their last blocks. `system` has a marker too, and the API allows four markers. The older message needs a
+        marker because the API looks back only 20 blocks for a cached prefix, and one turn may add more blocks.
         """
         loose = self.messages[self._packed_messages :]
         bodies = [message.body for message in loose]
@@ -346,7 +350,7 @@ def user_message(content: str | Iterable[Block]) -> Message:
 
 
 def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
-    """The answer as a message for the next request, or None if it has no content that can be sent."""
+    """The answer as a message for the next request. None if the answer has no content that can be sent."""
     kept = _sendable(content)
     return _message("assistant", kept, author) if kept else None
 
@@ -356,8 +360,9 @@ def recover_conversation(
 ) -> Conversation:
     """The conversation with exactly one `tool_result` for each `tool_use`, so that it can be resumed after a failure.
 
-    `finished` holds results that may not be in the conversation yet, by call id. A call whose result is neither there
-    nor in the conversation gets the error that it was not run. Valid messages are not changed.
+    `finished` holds known results by call id. They need not be in the conversation yet. If a call has no result in
+    `finished` or in the conversation, it gets an error result, which says that the call was not run. Valid messages
+    are not changed.
     """
     found = {
         block["tool_use_id"]: block
@@ -391,7 +396,9 @@ def recover_conversation(
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8. Half of a surrogate pair, which UTF-8 cannot encode and the API rejects, becomes "?"."""
+    """Encodes a value as compact JSON in UTF-8. UTF-8 cannot encode half of a surrogate pair, and the API rejects it.
+    Such a half becomes "?".
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -427,9 +434,8 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """The message with exactly one result for each call id in `asked`.
-
-    The results come first in the message, and all other results are removed.
+    """A copy of a user message with exactly one result for each call id in `asked`. These results come first in the
+    message. All other results are removed.
     """
     first = message.content[: len(asked)]
     if sorted(message.tool_result_ids) == sorted(asked) and all(

@@ -1,5 +1,4 @@
-"""A server's description of a model, whose numbers replace ralph's built-in ones. No I/O happens here.
-
+"""A server's description of a model. The numbers in it replace ralph's built-in numbers. No I/O happens here.
 Implausible numbers in a description are ignored.
 """
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from ralph.values.models import ModelFacts
 
 MOST_TOKENS = 1_000_000_000
-"""The largest plausible number of tokens. It is a thousand times the largest window in `MODELS`."""
+"""The largest plausible number of tokens. It is a thousand times the largest context window in `MODELS`."""
 
 
 class ModelDescription(Struct, frozen=True):
@@ -22,10 +21,11 @@ class ModelDescription(Struct, frozen=True):
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in the answer to `GET /v1/models/{id}`, or None if it contains nothing usable.
+    """The description in an answer to `GET /v1/models/{id}`. None if the answer contains no usable number.
 
-    `max_input_tokens` is taken for the whole context window, as Anthropic documents it. If a server means only the
-    prompt, the assumed window is smaller than the real one. Contexts are then compacted early, but do not overflow.
+    `max_input_tokens` is read as the size of the whole context window, as Anthropic documents it. Another server may
+    mean the prompt alone. Ralph then assumes a window that is too small, and compacts contexts early. They do not
+    overflow.
     """
     # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
@@ -38,10 +38,10 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """The facts about a model, with the context window and the longest answer from the server's description.
+    """The facts about a model. The context window and the longest answer come from the server's description.
 
-    What the description does not contain is taken from `facts`, or is None if they are None. Prices never come from a
-    server.
+    If the description lacks one of these numbers, the number is taken from `facts`, or is None if `facts` is None.
+    Prices never come from a server.
     """
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:

@@ -1,6 +1,5 @@
 """Decides what follows an answer: how the turn continues, or with which outcome the run ends. No I/O happens here.
-
-The rules are those in section 2.6 of the Messages API reference, applied to an unattended run.
+The rules come from section 2.6 of the Messages API reference, and are adapted to an unattended run.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""The maximum number of answers in a row that may be cut off at `max_tokens`. One more ends the run."""
+"""The maximum number of consecutive answers that may be cut off at `max_tokens`. One more such answer ends the run."""
 MOST_PAUSES = 10
-"""The maximum number of `pause_turn` answers in a row that are sent back to be continued. One more ends the run. The
-API has the same limit for its own tools."""
+"""The maximum number of consecutive `pause_turn` answers. Ralph sends each of them back to be continued. One more
+such answer ends the run. The API has the same limit for its own tools."""
 MOST_SYNTHETIC_RETRIES = 3
-"""The maximum number of times in one turn that the model is asked again after a useless answer."""
+"""The maximum number of synthetic retries in one turn. In a synthetic retry, the model is asked again after a useless
+answer."""
 
 FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_calls", "damaged")
 """The reasons why an answer is useless:
@@ -31,16 +31,14 @@ FAILURES = ("empty", "thinking_only", "no_report", "invalid_report", "refused_ca
 * thinking_only: it contains only thinking.
 * no_report: it is plain text, although a report is required.
 * invalid_report: its report was rejected. The result of the call tells the model why.
-* refused_calls: all its calls were refused, because the turn is the final one. Their results tell the model why.
-* damaged: it did not arrive in a readable form. The model is not told, because it did not cause this.
-"""
+* refused_calls: all its calls were refused in the final turn. The results of the calls tell the model why.
+* damaged: it did not arrive in a readable form. Ralph does not tell the model, because the model did not cause this."""
 _SAYS_NOTHING = frozenset({"empty", "thinking_only"})
 
 _FINAL_STOPS = frozenset({"end_turn", "stop_sequence"})
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""Stop reasons of a server that paused and can continue its answer. (`compaction` is a beta feature that ralph never
-requests.)
-"""
+"""Stop reasons of a server that has paused and can continue its answer. (`compaction` is a beta feature that ralph
+never requests.)"""
 _STOPS_WITH_CALLS = frozenset({"tool_use"}) | _FINAL_STOPS | _PAUSES
 
 
@@ -48,14 +46,13 @@ class TurnState(Struct, frozen=True):
     """The state of a turn after the answers so far."""
 
     said: str = ""
-    """The text of answers that were cut off or paused. The next answer continues that text."""
+    """The text of the answers that were cut off or paused. The next answer continues this text."""
     continuations: int = 0
-    """The number of answers in a row that were cut off at `max_tokens`."""
+    """The number of consecutive answers that were cut off at `max_tokens`."""
     pauses: int = 0
-    """The number of answers in a row that the server paused."""
+    """The number of consecutive answers that the server paused."""
     failures: int = 0
-    """The number of useless answers in this turn after which the model was asked again. It is not reset if the turn
-    becomes the final one."""
+    """The number of synthetic retries in this turn. If the turn becomes the final one, this number is kept."""
     has_spoken: bool = False
     """True if a useless answer in this turn contained a text or a call."""
     was_damaged: bool = False
@@ -63,22 +60,26 @@ class TurnState(Struct, frozen=True):
 
     @property
     def may_fail(self) -> bool:
-        """Whether the model may be asked again after one more useless answer."""
+        """Whether ralph may ask the model again after one more useless answer in this turn."""
         return self.failures < MOST_SYNTHETIC_RETRIES
 
     @property
     def may_be_damaged(self) -> bool:
-        """Whether the model may be asked again after one more damaged answer, which is allowed once per turn."""
+        """Whether ralph may ask again if the next answer arrives in an unreadable form. This is allowed once per
+        turn.
+        """
         return self.may_fail and not self.was_damaged
 
     @property
     def damaged(self) -> TurnState:
-        """The state after a damaged answer."""
+        """The state after an answer that arrived in an unreadable form."""
         return replace(self, failures=self.failures + 1, was_damaged=True)
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn. The useless answers of this turn no longer count; everything else is kept."""
+        """The state for the next turn. The fields about useless answers (`failures`, `has_spoken` and `was_damaged`)
+        are reset. All other fields keep their values.
+        """
         return replace(self, failures=0, has_spoken=False, was_damaged=False)
 
 
@@ -98,18 +99,18 @@ class Resend(Struct, frozen=True):
 
 
 class AskAgain(Struct, frozen=True):
-    """The answer is useless: ask again and tell the model why. An answer without calls is dropped."""
+    """The answer is useless: ask again and tell the model why. If the answer contains no calls, it is discarded."""
 
     reason: str
     """One of `FAILURES`."""
 
 
 class MakeRoom(Struct, frozen=True):
-    """The context window became full during the answer: drop the answer and compact the context."""
+    """The context window became full during the answer: discard the answer and compact the context."""
 
 
 class NoUsableAnswer(Struct, frozen=True):
-    """The answer is useless, and the model may not be asked again in this turn."""
+    """The answer is useless, and ralph may not ask the model again in this turn."""
 
     reason: str
     error: str
@@ -120,8 +121,8 @@ class End(Struct, frozen=True):
 
     outcome: Outcome
     result: str | None
-    """The text of the model's last answer, including the parts that were cut off and continued. None if it has no
-    text."""
+    """The text of the model's last answer. It begins with the text of the answers that were cut off before it. None
+    if there is no text."""
     error: str | None = None
     notice: str | None = None
 
@@ -130,9 +131,8 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 
 
 def next_step(state: TurnState, answer: Answer, *, needs_report: bool = False) -> tuple[TurnState, Step]:
-    """The state of the turn after an answer, and the step that follows it.
-
-    If `needs_report` is True, an answer that contains only text does not complete the task.
+    """Decides what follows an answer. Returns the new state of the turn and the step that follows. If `needs_report`
+    is True, an answer that contains only text does not complete the task.
     """
     said = state.said + answer.text
 
@@ -176,7 +176,9 @@ def _odd_stop_with_calls(stop: str) -> str | None:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """The state and the step after a useless answer. `reason` is one of `FAILURES`."""
+    """Decides what follows a useless answer. Returns the new state of the turn and the step that follows. `reason` is
+    one of `FAILURES`.
+    """
     state = replace(state, has_spoken=state.has_spoken or reason not in _SAYS_NOTHING)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)

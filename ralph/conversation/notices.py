@@ -1,6 +1,5 @@
-"""The sentences that ralph sends to the model in addition to the prompts.
-
-`docs/turns.md` quotes them, and a test checks that the quotations are exact.
+"""The sentences that ralph itself sends to the model, in addition to the user's prompts. `docs/turns.md` quotes them,
+and a test checks that the quotations are exact.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ WHAT_WAS_NO_USE = {
     "thinking_only": "your last answer held thinking only and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""The reasons why an answer was dropped, in words for the model. Those reasons in `FAILURES` that a tool result
-explains are missing, and so is "damaged", about which the model is not told."""
+"""For each reason, a sentence for the model that says why its answer was discarded. The keys are the reasons in
+`FAILURES`, except three. For two of these, a tool result tells the model the reason. About "damaged", the model is
+not told."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -57,7 +57,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """The notice about the final turn. `turns` is the turn limit of the task, such as "5 turns"."""
+    """The notice for the model that this is the final turn. `turns` is the turn limit of the task, such as "5 turns"."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 
@@ -67,7 +67,7 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """The notice that an answer was dropped. It says why, and what the model should do next.
+    """The notice for the model that its answer was discarded. It says why, and what the model should do next.
 
     `reason` is one of the keys of `WHAT_WAS_NO_USE`. In the final turn, the notice asks only for the report or the
     closing answer.
@@ -84,8 +84,8 @@ def near_limit(what: str) -> str:
 
 
 def is_bound(messages: Sequence[Message]) -> bool:
-    """Whether the model was told that the turn is the final one or that a limit is near, and no later notice lifted
-    the limit.
+    """Whether a limit still binds the model according to `messages`. That is so if a notice said that the turn is the
+    final one, or that a limit is near, and no later notice lifted the limit.
     """
     for message in reversed(messages):
         for block in reversed(message.content if message.role == "user" else ()):

@@ -1,5 +1,7 @@
-"""The last answer of a conversation, with the results of its calls so far, until another message follows it. No I/O
-happens here. `conversation/session.py` and the history in `sessions/` both use it.
+"""The type of the open answer: the last answer of a conversation, until another message follows it. It includes the
+results of the answer's calls so far.
+
+No I/O happens here. `conversation/session.py` and the history in `sessions/` both use this module.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NonsenseError(Exception):
-    """A record cannot follow the records before it. The error's message is one line."""
+    """A record is impossible at its position in the journal. The error's message is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
@@ -34,12 +36,12 @@ class OpenAnswer(Struct, frozen=True):
     results: Mapping[str, ToolResult] = field(default_factory=dict)
     """The results so far, by the id of the call."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """The calls that were recorded as about to run, by id. The value is the planned change of a file, or None if no
-    change was planned."""
+    """The calls that were recorded as about to run, by call id. The value is the planned change of a file, or None if
+    no change was planned."""
 
     @property
     def open_calls(self) -> tuple[Block, ...]:
-        """The calls of the answer that have no result yet, including malformed ones."""
+        """The calls of the answer that have no result yet. Malformed calls are included."""
         return tuple(
             block
             for block in self.answer.content
@@ -48,7 +50,9 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has calls and all of them have results. The results are then the next message."""
+        """Whether the answer has tool calls and all these calls have results. If so, the results form the next
+        message.
+        """
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 
@@ -56,10 +60,8 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """Applies a record to the open answer, which is the last answer while no message follows it.
-
-    Returns the new open answer, or None if there is none. `before` is the open answer before the record, or None.
-    Raises NonsenseError if the record is the result of a call that is not open.
+    """The open answer after `record`, or None if there is none. `before` is the open answer before the record, or
+    None. Raises NonsenseError if the record is a tool result that belongs to no call of the open answer.
     """
     if type(record) not in _COUNTS:
         return before

@@ -1,5 +1,5 @@
-"""Selects the part of a conversation that is sent to one model, if several models have contributed to it. No I/O
-happens here.
+"""Selects the part of a conversation that one model can read. This matters if several models have contributed to the
+conversation. No I/O happens here.
 
 A model accepts no thinking blocks of another model, because thinking is signed for the model that wrote it. Such
 blocks are left out of the request, but stay in the journal.
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """Makes the conversation that is sent to one model. It remembers its last result, so that only new messages cost
-    time.
+    """Selects the part of a conversation that is sent to one model. It stores its last result, so that only new
+    messages need time.
     """
 
     def __init__(self, shape: RequestShape) -> None:
@@ -26,11 +26,11 @@ class Reading:
 
     def _forget(self) -> None:
         self._read: tuple[Message, ...] = ()
-        """The messages of the conversation from which `_view` was made."""
+        """The messages from which `_view` was made."""
         self._view = Conversation.start(self._shape)
 
     def of(self, conversation: Conversation) -> Conversation:
-        """The conversation with the model's request head, without the blocks that the model cannot read."""
+        """The conversation with the model's own request head, and without the blocks that the model cannot read."""
         shape = self._shape
         if all(_is_read_whole(author, shape.author) for author in conversation.thinkers):
             self._forget()  # the remembered messages may belong to an earlier context
@@ -48,7 +48,7 @@ class Reading:
 
 
 def readable_part(message: Message, reader: Author) -> Message | None:
-    """The part of a message that the model `reader` can read, or None if `reader` can read nothing of the message."""
+    """The message without the blocks that the model `reader` cannot read. None if no block remains."""
     author = message.author
     if author is None or author == reader or not message.thinks:
         return message
@@ -63,10 +63,8 @@ def _is_read_whole(author: Author, reader: Author) -> bool:
 
 
 def _can_read(block: Block, author: Author, reader: Author) -> bool:
-    """Whether the model `reader` accepts a block of the model `author`.
-
-    A model never accepts thinking of another model, and accepts its own thinking without a signature only on the
-    server where it was produced.
+    """Whether the model `reader` accepts a block that the model `author` wrote. A model never accepts another model's
+    thinking. It accepts its own thinking if the thinking has a signature, or if it was produced on the same server.
     """
     if block.get("type") not in THINKING:
         return True

@@ -1,8 +1,8 @@
-"""The types of the records in a session's journal, one for each kind of record, and the functions that make records.
-No I/O happens here.
+"""The types of the records in a session's journal, one type for each kind of record. Also the functions that make
+records. No I/O happens here.
 
-Fields have the names and the order that they have in JSON. A field that has its default value is left out of the
-JSON. `conversation/session.py` defines the effect of each record, and `conversation/journal_lines.py` converts
+The fields of a type have the same names and the same order as in JSON. A field that has its default value is left out
+of the JSON. `conversation/session.py` defines the effect of each record. `conversation/journal_lines.py` converts
 records to lines.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.values.events import ContextCompacted, RunEnded
 
 FORMAT = 3
-"""The number of the journal's format. It is increased when older versions of ralph cannot read new journals."""
+"""The version number of the journal's format. It is increased when older versions of ralph cannot read new journals."""
 
 
 class SessionError(Exception):
@@ -34,7 +34,7 @@ class SessionError(Exception):
 
 
 class NewerFormatError(SessionError):
-    """The format of the journal is newer than this version of ralph."""
+    """The format of the journal is newer than the formats that this version of ralph can read."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -46,7 +46,7 @@ class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
 
 
 class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
-    """The first record, with the id and the working directory of the session."""
+    """The first record of a journal. It contains the id and the working directory of the session."""
 
     format: int
     ralph: str
@@ -57,8 +57,8 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
     cwd_bytes: str | None = None
     """The bytes of the working directory's path, percent-encoded. None if the path is valid UTF-8."""
     copied: int | None = None
-    """For a fork, the number of records after this one that were copied from the old session. None if the session is
-    not a fork, or if an older version of ralph made the fork."""
+    """If the session is a fork, the number of records after this one that were copied from the old session. None if
+    the session is not a fork, or if an older version of ralph made the fork."""
 
     @property
     def directory(self) -> str:
@@ -66,7 +66,7 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
 
 
 class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
-    """The new working directory of a session."""
+    """Says that the session has a new working directory."""
 
     cwd: str
     cwd_bytes: str | None = None
@@ -77,7 +77,7 @@ class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
 
 
 class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
-    """The beginning of a run, which is the work on one task."""
+    """Says that a run has begun. A run is the work on one task."""
 
     started_at: str
     pid: int
@@ -86,22 +86,22 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     model: str
     endpoint: str | None
     head: RequestHead
-    """The head of each request to the first target. A resumed session sends the same bytes again."""
+    """The request head for the first target: the request without its messages. A resumed session sends the same bytes
+    again."""
     writable: tuple[str, ...] = ()
-    """Directories other than the working directory in which file tools may write."""
+    """Additional directories in which file tools may write. They may always write in the working directory."""
     again: dict[str, str] = {}
     """Command-line options that the next run of the session needs too."""
     title: str | None = None
-    """The user's title for the session from here on, or None."""
+    """The title that the user gave to the session for this run and later runs, or None."""
     tool_patterns: dict[str, tuple[str, ...]] = {}
-    """The lists `allowed` and `disallowed` of tools that contain patterns such as `Bash(git *)`. The next run of the
-    session keeps them."""
+    """The lists `allowed` and `disallowed`, but only those that contain patterns such as `Bash(git *)`. The next run
+    of the session uses the same lists."""
 
 
 class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
-    """The target for the next requests, and the cooldowns of targets.
-
-    Model, endpoint and head are None if the same run has recorded them already.
+    """Names the target for the next requests, and the cooldowns of targets. `model`, `endpoint` and `head` are None
+    if the same run has already recorded them for this target.
     """
 
     target: str
@@ -116,7 +116,7 @@ class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
 
 
 class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
-    """A message of the user that is sent only when the calls of the last answer have results."""
+    """A user message that must wait. It is sent when the calls of the last answer have results."""
 
     content: tuple[Block, ...]
 
@@ -125,22 +125,22 @@ class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
     """The number of blocks at the end of the message that are the user's prompt. 0 means that ralph wrote the whole
-    message. None in formats 1 and 2, which do not have this number."""
+    message. None if the journal has format 1 or 2, which do not contain this number."""
     amends: bool = False
-    """True if the message replaces the last message, a user message without an answer."""
+    """True if this message replaces the last message. The last message is then a user message that has no answer."""
 
 
 class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
-    """A complete answer."""
+    """A complete answer of the model."""
 
     message: dict[str, Any]
     """The API's message object."""
     request_id: str | None
     calls: tuple[str, ...]
-    """The ids of the calls that ralph must handle. It is empty if the answer's stop reason allows no call."""
+    """The ids of the calls that need a result from ralph. It is empty if the answer's stop reason allows no call."""
     malformed: dict[str, tuple[str, str]]
-    """Those of `calls` that must not run because their input is faulty, by id. The value is the input as the model
-    wrote it, and what is wrong with it."""
+    """The calls in `calls` that must not run because their input is faulty, by id. The value is the input as the
+    model wrote it, and the fault."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -160,7 +160,7 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
 
 
 class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
-    """A call that is about to run."""
+    """Says that a call is about to run."""
 
     id: str
     name: str
@@ -168,7 +168,7 @@ class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
-    """The result of a call: the block that is sent to the API, and the files that the model saw."""
+    """The result of a call. It contains the block for the API, and the files that the model saw."""
 
     type: str
     tool_use_id: str
@@ -182,7 +182,7 @@ class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
-    """The first message of a new context, after the previous one was compacted."""
+    """Says that the context was compacted. Contains the first message of the new context."""
 
     content: tuple[Block, ...]
     summary: str
@@ -193,8 +193,8 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
 
 
 class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
-    """An event in the format of `stream-json`. The event is stored in its own field, because an event may contain the
-    key `kind`, as every record does.
+    """An event in the format of `stream-json`. The event has a field of its own in the record, because both the event
+    and the record may have a key `kind`.
     """
 
     event: dict[str, Any]
@@ -205,7 +205,7 @@ class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
 
 
 class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
-    """The end of a run. It is written before the result is delivered; a `DeliveryRecord` usually follows."""
+    """Says that a run has ended. It is written before the result is delivered. Usually a `DeliveryRecord` follows."""
 
     outcome: str
     exit_code: int
@@ -215,15 +215,15 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
     duration_s: int | float
     cost_usd: int | float | None
     delivered: bool
-    """False in new records, because a `DeliveryRecord` reports the delivery. True in journals of early versions,
-    which did not record deliveries."""
+    """False in new journals, because a `DeliveryRecord` reports the delivery. True in journals of early versions of
+    ralph, which did not record deliveries."""
     run_bytes: int | None = None
-    """The distance in bytes from the first line of the run to the line of this record. The journal adds it. None in
-    records of older versions of ralph, and for a second end of the same run."""
+    """The distance in bytes from the first line of the run to the line of this record. The journal adds this number.
+    None in records of older versions of ralph, and in a second `EndedRecord` of one run."""
 
 
 class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
-    """How the delivery of a run's result ended."""
+    """Says whether the result of a run was delivered."""
 
     state: Delivery
     exit_code: int | None = None
@@ -232,7 +232,7 @@ class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of a kind that this version of ralph does not know. It has no effect."""
+    """A record of a kind that this version of ralph does not know. Such a record has no effect."""
 
     kind: str
     fields: dict[str, Any]
@@ -266,7 +266,7 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
 
 
 def forked_record(opening: SessionRecord, old_id: str, copied: int) -> SessionRecord:
-    """The first record of a fork. `copied` is the number of records that were copied from the old session."""
+    """The first record of a fork's journal. `copied` is the number of records that were copied from the old session."""
     return replace(opening, forked_from=old_id, copied=copied)
 
 
@@ -285,7 +285,9 @@ def run_record(
     title: str | None = None,
     tool_patterns: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RunRecord:
-    """The record of a run's beginning. `target` is the name of the first target; None means the model's name."""
+    """The record that begins a run. `target` is the name of the first target. If it is None, the model's name is
+    used.
+    """
     return RunRecord(
         started_at=started_at,
         pid=process_id,
@@ -303,7 +305,7 @@ def run_record(
 def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
-    """The record of the current target. `shape` is None if the run has already recorded the target's shape."""
+    """The record of the current target. `shape` is None if this run has already recorded the shape of the target."""
     if shape is None:
         return TargetRecord(target=target, cooling=dict(cooling), first=first)
     return TargetRecord(
@@ -371,7 +373,9 @@ def ended_record(ended: RunEnded) -> EndedRecord:
 
 
 def delivery_record(delivery: Delivery, ended: RunEnded) -> DeliveryRecord:
-    """The record of a delivery. `ended` is the end of the run, which a failed delivery may have changed."""
+    """The record of a delivery. `ended` is the end of the run. If the delivery failed, `ended` already contains this
+    failure.
+    """
     if delivery is not Delivery.FAILED:
         return DeliveryRecord(state=delivery)
     return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors)
@@ -386,5 +390,5 @@ def _directory_fields(cwd: str) -> dict[str, Any]:
 
 
 def _named(cwd: str, cwd_bytes: str | None) -> str:
-    """The path of a directory. A path that is not valid UTF-8 is restored from `cwd_bytes`."""
+    """The path of a directory. If the path is not valid UTF-8, it is restored from `cwd_bytes`."""
     return cwd if cwd_bytes is None else unquote_to_bytes(cwd_bytes).decode("utf-8", "surrogateescape")

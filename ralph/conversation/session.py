@@ -1,8 +1,9 @@
-"""The state of a session, and the function `apply(session, record)`, which changes it. No I/O happens here.
+"""The state of a session, and the function `apply(session, record)`, which returns the state after one more record.
+No I/O happens here.
 
-A run applies each record that it writes, and resuming applies the same records again, so both lead to the same state.
-The records of a turn are `assistant` (a complete answer), then `tool_intent` and `tool_result` for each call. When
-every call has a result, the results become the next user message without another record.
+A run applies each record that it writes. Resuming applies the same records again, so it leads to the same state. The
+records of a turn are `assistant` (a complete answer), then `tool_intent` and `tool_result` for each call. When every
+call has a result, the results become the next user message. No other record is needed for that message.
 """
 
 from __future__ import annotations
@@ -41,34 +42,36 @@ if TYPE_CHECKING:
 
 
 class NoMessageError(SessionError):
-    """The session cannot be resumed, because its journal contains no message. The run was killed too early."""
+    """The session cannot be resumed, because its journal contains no message. The run was killed before it recorded
+    one.
+    """
 
 
 NO_SHAPE = RequestShape("", "", ())
 
 
 class Session(Struct, frozen=True):
-    """The state of a session after all records so far. The default values are the state before the first record."""
+    """The state of a session. The default values are the state before the first record."""
 
     id: str = ""
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """The request shape of the current target, which includes its model and its request head."""
+    """The settings for requests to the current target, including the model and the request head."""
     conversation: Conversation = Conversation()
     """All messages of the current context, with the request head of the current target."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """Selects the part of `conversation` that is sent to the current target's model."""
+    """Makes the conversation that the current target's model can read."""
     pending: OpenAnswer | None = None
-    """The last answer while no message follows it, otherwise None."""
+    """The last answer if no message follows it, otherwise None."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """The state of the turn before `pending`. If there is no pending answer, the state before the next answer."""
+    """The state of the turn before the pending answer. If there is no pending answer, the current state of the turn."""
     ended: kinds.EndedRecord | None = None
-    """The record of the last run's end. None if that run was killed or is running, or if the session was continued
-    after that end."""
+    """The record that ended the last run. None if the last run was killed or is still running. Also None if the
+    session was continued after that record."""
     is_delivered: bool = True
-    """Whether the last run's result counts as delivered. False if the delivery failed, or was not recorded after the
-    end of the run."""
+    """True if the result of the last run is treated as delivered. False if the delivery failed, or if no record about
+    it follows the end of the run."""
     call_ids: frozenset[str] = frozenset()
     """The ids of all calls so far."""
     target: str = ""
@@ -78,22 +81,24 @@ class Session(Struct, frozen=True):
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
     """The last request shape of each target, by the target's name."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """The end of each target's cooldown as a date and time (RFC 3339), as recorded last. A target is not asked during
-    its cooldown."""
+    """The end of each target's cooldown as a date and time (RFC 3339), by the target's name. A target is not asked
+    during its cooldown."""
     queued: tuple[Block, ...] = ()
-    """A message of the user that waits until the calls of the last answer have results. Empty if there is none."""
+    """A user message that waits until the calls of the last answer have results. Empty if there is no such message."""
     tool_patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The lists of tools with patterns that the last run kept, as in its record."""
+    """The lists of tools in the last run's record, `RunRecord.tool_patterns`."""
     writable: tuple[str, ...] = ()
-    """Directories other than the working directory in which file tools of the last run could write."""
+    """Additional directories in which file tools of the last run could write."""
     tasks: tuple[tuple[Block, ...], ...] = ()
     """All prompts of the user, in order."""
     changed_files: tuple[str, ...] = ()
     """The files that file tools have changed, in the order of their first change."""
     report: Mapping[str, Any] | None = None
-    """The arguments of the accepted final report. None if there is none, or if the session was continued after it."""
+    """The arguments of the accepted final report. None if no report was accepted, or if the session was continued
+    afterwards."""
     is_afresh: bool = False
-    """True if the context was compacted, so that `conversation` does not begin with the session's first message."""
+    """True if the context was compacted. `conversation` then begins with a later message than the session's first
+    one."""
     summary: str = ""
     """The model's last summary of earlier contexts. It is empty if there is none."""
     meter: ContextMeter = field(default_factory=ContextMeter)
@@ -101,19 +106,19 @@ class Session(Struct, frozen=True):
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, even if only with an error."""
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The files that the model has seen, as in `ToolOutput.seen`. Each has the content that the model saw last."""
+    """The files that the model has seen. Each path is mapped to the content that the model saw last, in the form of
+    `ToolOutput.seen`."""
 
     @property
     def is_completed(self) -> bool:
-        """Whether the work is completed, its result is delivered and no user message is waiting.
-
-        Such a session can be resumed only with a new prompt.
+        """Whether the work is complete, its result is delivered, and no user message is waiting. Such a session can
+        be resumed only with a new prompt.
         """
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
     def awaits_delivery(self) -> bool:
-        """Whether the work is completed and no user message is waiting, but the result is not delivered."""
+        """Whether the work is complete and no user message is waiting, but the result is not delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -125,12 +130,12 @@ class Session(Struct, frozen=True):
 
     @property
     def results(self) -> Mapping[str, ToolResult]:
-        """The results so far of the pending answer's calls."""
+        """The results that the pending answer's calls have so far, by call id."""
         return {} if self.pending is None else self.pending.results
 
     @property
     def intents(self) -> Mapping[str, FileChange | None]:
-        """The calls of the pending answer that were recorded as about to run."""
+        """The calls of the pending answer that were recorded as about to run, by call id."""
         return {} if self.pending is None else self.pending.intents
 
     @property
@@ -148,10 +153,8 @@ class Session(Struct, frozen=True):
 
 
 def replay(records: Sequence[Record]) -> Session:
-    """The state after all these records.
-
-    Raises SessionError if the first is not a `session` record, if a record is impossible at its position, or if there
-    is no message.
+    """The state of a session after all `records`. Raises SessionError if the first record is not a `session` record,
+    if a record is impossible at its position, or if the records contain no message.
     """
     if not isinstance(records[0] if records else None, kinds.SessionRecord | None):
         raise SessionError("it does not begin as a session's journal does")
@@ -167,10 +170,11 @@ def replay(records: Sequence[Record]) -> Session:
 
 
 def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
-    """Yields the records that have an effect, each with the number of its line, counted from 1.
+    """Yields the records that have an effect. Each comes with the number of its line, counted from 1.
 
-    `numbered` holds all records, each with the index of its line, counted from 0. Those `moved` records that a fork
-    copied from the old session are left out, because the fork has a working directory of its own.
+    `numbered` holds all records, each with the index of its line, counted from 0. If the session is a fork, some
+    records were copied from the old session. The copied `moved` records are left out, because the fork has its own
+    working directory.
     """
     copied = 0
     for seq, record in numbered:
@@ -181,12 +185,14 @@ def counted(numbered: Iterable[tuple[int, Record]]) -> Iterator[tuple[int, Recor
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session with `shape` for the next requests, also stored as the last known shape of `target`."""
+    """The session with `shape` as the current request shape, and as the last request shape of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
 def in_directory(session: Session, cwd: str) -> Session:
-    """The session with `cwd` as its working directory, also in the system prompt of the request heads."""
+    """The session with `cwd` as its working directory. The system prompts in its request heads name this directory
+    too.
+    """
 
     def moved(shape: RequestShape) -> RequestShape:
         said, says = (to_json(f"Working directory: {where}\n")[1:-1] for where in (session.cwd, cwd))
@@ -213,14 +219,12 @@ _CONTINUES = frozenset(
         kinds.CompactedRecord,
     }
 )
-"""Types of records that continue the session after an `ended` record."""
+"""The types of records that continue a session when they follow an `ended` record."""
 
 
 def apply(session: Session, record: Record) -> Session:
-    """The session after one more record.
-
-    A record of an unknown kind has no effect, because a newer version of ralph may have written it. Raises
-    NonsenseError if a record is impossible at this position.
+    """The session after one more record. A record of an unknown kind has no effect, because a newer version of ralph
+    may have written it. Raises NonsenseError if the record is impossible at this position.
     """
     if type(record) in _CONTINUES:
         keeps_report = isinstance(
@@ -262,8 +266,8 @@ def _turn_to(session: Session, record: kinds.TargetRecord) -> Session:
 
 
 def _ask(session: Session, target: str, model: str, endpoint: str | None, head: RequestHead) -> Session:
-    """The session after a switch to `target`, with `head` as the head of its requests. `target` may be the current
-    target, whose head has changed.
+    """The session with `target` as its current target and `head` as the head of the next requests. `target` may
+    already be the current target. Its head then replaces the old one.
     """
     shape = RequestShape(model, "", (), endpoint=endpoint, recorded_head=head)
     return replace(asking(session, target, shape), target=target)
@@ -301,25 +305,27 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
 
 
 def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The user's own text in a task's first message, without ralph's notices."""
+    """The blocks that the user wrote in the first message of a task. Ralph's own notices are left out."""
     return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
 def _tasks_after(
     tasks: Iterable[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
 ) -> list[tuple[Block, ...]]:
-    """The user's prompts after a message was replaced. Images that only the old message contained are removed."""
+    """The user's prompts after the content `new` has replaced the content `old` of a message. If an image is in `old`
+    and not in `new`, it is removed from the prompts.
+    """
     gone = [block for block in old if block.get("type") == "image" and block not in new]
     kept = (tuple(block for block in task if block not in gone) for task in tasks)
     return [task for task in kept if task]
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a user message that begin a task, or an empty tuple.
+    """The blocks that begin a task in a user message. Empty if the message begins no task.
 
-    `old` is the content of the message that this message replaces, or empty. Records of formats 1 and 2 do not say
-    which blocks begin a task. For them, it is the blocks that are not in `old`, except tool results and the request
-    to continue a cut-off answer.
+    `old` is the content that this message replaces, or empty if it replaces none. Records of formats 1 and 2 do not
+    say which blocks begin a task. For such a record, these are the blocks that are not in `old`, except tool results
+    and the request to continue an answer that was cut off.
     """
     content = record.content
     if record.task is not None:
@@ -342,7 +348,7 @@ def _take_event(session: Session, record: kinds.EventRecord) -> Session:
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Whether the record of an attempt contains no sign of an answer by the server, not even a status code."""
+    """Whether the event of an attempt shows no sign of an answer by the server, not even a status code."""
     return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
@@ -432,9 +438,7 @@ def _changed_by(session: Session, record: kinds.ResultRecord) -> tuple[str, ...]
 
 
 def _without_answer(session: Session) -> Session:
-    """The session when a message follows the pending answer: no answer is pending, and `turn_state` is the state
-    after it.
-    """
+    """The session without a pending answer. `turn_state` becomes the state after that answer."""
     return replace(session, turn_state=_state_behind(session.turn_state, session.answer), pending=None)
 
 
@@ -465,4 +469,4 @@ _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
     kinds.EndedRecord: _end,
     kinds.DeliveryRecord: _deliver,
 }
-"""The function that applies each type of record."""
+"""For each type of record, the function that applies it."""

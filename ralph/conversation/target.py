@@ -34,23 +34,26 @@ class Target(Struct, frozen=True):
     headers: Headers = NO_HEADERS
     """Additional headers of every request."""
     max_tokens: int | None = None
-    """The longest answer in tokens. None means the default, or the model's maximum if that is lower."""
+    """The longest answer in tokens. If it is None, the limit is the default or the model's maximum, whichever is
+    lower."""
     effort: str | None = None
     context_window: int | None = None
     """The context window in tokens as set by the user. None means the known window of the model."""
     thinking: str | None = None
-    """One of THINKING_CHOICES. "none" leaves the field out of requests. None means the type that the model is known
-    to need, or no field."""
+    """One of THINKING_CHOICES. "none" leaves the field out of requests. If it is None, ralph uses the type that the
+    model is known to need, or leaves the field out."""
     price: Price | None = None
     """The price as set by the user. None means the known price of the model."""
     description: ModelDescription | None = None
-    """The server's description of the model. None if the server gave none, or was not asked yet."""
+    """The server's description of the model. None if the server gave no description, or was not asked yet."""
     is_described: bool = False
-    """True if the server was asked for the description, with or without success."""
+    """True if ralph has asked the server for the description. The server may have given none."""
 
     @property
     def key_count(self) -> int:
-        """The number of keys that can be tried. It is 1 if the target has none, for a request without a key."""
+        """The number of keys that ralph can try. It is 1 if the target has no key, because one request without a key
+        is possible.
+        """
         return max(1, len(self.credentials))
 
     @property
@@ -61,9 +64,8 @@ class Target(Struct, frozen=True):
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The known facts about the model, or None if nothing is known.
-
-        Settings of the user override the server's description, which overrides ralph's built-in facts.
+        """The known facts about the model, or None if nothing is known. Settings of the user take precedence over the
+        server's description. The description takes precedence over ralph's built-in facts.
         """
         known = facts_of(self.model)
         if self.description is not None:
@@ -78,7 +80,7 @@ class Target(Struct, frozen=True):
         return facts
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
-        """The settings of requests to this target, with the system prompt `system` and the tools `tools`."""
+        """The settings for requests to this target. `system` is the system prompt, and `tools` are the tools."""
         from ralph.conversation.messages import RequestShape  # noqa: PLC0415 - settings are read without it
 
         return RequestShape(

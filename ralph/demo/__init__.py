@@ -1,4 +1,4 @@
-"""`ralph demo` shows ralph at work. Only the model and the faults of its API are scripted; the rest is real."""
+"""`ralph demo` shows how ralph works. Only the model and the faults of the API are scripted. Everything else is real."""
 
 from ralph.demo.demo import run_demo
 

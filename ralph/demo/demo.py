@@ -1,8 +1,8 @@
 """Plays `ralph demo`: ralph repairs a broken project while a local server simulates faults of the API.
 
-The demo prepares a directory and a server, and runs the command that users run. Then it checks whether the project's
-tests pass, and shows a summary of the events. A run has no special code for the demo, except that `RunOptions.speed`
-shortens its waits.
+The demo prepares a directory and a server, and runs the same command that users run. Then it checks whether the
+project's tests pass, and shows a summary of the events. A run has no special code for the demo, except that
+`RunOptions.speed` shortens the waits of the run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LONGEST_S = 300
 
 
 class _Stopped(BaseException):
-    """A signal arrived while no ralph command was running that could handle it."""
+    """A signal arrived at a time when no ralph command was running that could handle the signal."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -59,10 +59,8 @@ class _Stopped(BaseException):
 
 
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
-    """Plays the demo, which takes 4 to 10 s.
-
-    Returns the exit code of the command. If the command succeeds but the project's tests do not pass, returns 1.
-    `scenario` is one of `SCENARIOS`. `say` prints a text on standard output.
+    """Plays the demo. This takes 4 to 10 s. Returns the exit code of the command. If the command succeeds but the
+    project's tests do not pass, returns 1. `scenario` is one of `SCENARIOS`. `say` prints a text on standard output.
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
@@ -76,10 +74,11 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A context manager that creates a temporary directory and removes it at the end, even after a signal.
+    """A context manager that creates a temporary directory. At the end, it removes the directory, even after a
+    signal.
 
-    Until then, a signal raises `_Stopped`. If `keeps` is the name of an entry in the directory, nothing is removed,
-    and the user is told the path of that entry.
+    Inside the context, a signal raises `_Stopped`. `keeps` is the name of an entry in the directory. If it is not
+    None, nothing is removed at the end, and the user is told the path of that entry.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""The server of `ralph demo --scenario loop`, which is down for a while. The loop's own record decides when.
+"""Runs the server of `ralph demo --scenario loop`, and stops it for a while.
 
-The server cannot count attempts to connect while its port is closed. Instead, the number of failed runs is read from
-the loop's record.
+The number of failed runs decides when the server stops and starts. This number is read from the loop's record,
+because the server cannot count attempts to connect while its port is closed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ralph.loop.store import LoopStore
 
 BEGINS = (2, 1)
-"""The start of the outage: the number of an iteration, and the number of answers in it after which the API is
-overloaded."""
+"""The start of the outage: the number of an iteration, and a number of answers. After that many answers in the
+iteration, the API is overloaded."""
 _GONE_AFTER = 1
-"""The number of runs with exit code 75 in an iteration after which the server goes down."""
+"""The server stops when this number of runs in an iteration have ended with exit code 75."""
 _BACK_AFTER = 2
 
 # The seconds between two looks at the loop's record. A run takes ten times as long to start, so none comes in
@@ -33,16 +33,14 @@ _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """A context manager that runs the demo's server. The server is up until the context ends, except during the
-    outage.
-
-    Its attributes `ended_runs`, `waited_s` and `request_count` are complete when the context has ended.
+    """A context manager that runs the demo's server. Inside the context the server runs, except during the outage.
+    The attributes `ended_runs`, `waited_s` and `request_count` are complete when the context has ended.
     """
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
         self.ended_runs = 0
         self.waited_s = 0.0
-        """The seconds of completed waits, as the loop has recorded them."""
+        """The sum of the completed waits in seconds, as the loop has recorded them."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []
@@ -88,6 +86,8 @@ class LoopOutage:
             return None
 
     def _come_back(self) -> None:
-        """Listens again. If another program has taken the port, a later call tries again."""
+        """Starts a new server at the same port. If another program has taken the port, does nothing, and can be
+        called again.
+        """
         with suppress(OSError):
             self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())

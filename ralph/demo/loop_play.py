@@ -1,7 +1,5 @@
-"""Plays `ralph demo --scenario loop`: `ralph loop` repairs a project with three faults, and the API is down for a
-while.
-
-The loop runs in this process. It knows the server only from a settings file.
+"""Plays `ralph demo --scenario loop`: `ralph loop` repairs a project with three faults, while the API is down for
+some time. The loop runs in this process. It knows the server only from a settings file.
 """
 
 from __future__ import annotations
@@ -107,9 +105,8 @@ class _Play(Struct, frozen=True):
 
 
 def play_loop(room: Path, speed: float, *, keeps: bool, say: Callable[[str], None]) -> int:
-    """Plays the demo of `ralph loop`, which takes 7 s.
-
-    Returns the exit code of the loop. If the loop succeeds but the project's tests do not pass, returns 1.
+    """Plays the demo of `ralph loop`. This takes 7 s. Returns the exit code of the loop. If the loop succeeds but the
+    project's tests do not pass, returns 1.
     """
     play = _Play(room, speed, has_git())
     environment = make_environment(room)
@@ -136,9 +133,8 @@ def _tell_facts(
     environment: dict[str, str],
     say: Callable[[str], None],
 ) -> bool:
-    """Prints the facts about the loop, and returns whether the project's tests pass.
-
-    If the loop did not begin or a user stopped it, prints nothing and returns False.
+    """Prints the facts about the loop. Returns whether the project's tests pass. If the loop did not begin, or if the
+    user stopped it, prints nothing and returns False.
     """
     try:
         state = store.newest().load()
@@ -167,7 +163,7 @@ def _plan(play: _Play, config_file: Path) -> LoopPlan:
 
 
 def _command(plan: LoopPlan) -> str:
-    """The command as a user would type it."""
+    """The command for `plan`, as a user would type it."""
     commit = " --commit" if plan.commits else ""
     return (
         f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
@@ -186,9 +182,8 @@ def _settings(play: _Play, base_url: str) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a list in TOML, without exponents.
-
-    A wait of less than 0.000001 s is written as 0.000001, because 0 would mean that the loop does not wait.
+    """The waits as a list in TOML, written without exponents. A wait of less than 0.000001 s is written as 0.000001,
+    because 0 would mean that the loop does not wait.
     """
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"

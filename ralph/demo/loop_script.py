@@ -1,8 +1,8 @@
-"""The scripted model of `ralph demo --scenario loop`. In each iteration it repairs the code for one failing test. The
-prompt contains the output of the check, which names the test.
+"""The scripted model of `ralph demo --scenario loop`. In each iteration, it repairs the code for one failing test.
+The prompt contains the output of the check. This output names the test.
 
 The script knows only the request, because each iteration is a new conversation. If a tool fails, or if the prompt
-names no known test, the answer says so.
+names no known test, the model's answer says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAILING_TEST = re.compile(r"^(?:FAIL|ERROR): (test_\w+)", re.MULTILINE)
 
 
 class Repair(Struct, frozen=True):
-    """The scripted actions of the model for one failing test."""
+    """The actions of the scripted model for one failing test."""
 
     diagnosis: str
     old: str
@@ -59,12 +59,14 @@ REPAIRS = {
 
 
 class LoopScript(Struct, frozen=True):
-    """The script, which is called for each request. It recognises the iteration and the turn from the request."""
+    """The script of the model. It is called for each request, and recognises the iteration and the turn from the
+    request.
+    """
 
     has_git: bool
     outage: tuple[int, int] | None = None
-    """The iteration, and the number of answers in it, after which every request gets an overload error. None if there
-    is no outage."""
+    """The number of an iteration, and a number of answers. After that many answers in the iteration, every request
+    gets an overload error. None if there is no outage."""
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])

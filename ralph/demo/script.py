@@ -1,6 +1,5 @@
-"""The scripted model of the demo: its text and its tool calls in each turn, and the faults of the API.
-
-The script reads the real results of the tools. If the tests do not pass, the last answer says so.
+"""The scripted model of the demo. Contains its text and its tool calls for each turn, and the faults of the API. The
+script reads the real results of the tools. If the tests do not pass, the last answer says so.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
 class DemoScript(Struct, frozen=True):
-    """The script, which is called for each request with the number of that request. The messages in the request
-    decide which turn is the answer. The number decides whether there is a fault.
+    """The script of the model. It is called for each request, with the number of the request. The messages in the
+    request decide which turn is the answer. The number of the request decides whether there is a fault.
     """
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The faults of the API, by the number of the request, counted from 0. A fault replaces the answer or interrupts
-    it."""
+    """The faults of the API. The key is the number of the request, counted from 0. A fault replaces the answer or
+    interrupts it."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = json.loads(request.body or b"{}").get("messages", [])
@@ -116,7 +115,7 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reports_that_tests_pass(result: dict[str, Any]) -> bool:
-    """Whether the result of running the tests says that they pass."""
+    """Whether `result`, the result of a test run, says that the tests pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

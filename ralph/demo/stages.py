@@ -1,6 +1,5 @@
-"""The scenarios of the demo. Each has servers, settings for the run, and an introduction.
-
-A scenario causes faults only outside the run. The run knows its servers only from settings.
+"""The scenarios of the demo. Each scenario has servers, settings for the run, and an introduction. A scenario causes
+faults only outside of the run. The run knows the servers only from its settings.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ class Stage(Struct, frozen=True):
     """A scenario whose servers have been started."""
 
     about: str
-    """A text that says which parts are scripted and which are real."""
+    """A text for the user that says which parts are scripted and which parts are real."""
     servers: list[MockApi]
-    """All servers, including servers that have been stopped again."""
+    """All servers of the scenario. Servers that were stopped are included."""
     speed: float
-    """The number by which the waits between retries are divided."""
+    """The waits between retries are divided by this number."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Settings by name. Ralph gets them as flags."""
+    """The settings for the run, by name. Ralph gets them as flags."""
     config_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that are added to the environment of the run."""
     stands_for_a_night: bool = False
     """True if the summary shows how long the waits would be without `speed`."""
     watchers: tuple[Events, ...] = ()
-    """Objects that receive every event of the run."""
+    """Objects that receive every event of the run, in addition to the summary."""
 
     @property
     def request_count(self) -> int:
@@ -128,7 +127,7 @@ def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
 # --- outage: one server that is away for a while
 
 NIGHT_SPEED = 60
-"""The number of seconds in a real night that one second of the demo stands for."""
+"""One second of the demo stands for this number of seconds in a real night."""
 _SILENCE_S = 90 / NIGHT_SPEED
 
 _ABOUT_OUTAGE = """\
@@ -147,9 +146,8 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server that goes down and comes back at the same port.
-
-    The number of the run's retries decides when it goes down and comes back, so it receives the events of the run.
+    """A server that goes down for a while, and then comes back at the same port. It receives the events of the run,
+    because the number of retries decides when the server goes down and comes back.
     """
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
@@ -159,8 +157,7 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """Stops or starts the server at certain retries. It is called after an error, before the wait.
-
+        """Stops or starts the server when a certain retry is announced. This happens after an error, before the wait.
         Raises OSError if another program has taken the port.
         """
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
@@ -204,5 +201,5 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "fallback": _fallback,
     "outage": _outage,
 }
-"""For each scenario, the function that makes its `Stage`. Its arguments are a directory for files, the user's
+"""For each scenario, the function that makes its `Stage`. The function takes a directory for files, the user's
 `--speed`, and whether git is installed."""

@@ -1,6 +1,5 @@
-"""The summary of the demo's run, counted from its events.
-
-It does not check the project's tests. The caller says whether they pass.
+"""The summary of the run in the demo. It is computed from the events of the run. This module does not check the
+project's tests. The caller says whether they pass.
 """
 
 from __future__ import annotations
@@ -66,10 +65,8 @@ class Summary:
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
     ) -> str:
-        """The summary as text.
-
-        `unsped_wait_s` is the number of seconds that the waits would take without `speed`. If it is None, that number
-        is not shown.
+        """The summary as a text for the user. `unsped_wait_s` is the number of seconds that the waits would take
+        without `speed`. If it is None, the text does not contain this number.
         """
         tokens = ended.usage.tokens
         longer = f"  ({unsped_wait_s:.0f} in a night)" if unsped_wait_s is not None else ""

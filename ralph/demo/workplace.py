@@ -1,6 +1,5 @@
-"""Creates the project for a demo, and an environment without the user's own settings.
-
-Only variables that are known to be harmless are kept, because the processes of a loop inherit the environment.
+"""Creates the project for a demo, and an environment without the user's own settings. The environment contains only
+variables that are known to be harmless, because the processes of a loop inherit the environment.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _KEPT = frozenset(
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""The directory that contains the running ralph package. Iterations import the package from here, even if another
-ralph is installed, or none."""
+"""The directory that contains the running ralph package. Iterations of a loop import ralph from this directory. It
+does not matter whether another ralph is installed."""
 
 
 def has_git() -> bool:
@@ -63,7 +62,9 @@ def _is_kept(name: str) -> bool:
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
-    """Creates the project. It is a git repository if git is installed. `template` is a directory of this package."""
+    """Creates the project from `template`, a directory of this package. If git is installed, the project is a git
+    repository.
+    """
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -83,7 +84,7 @@ def make_project(template: str, project: Path, environment: dict[str, str]) -> N
 
 
 def tests_pass(project: Path, environment: dict[str, str]) -> bool:
-    """Runs the project's tests. Returns whether they pass."""
+    """Runs the project's tests, and returns whether they pass."""
     ran = subprocess.run(
         [sys.executable, "-m", "unittest", "-q"],
         cwd=project,
@@ -95,7 +96,9 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
 
 
 def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """The commits after the first one as `id subject`, beginning with the oldest. Requires git."""
+    """The project's commits as texts `id subject`, beginning with the oldest. The first commit is left out. Requires
+    git.
+    """
     git = _git()
     assert git is not None  # noqa: S101 - the caller has called `has_git`
     log = [git, "log", "--reverse", "--format=%h %s"]

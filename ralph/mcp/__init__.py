@@ -1,1 +1,1 @@
-"""Starts and calls MCP servers, and names their tools."""
+"""Starts MCP servers, calls their tools, and makes the names of these tools for the model."""

@@ -1,7 +1,7 @@
 """Decodes the configuration of MCP servers from `.mcp.json` files and settings. No I/O happens here.
 
-The format is that of Claude Code. Unknown keys are ignored, but a key that would change what a server may do, and
-that ralph does not support, is an error.
+The format is that of Claude Code. Unknown keys are usually ignored. If a key would change what a server may do, and
+ralph does not support the key, it is an error.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _NOT_HONOURED = ("headersHelper", "oauth")
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """One configured server."""
+    """The configuration of one MCP server."""
 
     name: str
     transport: Transport
     command: str = ""
     arguments: tuple[str, ...] = ()
     environment: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
-    """Variables that the server gets in addition to those of a command."""
+    """Environment variables for the server. The server gets them in addition to the variables that commands get."""
     url: str = ""
     headers: Secret[dict[str, str]] = field(default_factory=lambda: Secret({}))
     call_s: float | None = None
-    """The time limit of a call in seconds, or None if the general setting applies."""
+    """The time limit of a call in seconds. If it is None, the general setting applies."""
     is_confined: bool = True
     """False if the server runs outside of the sandbox."""
     is_asked_for: bool = False
@@ -49,7 +49,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of the server's variables and headers that look like credentials."""
+        """The values of the server's variables and headers, as far as they look like credentials."""
         return tuple(secret_header_values((*self.environment.plain.items(), *self.headers.plain.items())))
 
 
@@ -70,7 +70,9 @@ class _Document(Struct, frozen=True):
 
 
 def entries_of(document: Any) -> dict[str, dict[str, Any]]:
-    """The entries of a document of the form `{"mcpServers": {NAME: {...}}}`. Raises ValueError."""
+    """The entries of a document of the form `{"mcpServers": {NAME: {...}}}`, by name. Raises ValueError if the
+    document has another form.
+    """
     try:
         return convert(document, _Document).mcp_servers
     except ValidationError as error:
@@ -84,8 +86,10 @@ def server_of(
     *,
     may_leave_sandbox: bool = False,
 ) -> McpServer:
-    """Decodes one entry. `${NAME}` and `${NAME:-default}` in it are replaced by values from `variables`. Raises
-    ValueError, whose text names the server. The text contains no value of the entry, which may be a credential.
+    """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}` in the entry.
+
+    Raises ValueError. The text of the error contains the name of the server. It contains no value of the entry,
+    because such a value may be a credential.
     """
     try:
         return _server_of(name, raw, variables, may_leave_sandbox=may_leave_sandbox)
@@ -160,6 +164,6 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def names_in(document: Any) -> Iterator[str]:
-    """The names of the servers in a document, even if the document has other faults."""
+    """Yields the names of the servers in a document, even if the document has faults in other places."""
     if isinstance(document, dict) and isinstance(document.get("mcpServers"), dict):
         yield from map(str, document["mcpServers"])

@@ -1,5 +1,7 @@
-"""The stdio transport of the Model Context Protocol for a server that another process has started. The helper process
-uses it, because the transport of the `mcp` package starts the server itself, outside of any sandbox.
+"""The stdio transport of the Model Context Protocol for a server that another process has started.
+
+The helper process uses this transport. The `mcp` package has its own stdio transport, but that one starts the server
+itself, outside of any sandbox.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class StderrTail:
 async def descriptor_transport(
     stdin: int, stdout: int, stderr_descriptor: int, *, stderr: StderrTail, ended: anyio.Event
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """A context manager for a transport over a server's standard input, output and error. It closes them at the end.
-    It fills `stderr`, and sets `ended` when the server closes its output.
+    """A context manager for a transport over a server's standard input, output and error. At the end, it closes all
+    three. It stores the server's standard error in `stderr`, and sets `ended` when the server closes its output.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)

@@ -1,5 +1,5 @@
-"""The MCP helper process: speaks the Model Context Protocol with servers on behalf of ralph, through the `mcp`
-package.
+"""The MCP helper process. It speaks the Model Context Protocol with servers on behalf of ralph, and uses the `mcp`
+package for that.
 
 It is a separate process because importing that package takes a second and 60 MB. It starts no process: ralph starts
 the servers and sends their descriptors. Its only credentials are the headers that the user configured for a server.
@@ -61,7 +61,9 @@ _STDERR_AFTER_END_S = 0.2
 
 
 def main() -> None:
-    """The main function of the process. Its arguments are the descriptor of the socket and the pid of ralph."""
+    """The main function of the helper process. The arguments of the process are the descriptor of the socket and
+    ralph's pid.
+    """
     control, parent_pid = map(int, sys.argv[1:])
     end_with_parent(parent_pid)
     keep_memory_private()
@@ -78,7 +80,7 @@ class _Connection:
         self.session: ClientSession | None = None
         self.task: asyncio.Task[None] | None = None
         self.ended = anyio.Event()
-        """Set when the server has closed the connection, or when the connection has become useless."""
+        """Set when the server has closed the connection, or when the connection cannot be used any more."""
         self.stderr = StderrTail()
 
 
@@ -99,8 +101,8 @@ class _Helper:
                 self._obey(order_of(line))
 
     async def _received(self) -> bytes:
-        """The next bytes from ralph, or empty bytes if the socket is closed. Stores the descriptors that come with
-        them.
+        """Waits for bytes from ralph and returns them. Returns empty bytes if the socket is closed. If descriptors
+        come with the bytes, stores the descriptors.
         """
         while True:
             try:
@@ -136,7 +138,9 @@ class _Helper:
                     gone.task.cancel()
 
     async def _hold(self, order: Connect, connection: _Connection, descriptors: list[int]) -> None:
-        """Connects, lists the tools, and keeps the connection open until it ends by itself or is cancelled."""
+        """Connects to the server, lists its tools, and keeps the connection open until the connection ends or the
+        task is cancelled.
+        """
         error = "the connection ended"
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -164,7 +168,9 @@ class _Helper:
             await self._send(news)
 
     async def _answer(self, order: Call) -> News | None:
-        """The message that answers a call. None if the connection ends, because `ServerLost` then answers the call."""
+        """Sends a call to the server. Returns the message that answers the call. Returns None if the connection ends
+        during the call. The message `ServerLost` then answers the call.
+        """
         connection = self._connections.get(order.connection)
         if connection is None or connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
@@ -203,7 +209,7 @@ async def _readable(sock: socket.socket) -> None:
 async def _opened(
     order: Connect, descriptors: list[int], connection: _Connection, stack: AsyncExitStack
 ) -> Any:
-    """Opens the transport and returns its streams."""
+    """Opens the transport to the server, and returns the streams of the transport."""
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
@@ -215,7 +221,7 @@ async def _opened(
 
 
 async def _tools(session: ClientSession) -> list[dict[str, Any]]:
-    """Asks the server for its tools. Raises MCPError."""
+    """Asks the server for the list of its tools. Raises MCPError."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
@@ -228,7 +234,7 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
 
 
 def _reason(failure: BaseException) -> str:
-    """The reason for a failure, in one line."""
+    """A text of one line that says why something failed."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     if isinstance(failure, MCPError):

@@ -1,5 +1,5 @@
-"""Starts the MCP helper process (`helper.py`) and exchanges messages with it. It works on the main thread, except for
-one thread that puts the helper's messages into a mailbox.
+"""Starts the MCP helper process (`helper.py`) and exchanges messages with it. The code runs on the main thread,
+except for one thread that puts the helper's messages into a mailbox.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDS_WITHIN_S = 1.0
 
 
 class HelperGone:
-    """The type of `HELPER_GONE`, which the mailbox receives when the helper process has ended."""
+    """The type of `HELPER_GONE`. This item is put into the mailbox when the helper process has ended."""
 
 
 HELPER_GONE = HelperGone()
@@ -42,9 +42,9 @@ def is_package_installed() -> bool:
 
 class HelperProcess:
     def __init__(self, environment: Mapping[str, str], waiter: Waiter) -> None:
-        """Starts the process. Raises ShortageError or OSError."""
+        """Starts the helper process. Raises ShortageError or OSError."""
         self.mailbox = waiter.mailbox()
-        """Receives each `News` from the process, and `HELPER_GONE` when the process has ended."""
+        """Receives each message of the helper process, and `HELPER_GONE` when the helper process has ended."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         with theirs:
@@ -56,7 +56,9 @@ class HelperProcess:
             raise
 
     def send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
-        """Sends an order with descriptors. Raises OSError if the process has ended or does not read."""
+        """Sends an order to the helper process, together with descriptors. Raises OSError if the helper process has
+        ended or does not read.
+        """
         line = encoded(order)
         if descriptors:
             sent = socket.send_fds(self._control, [line], list(descriptors))
@@ -64,7 +66,7 @@ class HelperProcess:
         self._control.sendall(line)
 
     def close(self) -> None:
-        """Ends the process, and drops its unread messages."""
+        """Ends the helper process, and discards its unread messages."""
         self.mailbox.close()
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,7 @@
-"""The port of a group of MCP servers that are reached in the same way, and its errors. `servers.py` implements it for
-servers with a process or an address, `run/driven/driver_servers.py` for a driver's own.
+"""The port of a group of MCP servers that are reached in the same way, and the errors of this port.
+
+`servers.py` implements the port for servers that have a process or an address. `run/driven/driver_servers.py`
+implements it for the servers that a driver provides.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ if TYPE_CHECKING:
 
 
 class ServerFailedError(Exception):
-    """A server could not be started in time. The message is one line that names the server."""
+    """A server did not start in time, or could not be started. The message is one line that contains the name of the
+    server.
+    """
 
 
 class CallFailedError(Exception):
-    """A call has no result. The message is written for the model."""
+    """A tool call failed and has no result. The message is written for the model."""
 
 
 class ServerGroup(Protocol):
@@ -26,23 +30,23 @@ class ServerGroup(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Begins to connect to the servers, without waiting. Calls `start` for each server that needs a process.
-        Raises ServerFailedError.
+        """Begins to connect to the servers, and does not wait for them. Calls `start` for each server that needs a
+        process. Raises ServerFailedError.
         """
         ...
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Waits until all servers are connected. Returns the tools of each server in the form of the protocol's
-        `tools/list`. Raises ServerFailedError and Interrupted.
+        """Waits until all servers are connected. Returns the tools of each server, by the server's name. The tools
+        have the form of the protocol's `tools/list`. Raises ServerFailedError and Interrupted.
         """
         ...
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError.
-        Raises Interrupted after it has told the server that nobody waits for the result any more.
+        Also raises Interrupted. Before that, it tells the server that nobody waits for the result any more.
         """
         ...
 
     def close(self) -> None:
-        """Ends the servers."""
+        """Ends the servers of the group."""
         ...

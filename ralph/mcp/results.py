@@ -1,5 +1,7 @@
-"""Converts the result of an MCP tool call to texts and images. No I/O happens here. The result comes from a server
-and may have any form. Content that the Messages API does not accept, such as sound, is replaced by its type and size.
+"""Converts the result of an MCP tool call to texts and images. No I/O happens here.
+
+The result comes from a server, and nothing about its form is certain. If the Messages API does not accept some
+content, such as sound, a text with its type and size replaces it.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ EMPTY = "(no output)"
 class ReceivedImage(Struct, frozen=True):
     data: bytes
     described: str
-    """A text that stands for the image where the image cannot be shown."""
+    """A text that replaces the image if the image cannot be shown."""
 
 
 Part = str | ReceivedImage
 
 
 def parts_of(result: Mapping[str, Any]) -> list[Part]:
-    """The texts and images of a result, in order. There is at least one."""
+    """The texts and images of a result, in order. The list has at least one item."""
     content = result.get("content")
     parts = [part for block in content for part in _parts(block)] if isinstance(content, list) else []
     structured = result.get("structuredContent")
@@ -71,7 +73,7 @@ def _resource(resource: Any) -> Iterator[Part]:
 
 
 def _data(text: Any, media_type: Any, word: str) -> Part:
-    """The image for a Base64 text, or a description of the data if they are not a valid image."""
+    """The image that a Base64 text contains. If the text is not a valid image, a description of the data."""
     if not str(media_type).startswith("image/"):
         return _named(_size(text), media_type, word)
     try:
@@ -90,7 +92,7 @@ def _named(size_bytes: int, media_type: Any, word: str) -> str:
 
 
 def _is_same(part: Part, structured: Any) -> bool:
-    """Whether a text part is the JSON of the structured content. The protocol wants servers to send both."""
+    """Whether a text part contains the structured content as JSON. The protocol wants servers to send both."""
     if not isinstance(part, str):
         return False
     try:

@@ -1,5 +1,5 @@
-"""Runs an MCP server with the stdio transport as a supervised command, so that the server and its child processes end
-with ralph. It works on the main thread.
+"""Runs an MCP server with the stdio transport as a supervised command. So the server and its child processes end when
+ralph ends. The code runs on the main thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class ServerProcess:
-    """A running server. Each server has its own supervisor, because a supervisor runs one command at a time."""
+    """A running MCP server. Each server has its own supervisor, because a supervisor runs only one command at a time."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class ServerProcess:
         clock: Clock,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the server. `supervisor` must have no other command. `end` closes `supervisor` and then calls
-        `on_end`. Raises ShortageError, ValueError or OSError.
+        """Starts the server. `supervisor` must not be running a command. The method `end` will close `supervisor` and
+        then call `on_end`. If the start fails, this happens at once. Raises ShortageError, ValueError or OSError.
         """
         self._supervisor = supervisor
         self._waiter = waiter
@@ -85,12 +85,12 @@ class ServerProcess:
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
-        """Ralph's ends of the server's standard input, output and error. They are valid until `hand_over`."""
+        """Ralph's ends of the server's standard input, output and error. They are valid until `hand_over` is called."""
         return self._stdin, self._command.output_descriptor, self._stderr
 
     def hand_over(self) -> None:
-        """Closes ralph's descriptors after another process has received copies of them. When that process closes its
-        copies, the server sees the end of its input.
+        """Closes ralph's descriptors. Must be called when another process has received copies of them. When that
+        process closes its copies, the server sees the end of its input.
         """
         os.close(self._stdin)
         os.close(self._stderr)
@@ -99,8 +99,8 @@ class ServerProcess:
         self._command.ask_to_stop()
 
     def end(self) -> None:
-        """Waits briefly for the server to end, and then kills its remaining processes. `ask_to_stop` and `hand_over`
-        must have been called before.
+        """Waits briefly for the server to end, and then kills the processes that remain. The caller must call
+        `ask_to_stop` and `hand_over` first.
         """
         with suppress(Interrupted):  # a second signal: what is left is killed at once
             until_s = self._clock.now_s() + _GRACE_S + _MARGIN_S

@@ -1,7 +1,7 @@
-"""The MCP servers that have a process or an address of their own. It works on the main thread.
+"""Manages the MCP servers that have a process or an address of their own. The code runs on the main thread.
 
-A helper process speaks with the servers. This module starts them, waits for them within time limits, restarts a lost
-server once, and ends them.
+A helper process speaks with the servers. This module starts the servers, waits for them within time limits, and ends
+them. If a server is lost, this module restarts it once.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _UNKNOWN = "Its effects are unknown: look at the state of things before you repe
 
 
 class _Link:
-    """The state of one server and of ralph's connection to it."""
+    """The state of one server, and the state of ralph's connection to this server."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
         self.process: ServerProcess | None = None
         self.connection = 0
-        """The number of the current connection. 0 before the first one."""
+        """The number of the current connection. 0 before the first connection."""
         self.tools: list[dict[str, Any]] | None = None
-        """The tools that the server has listed. None while it is not connected."""
+        """The tools that the server has listed. None while the server is not connected."""
         self.why_lost: str | None = None
         """The reason why the connection was lost. None if it was not lost."""
         self.last_words = ""
@@ -56,7 +56,7 @@ class _Link:
 
     @property
     def epitaph(self) -> str:
-        """The reason for the loss of the server, with its last words."""
+        """A text with the reason why the connection was lost, and with the last bytes of the server's standard error."""
         return f"{self.why_lost}{self.said}"
 
     @property
@@ -65,7 +65,7 @@ class _Link:
 
 
 class OwnServers:
-    """Implements `ServerGroup` for servers that the user configured."""
+    """Implements `ServerGroup` for the servers that the user configured."""
 
     def __init__(
         self,
@@ -79,8 +79,9 @@ class OwnServers:
     ) -> None:
         """Starts the helper process at once, because its start takes a second.
 
-        `environment` is the environment of the helper process, without credentials. `start_s` and `call_s` are the
-        time limits in seconds for the start of a server and for a call. Raises ShortageError or OSError.
+        `environment` is the environment of the helper process. It contains no credentials. `start_s` is the time
+        limit in seconds for the start of a server. `call_s` is the time limit in seconds for a call. Raises
+        ShortageError or OSError.
         """
         self._environment = environment
         self._waiter = waiter
@@ -92,7 +93,7 @@ class OwnServers:
         self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
         self._calls = 0
         self._is_ready = False
-        """True if the helper process has begun to take orders."""
+        """True if the helper process takes orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
         self._helper: HelperProcess | None = HelperProcess(environment, waiter)
 
@@ -111,8 +112,8 @@ class OwnServers:
         return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
 
     def _await_helper(self) -> None:
-        """Waits until the helper process takes orders. This time does not count for the servers' time limits. Raises
-        ServerFailedError and Interrupted.
+        """Waits until the helper process takes orders. The time limits of the servers begin only after this wait.
+        Raises ServerFailedError and Interrupted.
         """
         until_s = self._clock.now_s() + _HELPER_READY_S
         while not self._is_ready and self._next(until_s, "the process for MCP servers") is not TIMED_OUT:
@@ -184,7 +185,9 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Closes a useless connection, and waits briefly for the last words of its server."""
+        """Closes a connection that cannot be used any more. Waits briefly for the rest of the server's standard
+        error.
+        """
         link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S
@@ -192,7 +195,9 @@ class OwnServers:
             pass
 
     def _restart(self, link: _Link) -> None:
-        """Starts a lost server once more. Raises CallFailedError and Interrupted."""
+        """Restarts a server whose connection was lost. A server is restarted at most once. Raises CallFailedError and
+        Interrupted.
+        """
         name, why = link.server.name, link.epitaph
         if link.has_restarted:
             raise CallFailedError(
@@ -220,7 +225,9 @@ class OwnServers:
     # --- Calls
 
     def _asked(self, link: _Link, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """The result of a call. None if the call did not reach the server. Raises CallFailedError and Interrupted."""
+        """Calls a tool and returns the result. Returns None if the call did not reach the server. Raises
+        CallFailedError and Interrupted.
+        """
         self._calls += 1
         order = Call(self._calls, link.connection, tool, arguments)
         self._send(order)
@@ -260,7 +267,7 @@ class OwnServers:
     # --- The helper process
 
     def _send(self, order: Call | Cancel | Connect | Disconnect, descriptors: Sequence[int] = ()) -> None:
-        """Sends an order. If the helper process is gone, all connections are lost."""
+        """Sends an order to the helper process. If the helper process has ended, marks all connections as lost."""
         if self._helper is None:
             return
         try:
@@ -269,13 +276,13 @@ class OwnServers:
             self._lose_all()
 
     def _look(self) -> None:
-        """Handles the messages of the helper process that have arrived so far."""
+        """Handles the messages from the helper process that have already arrived."""
         while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
             pass
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next message of the helper process, handles it and returns it. Returns TIMED_OUT if none
-        comes in time. Raises Interrupted.
+        """Waits for the next message from the helper process, handles it and returns it. Returns TIMED_OUT if no
+        message comes in time. Raises Interrupted.
         """
         if self._helper is None:
             return TIMED_OUT
@@ -300,7 +307,7 @@ class OwnServers:
         return news
 
     def _link_of(self, connection: int) -> _Link | None:
-        """The server with this connection, or None if the server has a newer connection."""
+        """The server to which this connection belongs. None if the server has a newer connection."""
         link = self._by_connection.get(connection)
         return link if link is not None and link.connection == connection else None
 

@@ -1,5 +1,7 @@
-"""Names the tools of MCP servers and makes their definitions for the model. No I/O happens here. A server's
-statements about itself are not trusted: its texts are shortened, and its hint that a tool is read-only is ignored.
+"""Makes the names and the definitions of MCP tools for the model. No I/O happens here.
+
+The statements that a server makes about itself are not trusted. The texts of a server are shortened. If a server says
+that a tool is read-only, ralph ignores this.
 """
 
 from __future__ import annotations
@@ -25,22 +27,22 @@ _REFUSED_AT_TOP = ("oneOf", "anyOf", "allOf", "$schema")
 
 
 class McpTool(Struct, frozen=True):
-    """A tool of a connected server."""
+    """A tool of an MCP server that is connected."""
 
     server: str
     tool: str
-    """The server's own name for the tool."""
+    """The name that the server itself uses for the tool."""
     definition: ToolDefinition
-    """The tool as the model sees it."""
+    """The definition of the tool that the model gets."""
 
 
 def normalised(name: str) -> str:
-    """The name with an underscore for each character that a tool's name must not contain, as in Claude Code."""
+    """The name with an underscore in place of each character that a tool's name must not contain, as in Claude Code."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The tool's name for the model: `mcp__SERVER__TOOL`. A checksum replaces the end of a name that is too long."""
+    """The name of the tool for the model: `mcp__SERVER__TOOL`. If the name is too long, a checksum replaces its end."""
     name = f"mcp__{normalised(server)}__{normalised(tool)}"
     if len(name) <= _LONGEST_NAME:
         return name
@@ -49,9 +51,9 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def tools_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[McpTool, ...]:
-    """The tools of all servers. `listed` holds the tools that each server has listed, by server name.
+    """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed.
 
-    The result is sorted by name, so that requests have the same bytes in whatever order the servers answered. If two
+    The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. If two
     tools have the same name, the first one is kept.
     """
     found: dict[str, McpTool] = {}
@@ -78,7 +80,7 @@ def _tool(server: str, raw: Mapping[str, Any]) -> McpTool | None:
 
 
 def duplicates_of(listed: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[str]:
-    """The names that more than one tool has."""
+    """Yields the names that more than one tool would have."""
     seen: set[str] = set()
     for server in sorted(listed):
         for raw in listed[server]:

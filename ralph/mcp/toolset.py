@@ -1,5 +1,5 @@
-"""All tools of the MCP servers of a run. The list is fixed when the servers are connected. Later changes by a server
-have no effect, because requests repeat the list of tools byte for byte.
+"""The MCP tools of a run, from all MCP servers. The list of tools is fixed when the servers are connected. If a
+server changes its tools later, this has no effect, because requests repeat the list of tools byte for byte.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class McpToolset:
     def __init__(
         self, groups: Sequence[ServerGroup], *, asked_for: Collection[str], lists: ToolLists
     ) -> None:
-        """`asked_for` holds the names of the servers that this run's command line configures. `lists` are the user's
-        tool lists.
+        """`asked_for` holds the names of the servers that the command line of this run configures. `lists` are the
+        user's lists of tools.
         """
         self._groups = {name: group for group in groups for name in group.names}
         self._all = tuple(groups)
@@ -32,7 +32,7 @@ class McpToolset:
         self._lists = lists
         self._tools: dict[str, tuple[str, str]] = {}
         self.definitions: tuple[ToolDefinition, ...] = ()
-        """The tools that the run may use, in a stable order. Empty before `connect`."""
+        """The tools that the run may use, in an order that does not change. Empty before `connect` is called."""
         self.notices: tuple[str, ...] = ()
 
     @property
@@ -40,8 +40,8 @@ class McpToolset:
         return tuple(self._groups)
 
     def connect(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Starts the servers, with `start` for each process, and waits until all are connected. Raises
-        ServerFailedError and Interrupted.
+        """Connects to all servers, and waits until all are connected. If a server needs a process, `start` is called
+        for it. Raises ServerFailedError and Interrupted.
         """
         for group in self._all:
             group.begin(start)
@@ -70,7 +70,9 @@ class McpToolset:
         )
 
     def tools_by_server(self) -> dict[str, list[str]]:
-        """The tools that the run may use, by server. The tools have the server's own names."""
+        """The tools that the run may use, by the name of their server. The names of the tools are those that the
+        server itself uses.
+        """
         found: dict[str, list[str]] = {name: [] for name in self._groups}
         for server, tool in self._tools.values():
             found[server].append(tool)

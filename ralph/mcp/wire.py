@@ -1,5 +1,5 @@
-"""The messages between ralph and its MCP helper process. Each is one line of JSON on a socket. No I/O happens here.
-The file descriptors of a stdio server are sent together with the `Connect` message that needs them.
+"""The messages between ralph and its MCP helper process. Each message is one line of JSON on a socket. No I/O happens
+here. The `Connect` message for a stdio server comes together with three file descriptors.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from msgspec import Struct
 
 
 class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
-    """Connects to a server and lists its tools. The reply is `ServerConnected` or `ServerLost`. For a stdio server,
-    three descriptors come with the message: ralph's ends of its standard input, output and error.
+    """Orders the helper process to connect to a server and to list the server's tools. The reply is `ServerConnected`
+    or `ServerLost`.
+
+    For a stdio server, three descriptors come with the message: ralph's ends of the server's standard input, output
+    and error.
     """
 
     server: str
     connection: int
-    """A number that no other connection of the run has. A restarted server gets a new number."""
+    """The number of the connection. No other connection of the run has this number. A restarted server gets a new
+    number."""
     transport: Literal["stdio", "http", "sse"]
     url: str = ""
     headers: dict[str, str] = {}
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):
-    """Calls a tool. The reply is `CallReturned`, `CallRefused`, `CallNotSent`, or `ServerLost` for its connection."""
+    """Orders the helper process to call a tool. The reply is `CallReturned`, `CallRefused` or `CallNotSent`. If the
+    connection is lost, the reply is `ServerLost`.
+    """
 
     id: int
     connection: int
@@ -35,13 +41,15 @@ class Call(Struct, frozen=True, tag="call", tag_field="kind"):
 
 
 class Cancel(Struct, frozen=True, tag="cancel", tag_field="kind"):
-    """Tells the server that nobody waits for a call any more. There is no reply."""
+    """Orders the helper process to tell the server that nobody waits for a call any more. There is no reply."""
 
     id: int
 
 
 class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
-    """Ends a connection. There is no reply."""
+    """Orders the helper process to end a connection. The reply is `ServerLost`, unless the connection has already
+    ended.
+    """
 
     connection: int
 
@@ -50,17 +58,17 @@ class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
 
 
 class HelperReady(Struct, frozen=True, tag="ready", tag_field="kind"):
-    """The helper process has begun to take orders. This is its first message."""
+    """Says that the helper process takes orders. This is the first message of the helper process."""
 
 
 class ServerConnected(Struct, frozen=True, tag="connected", tag_field="kind"):
     connection: int
     tools: list[dict[str, Any]]
-    """The tools as the server lists them, with the protocol's field names, such as `inputSchema`."""
+    """The tools in the form in which the server lists them. Fields have the protocol's names, such as `inputSchema`."""
 
 
 class ServerLost(Struct, frozen=True, tag="lost", tag_field="kind"):
-    """A connection has failed or ended."""
+    """Says that a connection has failed or ended."""
 
     connection: int
     error: str
@@ -71,18 +79,18 @@ class ServerLost(Struct, frozen=True, tag="lost", tag_field="kind"):
 class CallReturned(Struct, frozen=True, tag="returned", tag_field="kind"):
     id: int
     result: dict[str, Any]
-    """The result of `tools/call`, with the protocol's field names, such as `isError`."""
+    """The result of the protocol's `tools/call`. Fields have the protocol's names, such as `isError`."""
 
 
 class CallRefused(Struct, frozen=True, tag="refused", tag_field="kind"):
-    """A call has no result, because the server answered with a protocol error or not at all."""
+    """Says that a call has no result, because the server answered with a protocol error or gave no answer."""
 
     id: int
     error: str
 
 
 class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):
-    """A call was not sent to the server, because the connection had ended before."""
+    """Says that a call was not sent to the server, because the connection had already ended."""
 
     id: int
 
@@ -95,7 +103,7 @@ _news: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
 
 
 def encoded(message: Order | News) -> bytes:
-    """The message as a line of JSON."""
+    """The message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -116,7 +124,7 @@ class Lines:
         self._parts: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Adds a chunk, and returns the lines that end in it, without their line breaks."""
+        """Adds a chunk of bytes. Returns the lines that are complete now, without their line breaks."""
         head, *rest = chunk.split(b"\n")
         self._parts.append(head)
         if not rest:

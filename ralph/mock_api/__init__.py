@@ -1,5 +1,5 @@
-"""A scripted Messages API server on real sockets, for demos, tests and the CI of users. It imports nothing from
-ralph's other packages.
+"""A scripted server of the Messages API on real sockets. It is meant for demos, for tests and for the CI of users. It
+imports nothing from ralph's other packages.
 """
 
 from ralph.mock_api.events import as_events, as_message, encode_event, encode_events

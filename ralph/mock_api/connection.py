@@ -1,4 +1,4 @@
-"""The connection of one client: reads requests, and sends answers as planned by the `Responder`."""
+"""Serves the connection of one client: reads requests, and sends the answers that the `Responder` plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLUSH_LIMIT_S = 5.0  # a client that stopped reading must not keep a reset from
 
 
 class PeerGoneError(Exception):
-    """The client or the server ended the connection during a pause."""
+    """The client or the server ended the connection during a pause of an answer."""
 
 
 class Connection:
@@ -39,7 +39,7 @@ class Connection:
         self._reader = sock.makefile("rb")
 
     def serve(self) -> None:
-        """Answers requests until the client or the server ends the connection. Network errors are not raised."""
+        """Answers requests until the client or the server ends the connection. Raises no network errors."""
         ending = ConnectionEnding.CLOSE
         try:
             with contextlib.suppress(OSError, PeerGoneError):
@@ -48,7 +48,7 @@ class Connection:
             self._end(ending)
 
     def interrupt(self) -> None:
-        """Ends the connection from another thread. All blocked reads, writes and waits return."""
+        """Ends the connection. Any thread may call this. All reads, writes and waits that are blocked then return."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -113,8 +113,8 @@ class Connection:
             self._wait(min(left, pause.ping_interval_s))
 
     def _wait(self, seconds: float | None) -> None:
-        """Waits for `seconds`, or without end if that is None. Raises `PeerGoneError` as soon as the client or the
-        server ends the connection.
+        """Waits for `seconds`. If `seconds` is None, the wait has no end. Raises `PeerGoneError` as soon as the
+        client or the server ends the connection.
         """
         wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
         if wait_s <= 0:
@@ -144,7 +144,9 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Waits until all bytes have been sent, because resetting the connection would drop those still queued here."""
+        """Waits until all bytes have been sent. Must be called before the connection is reset, because a reset drops
+        bytes that have not been sent.
+        """
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return
@@ -156,8 +158,8 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Reads up to 1 MiB of input that has arrived, and drops it. Closing a connection with unread input would
-        reset the connection.
+        """Reads up to 1 MiB of input that has arrived, and discards it. If input were left unread, closing the
+        connection would reset the connection.
         """
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):

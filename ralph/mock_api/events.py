@@ -1,5 +1,5 @@
-"""Converts a turn to the API's format: the message object, the stream events, and the bytes of the events. A fault
-may break the events. No I/O happens here.
+"""Converts a turn to the API's format. The results are the message object, the events of the stream, and the bytes of
+the events. A fault may break the events. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PING: Event = {"type": "ping"}
 
 
 def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dict[str, Any]:
-    """The complete message, which answers a request without `stream`. `index` is the number of the answer, from 0.
-    Ids that the turn does not define are made from this number.
+    """The complete message of a turn. It answers a request without `stream`. `index` is the number of the answer,
+    counted from 0. If the turn defines no ids, ids are made from this number.
     """
     blocks = turn.blocks()
     calls_tool = any(isinstance(block, ToolUse) for block in blocks)
@@ -44,7 +44,7 @@ def as_message(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> dic
 
 
 def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list[Event]:
-    """The turn as the events of an intact stream, in order. `index` is as in `as_message`."""
+    """The events of an intact stream for a turn, in order. `index` is as in `as_message`."""
     message = as_message(turn, index=index, model=model)
     end = {
         key: message.pop(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message
@@ -68,7 +68,7 @@ def as_events(turn: Turn, *, index: int = 0, model: str = DEFAULT_MODEL) -> list
 
 
 def encode_event(event: Event, line_ending: str = "\n") -> bytes:
-    """Encodes an event as a server-sent event in UTF-8. Lone surrogates become JSON escapes, as in the API."""
+    """Encodes an event as a server-sent event in UTF-8. As in the API, lone surrogates become JSON escapes."""
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     try:
         encoded = data.encode()
@@ -147,7 +147,7 @@ def _count_chars(block: Block) -> int:
 
 
 def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage in `message_start`, which has all input tokens but at most one output token."""
+    """The usage in `message_start`. It contains all input tokens, but at most one output token."""
     return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 
@@ -159,7 +159,7 @@ def _with_pings(events: list[Event], every: int) -> Iterator[Event]:
 
 
 def break_events(events: list[Event], fault: Fault) -> list[Event]:
-    """Applies the fault to the events of a stream. The bytes of the stream may still be cut off later."""
+    """Applies the fault to the events of a stream. It does not apply a fault that cuts off the bytes of the stream."""
     if fault.interleaved:
         events = _interleaved(events)
     if fault.omit_tool_input:
@@ -175,7 +175,7 @@ def break_events(events: list[Event], fault: Fault) -> list[Event]:
 
 
 def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
-    """The bytes of each event, with the line ending of the fault and with its malformed event."""
+    """The bytes of each event. The fault defines the line endings, and may name an event whose JSON is cut off."""
     encoded = [encode_event(event, fault.line_ending) for event in events]
     position = (fault.malformed_json_at_event or 0) - 1
     if 0 <= position < len(encoded):
@@ -184,7 +184,9 @@ def encode_broken(events: list[Event], fault: Fault) -> list[bytes]:
 
 
 def _interleaved(events: list[Event]) -> list[Event]:
-    """Reorders the events: all blocks start first, then their deltas alternate, and all blocks stop at the end."""
+    """Reorders the events. First all blocks start. Then the deltas of the blocks alternate. At the end, all blocks
+    stop.
+    """
     is_block = [event["type"].startswith("content_block_") for event in events]
     if True not in is_block:
         return events

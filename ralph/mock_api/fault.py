@@ -1,4 +1,4 @@
-"""Faults of an answer, as values. A combination is refused if a part of it would have no effect."""
+"""The type for a fault of an answer. If a part of a fault would have no effect, the fault is refused."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct, field
 
 
 class ScenarioError(ValueError):
-    """A scenario cannot be played. The message is one line that names the key and its position."""
+    """A scenario cannot be played. The message is one line that names the wrong key and the position of this key."""
 
 
 class ErrorEvent(Struct, frozen=True, forbid_unknown_fields=True):
-    """An `error` event in a stream whose status was 200. The stream ends after it."""
+    """An `error` event in a stream that began with status 200. After this event, the stream ends."""
 
     type: str = "overloaded_error"
     message: str = "Overloaded"
     after_events: int = 0
-    """The number of events of the answer that are sent before the error."""
+    """The number of events of the answer that are sent before the error event."""
 
 
 Framing = Literal["length", "chunked", "close", "reset"]
@@ -28,34 +28,35 @@ Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
 class Fault(Struct, frozen=True):
-    """A fault of one answer, which may have several parts. The default values break nothing. Events are counted from
-    1, so `message_start` is event 1.
+    """A fault of one answer. It may have several parts. The default values break nothing. Events are counted from 1,
+    so `message_start` is event 1.
     """
 
     status: int | None = None
-    """The HTTP status of an answer without a turn. If only `body` or `huge_body_bytes` is set, the status is 200."""
+    """The HTTP status of a response that replaces the turn. If only `body` or `huge_body_bytes` is set, the status is
+    200."""
     message: str | None = None
-    """The text in the API's error object. None means the API's own message for the status."""
+    """The text in the API's error object. If it is None, the text is the API's own message for the status."""
     body: Body | None = None
-    """The body of an answer without a turn. Mappings and lists are sent as JSON. None means the API's error object if
-    the status is 400 or higher.
-    """
+    """The body of a response that replaces the turn. Mappings and lists are sent as JSON. If it is None and the
+    status is 400 or higher, the body is the API's error object."""
     huge_body_bytes: int | None = None
-    """The number of bytes `x` to send after `body`. They are never all in memory."""
+    """The number of bytes `x` to send after `body`. These bytes are never all in memory at the same time."""
     garbage: str | bytes | None = None
-    """Text or bytes to send instead of an HTTP response. The connection is closed afterwards."""
+    """Text or bytes to send in place of an HTTP response. The connection is closed afterwards."""
     reset_before_headers: bool = False
-    """True if the connection is reset instead of sending a response."""
+    """True if the connection is reset and no response is sent."""
     close_before_headers: bool = False
-    """True if the connection is closed instead of sending a response."""
+    """True if the connection is closed and no response is sent."""
     at_accept: bool = False
-    """True if a new connection is reset or closed before anything is read from it. This uses up the step, and no
-    request is recorded."""
+    """True if a new connection is reset or closed before anything is read from the connection. This uses up the step,
+    but no request is recorded."""
     partial_headers_bytes: int | None = None
-    """The number of bytes of the status line and the headers to send before the connection is reset."""
+    """After this number of bytes of the status line and the headers, the connection is reset."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Headers to add to the response. They replace headers of the same name. Numbers are sent as text."""
+    """Headers to add to the response. If the response has a header of the same name, it is replaced. Numbers are sent
+    as text."""
     content_type: str | None = None
     framing: Framing | None = None
     """How the body ends: `length` (Content-Length), `chunked`, `close` (the connection is closed) or `reset` (the
@@ -67,30 +68,32 @@ class Fault(Struct, frozen=True):
     stall_before_headers_s: float = 0
     """The seconds to wait before the first byte."""
     stall_after_events: int | None = None
-    """The number of events after which there is a pause. The other events follow after the pause."""
+    """The number of events before a pause. The other events follow after the pause."""
     stall_s: float | None = None
-    """The seconds of the pause after `stall_after_events`. None means until the client or the server ends the
-    connection."""
+    """The length of the pause after `stall_after_events`, in seconds. If it is None, the pause lasts until the client
+    or the server ends the connection."""
     ping_interval_s: float | None = None
     """The seconds between `ping` events during the pause after `stall_after_events`. None means no pings."""
     drip_s: float | None = None
-    """The seconds between two bytes of the body, which is then sent byte by byte."""
+    """The seconds between two bytes of the body. The body is then sent byte by byte. If it is None, there is no such
+    delay."""
 
     cut_after_events: int | None = None
-    """The number of events after which the connection ends. Without `framing`, the body is chunked and lacks its end."""
+    """The number of events after which the connection ends. If `framing` is None, the body is chunked, and its end is
+    missing."""
     cut_after_bytes: int | None = None
-    """The number of bytes of the body after which the connection ends. Headers and chunk sizes do not count."""
+    """The number of bytes of the body after which the connection ends. Headers and chunk sizes are not counted."""
 
     error_event: ErrorEvent | None = None
     malformed_json_at_event: int | None = None
-    """The number of the event of which only the first half of the JSON is sent."""
+    """The number of the event whose JSON is cut off in the middle."""
     interleaved: bool = False
-    """True if the deltas of the blocks alternate, and all `content_block_stop` events come at the end, as with
-    llama.cpp."""
+    """True if the deltas of the blocks alternate, and all `content_block_stop` events come at the end. llama.cpp does
+    this."""
     omit_message_stop: bool = False
     omit_message_delta: bool = False
     omit_tool_input: bool = False
-    """True if `input` is omitted from the `content_block_start` of a tool call, as llama.cpp does."""
+    """True if the `content_block_start` of a tool call has no field `input`. llama.cpp does this."""
     line_ending: LineEnding = "\n"
 
     def __post_init__(self) -> None:
@@ -108,7 +111,7 @@ class Fault(Struct, frozen=True):
             self.refuse_parts_of_streams()
 
     def replaces_answer(self) -> bool:
-        """Whether the fault leaves nothing of the step's turn to be sent."""
+        """Whether the fault replaces the whole answer, so that nothing of the step's turn is sent."""
         return (
             self.is_plain_answer()
             or self.garbage is not None
@@ -117,12 +120,12 @@ class Fault(Struct, frozen=True):
         )
 
     def is_plain_answer(self) -> bool:
-        """Whether the fault sends a response with a status and a body of its own."""
+        """Whether the fault replaces the normal response by a response with the fault's own status and body."""
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
     def refuse_parts_of_streams(self) -> None:
-        """Raises `ScenarioError` if a part of the fault needs an event stream. A test whose fault has no effect would
-        prove nothing.
+        """Raises `ScenarioError` if a part of the fault needs an event stream. Must be called if the answer is not a
+        stream. A part without an effect is an error, because a test with such a fault would prove nothing.
         """
         default = Fault()
         for name in _NEEDS_EVENTS:

@@ -1,5 +1,5 @@
-"""Reads one HTTP/1.x request from a socket. Refuses a request whose end cannot be determined, and one that is too
-large.
+"""Reads one HTTP/1.x request from a socket. A request is refused if it is too large, or if its end cannot be
+determined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that g
 
 
 class BadRequestError(Exception):
-    """The bytes are not a valid request. The connection cannot be used for another one."""
+    """The client sent bytes that are not a valid request. After that, the connection cannot be used for another
+    request.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,10 +28,10 @@ class BadRequestError(Exception):
 class HttpHead(Struct, frozen=True):
     method: str
     target: str
-    """The path and the query, as sent."""
+    """The path and the query, as the client sent them."""
     version: str
     headers: dict[str, str]
-    """The headers, with names in lower case. The values of a repeated header are joined by commas."""
+    """The headers. Their names are in lower case. If a header is repeated, its values are joined by commas."""
 
     @property
     def keeps_alive(self) -> bool:
@@ -38,9 +40,8 @@ class HttpHead(Struct, frozen=True):
 
 
 def read_head(reader: BinaryIO) -> HttpHead | None:
-    """Reads a request line and headers. Returns None if the client sends no more requests.
-
-    Raises BadRequestError, or ConnectionError if the client goes away in the middle of the headers.
+    """Reads a request line and headers. Returns None if the client sends no more requests. Raises BadRequestError.
+    Raises ConnectionError if the client ends the connection in the middle of the headers.
     """
     lines = _head_lines(reader)
     first = next(lines, None)
@@ -63,7 +64,7 @@ def read_head(reader: BinaryIO) -> HttpHead | None:
 
 
 def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None]) -> bytes:
-    """Reads the body. Calls `send_continue` first if the client waits for "100 Continue"."""
+    """Reads the body of a request. If the client waits for "100 Continue", calls `send_continue` first."""
     chunked = "chunked" in head.headers.get("transfer-encoding", "").lower()
     length = 0 if chunked else _content_length(head)
     if head.headers.get("expect", "").lower() == "100-continue" and (chunked or length):

@@ -1,4 +1,6 @@
-"""The API's rules for `messages`: roles, content, and a result for every tool call. No I/O happens here."""
+"""The API's rules for `messages`: the roles, the content, and the rule that each tool call has a result. No I/O
+happens here.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ _PATTERNS = {"id": "^[a-zA-Z0-9_-]+$", "tool_use_id": "^[a-zA-Z0-9_-]+$", "name"
 
 
 def blocks_of(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The content blocks of a message or a tool result. Empty if the content is a string."""
+    """The content blocks of `holder`, a message or a tool result. Empty if the content is a string."""
     content = holder.get("content")
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
 def message_violations(messages: Any, *, continues_turn: bool) -> Iterator[str]:
-    """The API's error messages for a list of messages, in the order in which the API would find the errors."""
+    """Yields the API's error messages for a list of messages, in the order in which the API would find the errors.
+    `continues_turn` is True if the last message may be the assistant's.
+    """
     if not isinstance(messages, list):
         yield "messages: Input should be a valid list"
         return
@@ -111,11 +115,11 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """Errors about the position of system messages.
+    """Yields errors about the positions of system messages.
 
-    A system message must follow a user message, or an assistant message that ends with the result of a server tool.
-    No user message may follow it directly. The first message is not checked here, because another rule requires the
-    role `user` for it.
+    The message before a system message must be a user message, or an assistant message that ends with the result of a
+    server tool. The message after a system message must not be a user message. The first message is not checked here,
+    because another rule requires that its role is `user`.
     """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:
@@ -135,7 +139,7 @@ def _call_ids(message: _Message) -> list[str]:
 
 
 def _leading_result_ids(message: _Message) -> set[str]:
-    """The ids of the tool results at the beginning of a message. Results after other content do not count."""
+    """The ids of the tool results at the beginning of a message. A result after other content is not included."""
     ids = set()
     for block in blocks_of(message):
         if block["type"] != "tool_result":

@@ -1,4 +1,6 @@
-"""Plans the bytes and pauses of one HTTP response for a step. No I/O happens here: `connection.py` executes the plan."""
+"""Plans the bytes and the pauses of the HTTP response for a step. No I/O happens here: `connection.py` carries out
+the plan.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +47,20 @@ _BY_STATUS = {
 
 
 class Send(Struct, frozen=True):
-    """Bytes of the body, without chunk sizes."""
+    """Bytes of the body to send. They contain no chunk sizes."""
 
     data: bytes
 
 
 class Fill(Struct, frozen=True):
-    """A part of the body that consists of `size` bytes `x`."""
+    """A part of the body that consists only of the byte `x`, `size` times."""
 
     size: int
 
 
 class Pause(Struct, frozen=True):
     duration_s: float | None
-    """The seconds of the pause, or None for an endless one."""
+    """The length of the pause in seconds, or None if the pause has no end."""
     ping_interval_s: float | None
     """The seconds between pings, or None for no pings."""
     ping: bytes = b""
@@ -68,7 +70,7 @@ BodyPart = Send | Fill | Pause
 
 
 class ConnectionEnding(enum.Enum):
-    """The ways in which the connection ends after the last byte."""
+    """How the connection ends after the last byte of the response."""
 
     KEEP_ALIVE = "keep-alive"
     CLOSE = "close"
@@ -80,39 +82,40 @@ class Plan(Struct, frozen=True):
     wait_s: float = 0
     """The seconds to wait before the first byte."""
     head: bytes = b""
-    """The status line and the headers including the empty line, or bytes to send instead of them."""
+    """The status line, the headers and the empty line after them. If other bytes are sent in place of a response,
+    these bytes."""
     parts: tuple[BodyPart, ...] = ()
     chunked: bool = False
     """Whether the body is sent with chunked encoding."""
     terminator: bytes = b""
-    """The bytes that end a complete chunked body."""
+    """The bytes that mark the end of a chunked body. Empty if the body is not chunked or lacks its end."""
     drip_s: float | None = None
-    """The seconds between two bytes of the body, which is then sent byte by byte. None if the body is sent at once."""
+    """The seconds between two bytes of the body. The body is then sent byte by byte. None if there is no such delay."""
 
 
 class Context(Struct, frozen=True):
-    """The facts about a request, besides its step, that the response depends on."""
+    """The facts about a request on which the response depends. The step is not included."""
 
     index: int = 0
-    """The number of the answer, from 0."""
+    """The number of the answer, counted from 0."""
     request_id: str = "req_mock_000000"
     model: str = DEFAULT_MODEL
     stream: bool = True
     keep_alive: bool = True
-    """Whether the client allows the connection to be reused."""
+    """True if the client allows the connection to be used again."""
     accepts_chunks: bool = True
-    """Whether the client understands chunked encoding. False for HTTP/1.0."""
+    """True if the client understands chunked encoding. An HTTP/1.0 client does not."""
 
 
 class _Body(Struct, frozen=True):
     content_type: str
     parts: tuple[BodyPart, ...]
     cut_at: int | None = None
-    """The number of bytes after which the body is cut off, or None if it is complete."""
+    """The number of bytes after which the body is cut off, or None if the body is complete."""
 
 
 def plan_step(step: Step, context: Context) -> Plan:
-    """Plans the response of this step to a request with this context."""
+    """Plans the response for a step. `context` holds the facts about the request."""
     fault = step.fault or Fault()
     if fault.replaces_answer():
         return _plan_replacement(fault, context)
@@ -125,12 +128,12 @@ def plan_step(step: Step, context: Context) -> Plan:
 def plan_error(
     status: int, message: str | None, context: Context, *, headers: Mapping[str, str] | None = None
 ) -> Plan:
-    """Plans a response with the API's error object."""
+    """Plans an error response whose body is the API's error object."""
     return plan_step(Step(fault=Fault(status=status, message=message, headers=headers or {})), context)
 
 
 def plan_json(value: Any, context: Context, fault: Fault) -> Plan:
-    """Plans a response with status 200 and a JSON value. The fault must be one that needs no events."""
+    """Plans a response with status 200 whose body is a JSON value. No part of the fault may need an event stream."""
     if fault.replaces_answer():
         return _plan_replacement(fault, context)
     return _frame(200, _json_body(value), fault, context)
@@ -242,8 +245,8 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts up to the limit in bytes. A pause exactly at the limit is kept, so that the answer stalls before it
-    is cut off.
+    """The parts of the body up to `limit` bytes. If a pause is exactly at the limit, it is kept. The answer then
+    stalls before it is cut off.
     """
     kept: list[BodyPart] = []
     left = limit
@@ -259,7 +262,7 @@ def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
 
 
 def error_object(status: int, message: str | None = None, *, request_id: str | None = None) -> dict[str, Any]:
-    """The body of an error response. `message` replaces the API's own message for the status."""
+    """The body of an error response. If `message` is None, the body contains the API's own message for the status."""
     fallback = _BY_STATUS[400] if status < 500 else _BY_STATUS[500]
     error_type, default_message = _BY_STATUS.get(status, fallback)
     text = default_message if message is None else message

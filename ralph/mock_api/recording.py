@@ -1,5 +1,5 @@
-"""Records requests in memory and as JSON lines in a file. Credentials in headers and in the path are replaced before
-anything is stored.
+"""Records requests in memory, and as JSON lines in a file. Before a request is stored, credentials in its headers and
+in its path are replaced.
 """
 
 from __future__ import annotations
@@ -26,27 +26,26 @@ _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session
 
 class RecordedRequest(Struct, frozen=True):
     index: int
-    """The number of the request, from 0. Requests for all paths are counted together, except model lookups, which are
-    counted separately.
-    """
+    """The number of the request, counted from 0. Model lookups are numbered separately. All other requests are
+    numbered together, whatever their path is."""
     received_at: str
-    """The time at which the whole request had been received, in ISO 8601 and UTC."""
+    """The time at which the whole request had been received, in ISO 8601 with the time zone UTC."""
     monotonic_s: float
-    """The value of `time.monotonic()` when the whole request had been received, for computing durations."""
+    """The value of `time.monotonic()` when the whole request had been received. It is meant for computing durations."""
     method: str
     path: str
-    """The path with its query. The values of parameters whose names look like those of credentials are replaced."""
+    """The path with its query. If the name of a parameter looks like that of a credential, its value is replaced."""
     headers: Mapping[str, str]
-    """The headers, with names in lower case. The values of headers whose names look like those of credentials are
-    replaced.
-    """
+    """The headers. Their names are in lower case. If the name of a header looks like that of a credential, its value
+    is replaced."""
     body_bytes: int
-    """The size of the body, even if the body itself is not stored."""
+    """The size of the body in bytes. It is known even if the body is not stored."""
     body: bytes | None
-    """The body of the request, or None if it is not stored any more (`keep_bodies`)."""
+    """The body of the request. None if the body is not stored any more, because `keep_bodies` limits how many are
+    stored."""
 
     def json(self) -> Any:
-        """The parsed body. Raises ValueError if it is not JSON or not stored."""
+        """Decodes the body. Raises ValueError if the body is not JSON or is not stored."""
         if self.body is None:
             raise ValueError(f"the body of request {self.index} was not kept")
         return json.loads(self.body)
@@ -67,8 +66,8 @@ def redact_path(target: str) -> str:
 
 
 class Recorder:
-    """Stores requests. The time to add a request does not depend on the number of stored requests. Safe to use from
-    several threads.
+    """Stores requests. Several threads can use a recorder at the same time. The time to add a request does not depend
+    on the number of stored requests.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """The number of requests so far, stored or not."""
+        """The number of requests so far. Requests that are not stored any more are included."""
         return self._count
 
     def requests(self) -> tuple[RecordedRequest, ...]:
@@ -92,7 +91,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Waits until `count` requests have arrived since the start. Returns False if that takes longer than
+        """Waits until `count` requests have arrived since the server started. Returns False if this takes longer than
         `timeout_s` seconds.
         """
         with self._changed:
@@ -108,7 +107,7 @@ class Recorder:
         headers: Mapping[str, str],
         body: bytes,
     ) -> RecordedRequest:
-        """Records a request. Raises OSError if the file cannot be written."""
+        """Records a request and returns it. Raises OSError if the file cannot be written."""
         path = redact_path(target)
         kept_headers = redact_headers(headers)
         with self._changed:
@@ -138,7 +137,7 @@ class Recorder:
 
 
 def _json_line(request: RecordedRequest) -> bytes:
-    """The request as one line of JSON. `body` is a JSON value if the body is JSON, otherwise a string."""
+    """The request as one line of JSON. If the body is JSON, `body` is the decoded value. Otherwise it is a string."""
     body = request.body or b""
     try:
         value = json.loads(body)

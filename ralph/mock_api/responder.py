@@ -1,5 +1,5 @@
-"""Decides how each request is answered: records the request, then refuses it or answers it by the next step of the
-scenario. Returns plans, and sends nothing.
+"""Decides how the server answers each request. Records the request, and then refuses it or answers it with the next
+step of the scenario. This module returns plans, and sends nothing.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ _MODELS_PATH = "/v1/models/"
 
 
 class ExhaustedError(Exception):
-    """A request arrived after the scenario's last step was used up."""
+    """A request arrived when no step of the scenario was left."""
 
 
 class Playback:
-    """The position in the scenario. Gives each accepted request its step. Safe to use from several threads."""
+    """Stores the position in the scenario, and gives each accepted request its step. It can be used from several
+    threads.
+    """
 
     def __init__(self, scenario: Scenario, script: Script | None) -> None:
         self._steps = [as_step(step) for step in scenario.steps]
         self._script = script
         self._position = 0
         self._played = 0
-        """The number of times that the step at this position has been played."""
+        """The number of times that the step at the current position has been played."""
         self._taken = 0
         self._after_pause_turn = False
         self._lock = threading.Lock()
 
     @property
     def after_pause_turn(self) -> bool:
-        """Whether the last step ended with `pause_turn`, so that the client may send its answer back unchanged."""
+        """Whether the last answer ended with `pause_turn`. The client may then send this answer back unchanged."""
         return self._after_pause_turn
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
-        """The step for this request, and its number, counted from 0. Raises `ExhaustedError`, and errors of the
-        script.
+        """The step for this request, and the number of the answer, counted from 0. Raises `ExhaustedError`, and the
+        errors that the script raises.
         """
         with self._lock:
             index = self._taken
@@ -61,8 +63,8 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """Plays the next step if it is a fault with `at_accept`, and returns the fault. Otherwise returns None. It is
-        called for each new connection.
+        """If the next step is a fault with `at_accept`, plays the step and returns the fault. Otherwise returns None.
+        Must be called for each new connection.
         """
         with self._lock:
             step = self._current()
@@ -87,7 +89,7 @@ class Responder:
     def __init__(
         self, scenario: Scenario, script: Script | None, recorder: Recorder, lookups: Recorder
     ) -> None:
-        """`lookups` records the requests for descriptions of models, and `recorder` all other requests."""
+        """`lookups` records the requests for descriptions of models. `recorder` records all other requests."""
         self._scenario = scenario
         self._recorder = recorder
         self._lookups = lookups
@@ -96,16 +98,18 @@ class Responder:
         self._cached: tuple[Step, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """The plan for a new connection, from which nothing has been read yet. None if it is served normally."""
+        """The plan for a new connection before anything has been read from the connection. None if its requests are
+        read and answered.
+        """
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 
     def refuse(self, problem: BadRequestError) -> Plan:
-        """The answer to bytes that are not a valid request."""
+        """The plan of the answer to bytes that are not a valid request."""
         return plan_error(problem.status, str(problem), Context(keep_alive=False, accepts_chunks=False))
 
     def answer(self, head: HttpHead, body: bytes) -> Plan:
-        """Records the request and plans its answer."""
+        """Records the request, and plans the answer to it."""
         plan = self._answer(head, body)
         return replace(plan, parts=()) if head.method == "HEAD" else plan
 
@@ -189,13 +193,13 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """Whether all answers of this step are equal, apart from the ids of the message and the request."""
+    """Whether all answers of this step are equal. The ids of the message and of the request may differ."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The model id in `GET /v1/models/{id}`, or None if this is another request."""
+    """The model id in a request `GET /v1/models/{id}`. None for any other request."""
     quoted = path.removeprefix(_MODELS_PATH)
     return unquote(quoted) if method == "GET" and quoted not in {"", path} and "/" not in quoted else None
 

@@ -1,5 +1,5 @@
-"""The parts of a scenario, as values: answers, steps and models. Answers that cannot be played are refused. Faults
-are in `fault.py`.
+"""The types for the parts of a scenario: answers, steps and models. An answer that cannot be played is refused.
+`fault.py` defines the type for faults.
 """
 
 from __future__ import annotations
@@ -24,47 +24,49 @@ class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
 class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     thinking: str
     signature: str = "bW9jaw=="
-    """The signature, which is sent in one `signature_delta` at the end of the block. Local servers send an empty one.
-    """
+    """The signature of the thinking. It is sent in one `signature_delta` at the end of the block. Local servers send
+    an empty one."""
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """The id of the call. None makes an id from the numbers of the answer and the block, so that all ids differ."""
+    """The id of the call. If it is None, the id is made from the numbers of the answer and of the block, so that all
+    ids differ."""
     input_json: str | None = None
-    """Text that is streamed unchanged instead of `input`, for arguments that are not valid JSON."""
+    """A text that is streamed unchanged in place of `input`. It is meant for arguments that are not valid JSON."""
 
 
 Block = Text | Thinking | ToolUse | Mapping[str, Any]
-"""A content block. A mapping is a block of any other type. It is sent unchanged in `content_block_start`."""
+"""A content block. A mapping stands for a block of any other type. It is sent unchanged in `content_block_start`."""
 
 
 class Turn(Struct, frozen=True):
-    """One assistant message."""
+    """One assistant message that the server sends."""
 
     content: str | Sequence[Block] = ()
-    """The content of the message. A string stands for one text block, as in the API. May be empty."""
+    """The content of the message. A string stands for one text block, as in the API. The content may be empty."""
     stop_reason: str | None = None
-    """The stop reason, sent unchanged even if it is empty. None means `tool_use` if there is a tool call, otherwise
-    `end_turn`.
-    """
+    """The stop reason. It is sent unchanged, even if it is empty. If it is None, the stop reason is `tool_use` if
+    there is a tool call, otherwise `end_turn`."""
     stop_sequence: str | None = None
     stop_details: Mapping[str, Any] | None = None
-    """The details that the API sends with `stop_reason: "refusal"`. None omits them."""
+    """The details that the API sends with `stop_reason: "refusal"`. If it is None, no details are sent."""
     usage: Mapping[str, Any] | None = None
-    """Token counts, sent unchanged. None means 10 input tokens, and one output token for every four characters."""
+    """The token counts. They are sent unchanged. If it is None, the counts are 10 input tokens, and one output token
+    for every four characters."""
     model: str | None = None
-    """The model in the answer. None means the model of the request."""
+    """The model in the answer. If it is None, the answer names the model of the request."""
     id: str | None = None
-    """The id of the message. None makes an id from the number of the answer."""
+    """The id of the message. If it is None, the id is made from the number of the answer."""
     chunk_chars: int = 16
-    """The number of characters per delta of text, thinking and tool input. 0 means all characters in one delta."""
+    """The number of characters in each delta of text, thinking or tool input. 0 means that one delta contains all
+    characters."""
     pings_before_start: int = 0
     """The number of `ping` events before `message_start`."""
     ping_every: int = 0
-    """A `ping` is sent each time this number of events has been sent. 0 means no pings."""
+    """After each group of this many events, a `ping` is sent. 0 means that no pings are sent."""
 
     def __post_init__(self) -> None:
         for name in ("chunk_chars", "pings_before_start", "ping_every"):
@@ -72,24 +74,24 @@ class Turn(Struct, frozen=True):
                 raise ScenarioError(f"{name}: must not be negative")
 
     def blocks(self) -> Sequence[Block]:
-        """The content blocks. A string counts as one text block."""
+        """The content blocks of the message. If the content is a string, it becomes one text block."""
         if isinstance(self.content, str):
             return (Text(self.content),)
         return self.content
 
 
 STAND_IN = Turn(content="Hello from the mock API.")
-"""The answer that a fault breaks if its step has no turn."""
+"""The answer for a step with a fault and without a turn, if the fault needs an answer to break."""
 
 
 class Step(Struct, frozen=True):
-    """The answer to one request: a turn, a fault, or a turn that a fault breaks."""
+    """The answer to one request. It is a turn, or a fault, or a turn that a fault breaks."""
 
     turn: Turn | None = None
-    """The answer. None means a short greeting, if the fault needs an answer to break."""
+    """The answer that is sent. If it is None and the fault needs an answer to break, the answer is a short greeting."""
     fault: Fault | None = None
     repeat: int | Literal["forever"] = 1
-    """The number of consecutive requests that get this step."""
+    """The number of consecutive requests that this step answers."""
 
     def __post_init__(self) -> None:
         if self.turn is None and self.fault is None:
@@ -101,7 +103,7 @@ class Step(Struct, frozen=True):
 
 
 Playable = Step | Turn | Fault
-"""A step, or a turn or fault that stands for a step."""
+"""A step. A turn or a fault can be written in place of a step that contains only the turn or the fault."""
 
 
 def as_step(playable: Playable) -> Step:
@@ -113,15 +115,15 @@ def as_step(playable: Playable) -> Step:
 
 
 class Model(Struct, frozen=True):
-    """A model as `GET /v1/models/{id}` describes it."""
+    """A model that `GET /v1/models/{id}` describes."""
 
     id: str
     max_input_tokens: int | None = None
-    """The context window of the model. None is sent as null."""
+    """The context window of the model in tokens. None is sent as null."""
     max_tokens: int | None = None
     """The longest answer of the model in tokens. None is sent as null."""
     fault: Fault | None = None
-    """A fault that breaks every answer about this model, or None."""
+    """A fault that breaks every answer to a lookup of this model. None if there is no such fault."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -144,25 +146,25 @@ def _refuse_fault_without_effect(fault: Fault, *, describes: bool) -> None:
 
 
 Script = Callable[["RecordedRequest", int], Playable]
-"""A function that computes a step from the request and the number of steps used so far."""
+"""A function that computes a step. Its arguments are the request and the number of steps used so far."""
 
 
 class Scenario(Struct, frozen=True):
-    """The steps that answer requests to `/v1/messages`, in order, and how strictly requests are checked."""
+    """The steps that answer the requests to `/v1/messages`, in order. Also says how strictly requests are checked."""
 
     steps: Sequence[Playable] = ()
-    """The steps in order. Each accepted request uses up one. When none is left, requests are refused with status 400.
-    """
+    """The steps in order. Each accepted request uses up one step. When no step is left, requests are refused with
+    status 400."""
     description: str = ""
     models: Sequence[Model] = ()
-    """The models that can be looked up; any other model is a 404. A lookup uses up no step."""
+    """The models that clients can look up. A lookup of any other model gets status 404. A lookup uses up no step."""
     validate: bool = True
-    """True if requests that the API would refuse are refused. A refused request uses up no step."""
+    """True if the server refuses requests that the API would refuse. A refused request uses up no step."""
     require_key: bool = False
     """True if requests without `x-api-key` or `Authorization` are refused, with status 401."""
     parse_requests: bool = True
-    """True if request bodies are parsed. If False (for benchmarks), bodies are only read, requests are not validated,
-    and every answer is a stream."""
+    """True if the server parses the bodies of requests. False is meant for benchmarks: bodies are then only read,
+    requests are not validated, and every answer is a stream."""
 
     def __post_init__(self) -> None:
         for index, playable in enumerate(self.steps[:-1]):

@@ -1,4 +1,6 @@
-"""Reads scenario files in TOML or JSON. Unknown keys and values of the wrong type are errors that name the path."""
+"""Reads scenario files in TOML or JSON. An unknown key is an error, and so is a value of the wrong type. The error
+names the path of the key.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class FaultTable(Fault, frozen=True, forbid_unknown_fields=True):
-    """A fault in a scenario file. It has no values of type bytes, because such a file cannot contain them."""
+    """A fault in a scenario file. No value in it has the type bytes, because a scenario file cannot contain bytes."""
 
     body: str | dict[str, Any] | list[Any] | None = None
     garbage: str | None = None
 
 
 class StepTable(Turn, frozen=True, forbid_unknown_fields=True):
-    """A step in a scenario file, with the keys of the step and of its turn in one table."""
+    """A step in a scenario file. One table contains the keys of the step and the keys of its turn."""
 
     content: str | tuple[dict[str, Any], ...] = ()
     fault: FaultTable | None = None
@@ -49,11 +51,13 @@ _ALLOWED = {
     "repeat": f'an integer or "{FOREVER}"',
     "type": "one of text, thinking, tool_use (any other block: raw = {...})",
 }
-"""The allowed values of keys that have only a few. The error messages of msgspec do not list these values."""
+"""The allowed values of keys that have only a few allowed values. msgspec does not list them in its error messages."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
-    """Reads a scenario from a `.json` file, or from a TOML file with any other name. Raises `ScenarioError`."""
+    """Reads a scenario from a file. A `.json` file contains JSON, and any other file contains TOML. Raises
+    `ScenarioError`.
+    """
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -70,7 +74,7 @@ def example_names() -> list[str]:
 
 
 def load_example(name: str) -> Scenario:
-    """Reads the scenario with one of the `example_names`. Raises `ScenarioError`."""
+    """Reads a scenario that comes with ralph. `name` is one of `example_names`. Raises `ScenarioError`."""
     if name not in example_names():
         raise ScenarioError(f"no example scenario {name!r}; there are: {', '.join(example_names())}")
     return parse_scenario((_examples() / f"{name}.toml").read_text(encoding="utf-8"), name=name)
@@ -81,7 +85,7 @@ def _examples() -> Traversable:
 
 
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
-    """Parses the text of a scenario. Raises `ScenarioError`, whose message begins with `name`."""
+    """Parses the text of a scenario. Raises `ScenarioError`. The message of the error begins with `name`."""
     try:
         return _scenario(json.loads(text) if is_json else tomllib.loads(text))
     except (ValueError, RecursionError) as error:
@@ -122,8 +126,8 @@ def _fault(table: FaultTable | None) -> Fault | None:
 
 
 def _decoded(value: object, kind: Any, path: str = "$") -> Any:
-    """Converts the value to the type `kind`. Raises ScenarioError. The message is one line that names the path and,
-    if there are only a few, the allowed values.
+    """Converts the value to the type `kind`. Raises ScenarioError. Its message is one line that names the path of the
+    wrong value. If only a few values are allowed, the message lists them.
     """
     try:
         return convert(value, kind)

@@ -1,4 +1,4 @@
-"""The server, which listens and runs each connection in a thread. Closing it ends all connections at once."""
+"""The server. It listens, and runs each connection in a thread. Closing the server ends all connections at once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _BACKLOG = 128
 
 
 class MockApi:
-    """A scripted Messages API server on 127.0.0.1. As a context manager, it starts on entry and closes on exit.
+    """A scripted server of the Messages API on 127.0.0.1. As a context manager, it starts on entry and closes on
+    exit.
 
-    `scenario` contains the steps and says how strict the server is. If there is a `script`, it computes the steps,
-    and the scenario must have none. `port` 0 means any free port. `record` is a file to which one JSON object per
-    request is appended. `keep_requests` and `keep_bodies` limit how many requests and bodies stay in memory; None
-    means all.
+    `scenario` contains the steps, and says how strictly requests are checked. If there is a `script`, it computes the
+    steps, and the scenario must contain none. `port` 0 means any free port. `record` is a file. For each request, one
+    JSON object is appended to this file. `keep_requests` and `keep_bodies` limit how many requests and bodies stay in
+    memory. None means that there is no limit.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class MockApi:
         self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
 
     def start(self) -> Self:
-        """Starts to listen. Raises OSError if the port is in use, and RuntimeError if the machine has no free thread."""
+        """Begins to listen, and returns the server. Raises OSError if the port is in use, and RuntimeError if the
+        machine has no free thread.
+        """
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Lets a port be used again while connections of the last server linger in TIME_WAIT.
@@ -76,7 +79,7 @@ class MockApi:
         return self
 
     def close(self) -> None:
-        """Ends all connections at once, even stalled ones. A closed server cannot be started again."""
+        """Ends all connections at once, even if an answer is paused. A closed server cannot be started again."""
         self._closing.set()
         if self._listener is not None:
             # A connection to this server itself is the portable way to end a blocked accept().
@@ -104,31 +107,33 @@ class MockApi:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens, or 0 before `start()`."""
+        """The port on which the server listens. If any free port may be used, it is 0 before `start()`."""
         return self._port
 
     @property
     def base_url(self) -> str:
-        """The URL without a path, to which clients add `/v1/messages`."""
+        """The URL of the server without a path. Clients add `/v1/messages` to it."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def requests(self) -> tuple[RecordedRequest, ...]:
-        """A copy of the stored requests, the oldest first. Does not include model lookups."""
+        """A copy of the stored requests. The oldest comes first. Model lookups are not included."""
         return self._recorder.requests()
 
     @property
     def lookups(self) -> tuple[RecordedRequest, ...]:
-        """A copy of the stored requests `GET /v1/models/{id}`. They are numbered and counted separately."""
+        """A copy of the stored model lookups (`GET /v1/models/{id}`). They are numbered and counted separately."""
         return self._lookups.requests()
 
     @property
     def request_count(self) -> int:
-        """The number of requests so far, stored or not. Does not include model lookups."""
+        """The number of requests so far. Requests that are not stored any more are included, and model lookups are
+        not.
+        """
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Waits until `count` requests have arrived since the start. Returns False if that takes longer than
+        """Waits until `count` requests have arrived since the server started. Returns False if this takes longer than
         `timeout_s` seconds.
         """
         return self._recorder.wait_for(count, timeout_s)
@@ -185,9 +190,11 @@ def run_forever(
     ready: Callable[[MockApi], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Runs a server until `stop` is set, or without end if `stop` is None. An exception such as KeyboardInterrupt
-    also ends the server and is raised again. `ready` is called when the server listens. Only the newest requests stay
-    in memory. All requests are appended to the file `record`, if it is given.
+    """Runs a server until `stop` is set. If `stop` is None, the server runs without end.
+
+    An exception such as KeyboardInterrupt also ends the server, and is raised again. `ready` is called when the
+    server listens. Only the newest requests stay in memory. If `record` is given, all requests are appended to this
+    file.
     """
     with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
         if ready is not None:

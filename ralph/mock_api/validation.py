@@ -1,7 +1,7 @@
 """Finds requests that the API would refuse with status 400, and returns the API's message. No I/O happens here.
 
-It does not check whether a model exists. The API merges consecutive messages with the same role before it checks
-them. This module does not, because other servers do not merge messages.
+This module does not check whether a model exists. The API merges consecutive messages with the same role before it
+checks them. This module does not merge them, because other servers do not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class InvalidBodyError(Exception):
-    """The body is not a JSON object. The message is the one that the API would send."""
+    """The body of a request is not a JSON object. The message is the one that the API would send."""
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def find_violation(
     payload: Mapping[str, Any], headers: Mapping[str, str], *, continues_turn: bool = False
 ) -> str | None:
     """The API's message about the first error in the request, or None if the request is valid. `continues_turn` is
-    True if the previous answer ended with `pause_turn`, so that the last message may be the assistant's.
+    True if the previous answer ended with `pause_turn`. The last message may then be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
 
@@ -133,7 +133,9 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """The number of cache markers on the request, on its blocks, and on the blocks inside tool results."""
+    """The number of cache markers in a request: on the request itself, on its blocks, and on the blocks inside tool
+    results.
+    """
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -1,1 +1,1 @@
-"""The sources of a task's first message: the prompt, piped data, memory files, commands and skills."""
+"""Reads the sources of a task's first message: the prompt, piped data, memory files, commands and skills."""

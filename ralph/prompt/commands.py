@@ -1,8 +1,9 @@
-"""Finds commands and skills: Markdown files in `.claude/commands` and `.claude/skills` that hold a prompt or a
-method.
+"""Finds commands and skills. These are Markdown files in `.claude/commands` and `.claude/skills` that contain a
+prompt or instructions.
 
-If files have the same name, the user's take precedence over the repository's, and skills over commands. A file is
-read only when it is called or, for a skill, when its description is needed.
+If several files have the same name, the user's own file is used and the repository's file is ignored. In one folder,
+a skill is used before a command with the same name. A file is read only when it is called or, for a skill, when its
+description is needed.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Command(Struct, frozen=True):
 
 
 class CommandCall(Struct, frozen=True):
-    """A prompt that calls a command."""
+    """A call of a command at the beginning of a prompt."""
 
     file: CommandFile
     arguments: str
 
 
 class Library(Struct, frozen=True):
-    """All commands and skills of a run, by name."""
+    """The commands and skills of a run, by name."""
 
     files: dict[str, CommandFile] = {}
 
@@ -69,13 +70,15 @@ class Library(Struct, frozen=True):
         return tuple(self.files[name] for name in self.names if self.files[name].is_skill)
 
     def called(self, prompt: str) -> CommandCall | None:
-        """The command call at the beginning of the prompt, or None if there is none."""
+        """The command that the prompt calls at its beginning, with the arguments of the call. None if the prompt
+        calls no command.
+        """
         begins = _CALLED.match(prompt)
         file = None if begins is None else self.files.get(begins[1])
         return None if file is None or begins is None else CommandCall(file, prompt[begins.end() :].strip())
 
     def why_unknown(self, prompt: str) -> str | None:
-        """An error message if the prompt begins with a call of an unknown command, otherwise None."""
+        """An error message if the prompt begins with a call and no command has the called name. Otherwise None."""
         begins = _CALLED.match(prompt)
         if begins is None or not _NAMES_COMMAND.match(begins[1]) or begins[1] in self.files:
             return None
@@ -94,8 +97,8 @@ def find_commands(
     denied: Sequence[str] = (),
     why_not_read: Callable[[str], str | None] | None = None,
 ) -> Library:
-    """Finds the commands and skills of the working directory `cwd` and of the user's folder `user`. `denied` and
-    `why_not_read` are as in `read_memory`.
+    """Finds the commands and skills of a run. They come from the repository around the working directory `cwd`, and
+    from the user's folder `user`. `denied` and `why_not_read` are as in `read_memory`.
     """
     places: list[tuple[str, Place]] = []
     if user is not None and "user" in sources:
@@ -112,7 +115,7 @@ def find_commands(
 
 
 def read_command(file: CommandFile) -> Command:
-    """Reads a command file. Raises ValueError with the reason if the file cannot be used."""
+    """Reads a command file. If the file cannot be used, raises ValueError with the reason."""
     from ralph.prompt.frontmatter import split_frontmatter  # noqa: PLC0415 - most runs call no command
 
     fields, body = split_frontmatter(read_for_model(file.path, file.place, MOST_COMMAND_BYTES))
@@ -141,8 +144,8 @@ def _commands_in(folder: str, place: Place) -> Iterator[CommandFile]:
 
 
 def _entries(directory: str, place: Place) -> list[str]:
-    """The names in a directory that may be parts of a command's name. The list is empty if the directory should be in
-    the repository, but a symbolic link leads out of the repository.
+    """The names in a directory that may be parts of a command's name. The list is empty if the directory belongs to a
+    repository, and a symbolic link leads from it to a place outside the repository.
     """
     try:
         names = sorted(os.listdir(directory))[:_MOST_FILES]  # noqa: PTH208 - strings throughout

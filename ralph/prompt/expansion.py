@@ -1,4 +1,5 @@
-"""Replaces the placeholders in a command's text: for arguments, for the output of shell lines, and for files.
+"""Replaces the placeholders in a command's text. There are placeholders for arguments and for the output of shell
+lines. The module also finds the files that the text imports.
 
 Placeholders are searched for only in the text of the file, so that an argument cannot add a shell line. No I/O
 happens here.
@@ -32,28 +33,28 @@ _COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
 
 
 class ShellLine(Struct, frozen=True):
-    """A shell command whose output replaces it in the prompt."""
+    """A shell command in a command's text. The output of the shell command replaces it in the prompt."""
 
     command: str
 
 
 class Expansion(Struct, frozen=True):
-    """A command's text with its arguments inserted, split into texts and shell lines."""
+    """A command's text in which the arguments are inserted. The text is split into ordinary texts and shell lines."""
 
     parts: tuple[str | ShellLine, ...]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files that the text names. The output of shell lines is not searched for paths."""
+        """The paths of the files that the text imports. The output of shell lines is not searched for such paths."""
         text = "".join(part if isinstance(part, str) else " " for part in self.parts)
         return tuple(imported_paths(text))
 
 
 def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expansion:
-    """Inserts the arguments into the command's text. `facts` are values such as `CLAUDE_SESSION_ID`, by name.
+    """Inserts the arguments into the command's text. `facts` maps names such as `CLAUDE_SESSION_ID` to their values.
 
-    A numbered placeholder without an argument is not replaced, as in Claude Code. If the text has no placeholder for
-    arguments, they are added at its end.
+    If there is no argument for a numbered placeholder, the placeholder is not replaced, as in Claude Code. If the
+    text has no placeholder for arguments, the arguments are added at the end of the text.
     """
     filling = _Filling(command, arguments, facts)
     parts: list[str | ShellLine] = []

@@ -1,8 +1,8 @@
-"""Reads the frontmatter of a Markdown file: the fields between two lines of `---`, as people write them for Claude
-Code.
+"""Reads the frontmatter of a Markdown file. Frontmatter consists of fields between two lines of `---`, as people
+write them for Claude Code.
 
-It supports the part of YAML that such files use: scalars, lists, block scalars and nested blocks. Any other line is
-an error, because it could restrict what may run. No I/O happens here.
+This module supports the part of YAML that such files use: scalars, lists, block scalars and nested blocks. Any other
+line is an error, because it could restrict what may run. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _PART = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+")
 
 
 def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
-    """The fields of the frontmatter, and the text after it. A text without frontmatter has no fields. The value of a
-    key with a nested block is the block's text. Raises ValueError with the first line that is not supported.
+    """The fields of the frontmatter, and the text after it. If the text has no frontmatter, there are no fields.
+
+    If a key has a nested block, its value is the text of the block. Raises ValueError with the first line that is not
+    supported.
     """
     lines = text.split("\n")
     ends = [index for index, line in enumerate(lines) if index and line.rstrip() == _FENCE]
@@ -65,7 +67,9 @@ def _begins_field(line: str) -> bool:
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
-    """The value of a field. `written` is the text after the key, and `below` are the field's following lines."""
+    """The value of a field. `written` is the text after the key. `below` are the lines that follow and belong to the
+    field.
+    """
     if written[:1] in {"|", ">"}:
         return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
     items = [_ITEM.match(line) for line in below if line.strip()]
@@ -90,11 +94,13 @@ def _scalar(written: str) -> str:
 
 
 def as_names(field: Field) -> tuple[str, ...]:
-    """The names in a field, which is a list, or a text with commas or white space between the names."""
+    """The names in a field. The field is a list of names, or a text in which commas or white space separate the
+    names.
+    """
     words = (field,) if isinstance(field, str) else field
     return tuple(name for word in words for name in re.findall(r"[^\s,(]+(?:\([^)]*\))?", word))
 
 
 def as_text(field: Field) -> str:
-    """The field as one line of text."""
+    """The value of the field as one line of text."""
     return " ".join((field if isinstance(field, str) else ", ".join(field)).split())

@@ -1,5 +1,5 @@
-"""Finds the files that a text imports by `@path`, as CLAUDE.md and commands do. Code in the text is ignored. No I/O
-happens here.
+"""Finds the files that a text imports. A text imports a file by `@path`, as CLAUDE.md and commands do. Code in the
+text is ignored. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ _LIKE_A_PATH = re.compile(r"(\.{0,2}|~)/.|.*\.(md|txt)$", re.IGNORECASE)
 
 
 def outside_code(text: str) -> str:
-    """The text with its code blocks and code spans replaced by spaces. Its length stays the same."""
+    """The text with spaces in place of its code blocks and code spans. The length of the text stays the same."""
     for code in (_FENCED, _SPAN):
         text = code.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     return text
 
 
 def imported_paths(text: str) -> Iterator[str]:
-    """Yields the paths that the text imports, each once. Punctuation after a path is not part of it."""
+    """Yields the paths that the text imports. Each path is yielded only once. Punctuation after a path does not
+    belong to the path.
+    """
     known = set()
     for found in _NAMED.finditer(outside_code(text)):
         name = found[1].replace("\\ ", " ").partition("#")[0].rstrip(_TRAILING)
@@ -38,5 +40,5 @@ def imported_paths(text: str) -> Iterator[str]:
 
 
 def is_meant_as_path(name: str) -> bool:
-    """Whether a name after `@` is surely a path, and not a person or a package such as `@types/node`."""
+    """Whether a name after `@` is certainly a path. Other names may be a person, or a package such as `@types/node`."""
     return _LIKE_A_PATH.match(name) is not None

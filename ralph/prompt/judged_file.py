@@ -1,5 +1,8 @@
-"""Opens files from a repository or the user's folder whose text goes to the model, and decides whether they may be
-read. The decision is about the file that was opened, not about the path that was given.
+"""Opens files whose text goes to the model, and decides whether they may be read. The files come from a repository or
+from the user's folder.
+
+The decision is about the file that was really opened. A path alone is not enough, because it may contain a symbolic
+link.
 """
 
 from __future__ import annotations
@@ -15,21 +18,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ALL_SOURCES = frozenset({"user", "project", "local"})
-"""The possible sources of files for models: the user's folder, the repository, and the user's notes in the
-repository."""
+"""The possible sources of files for models. "user" is the user's folder, "project" is the repository, and "local" is
+the user's own notes in the repository."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
-    """A folder in which files must be, and rules for the paths in it. `denied` are paths without symbolic links that
-    must not be read.
+    """A folder in which files must be, and the rules for reading files in it. `denied` are paths that must not be
+    read. They contain no symbolic links.
     """
 
     top: str
     is_users: bool = False
     denied: Sequence[str] = ()
     why_not_read: Callable[[str], str | None] | None = None
-    """Returns the rule that forbids reading a path without symbolic links, or None. It is None if there are no rules."""
+    """A function that takes a path without symbolic links. It returns the rule that forbids reading this path, or
+    None if no rule forbids it. If there are no rules, the field itself is None."""
 
     @property
     def name(self) -> str:
@@ -37,8 +41,8 @@ class Place(Struct, frozen=True):
 
 
 def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
-    """The folder `~/.claude`, which holds the user's own files for models. None if there is no home directory, or if
-    the folder is inside the working directory: it may then belong to the repository.
+    """The folder `~/.claude`, which contains the user's own files for models. None if there is no home directory.
+    Also None if the folder is inside the working directory, because it may then belong to the repository.
     """
     home = environment.get("HOME", "")
     if not home.startswith("/"):
@@ -49,7 +53,9 @@ def user_folder(environment: Mapping[str, str], cwd: Path) -> str | None:
 
 
 def path_of_file(name: str, cwd: Path) -> str | None:
-    """The absolute path of a file that a text names, or None if the path does not exist or is a directory."""
+    """The absolute path of a file. `name` is the file's name in a text. None if there is no such file, or if it is a
+    directory.
+    """
     path = os.path.join(cwd, os.path.expanduser(name))  # noqa: PTH111, PTH118 - strings throughout
     try:
         return None if stat.S_ISDIR(os.stat(path).st_mode) else path  # noqa: PTH116 - strings throughout
@@ -58,7 +64,9 @@ def path_of_file(name: str, cwd: Path) -> str | None:
 
 
 def open_for_model(path: str) -> int | None:
-    """Opens the file and returns its descriptor, or None if it cannot be opened. A FIFO does not block."""
+    """Opens the file and returns its descriptor, or None if the file cannot be opened. Does not wait, even if the
+    file is a FIFO.
+    """
     try:
         return os.open(path, _FLAGS)
     except (OSError, ValueError):  # ValueError: a NUL in the name
@@ -68,8 +76,8 @@ def open_for_model(path: str) -> int | None:
 def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_ralph: bool) -> str | None:
     """The reason why an opened file must not be read, or None if it may be read.
 
-    `is_named_by_ralph` is True if ralph itself looks for this name. Then only the permission rules are checked,
-    unless there was a symbolic link in the path or the file is not a regular one.
+    `is_named_by_ralph` is True if ralph itself looks for a file with this name. For a regular file without links,
+    only the permission rules are then checked.
     """
     from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
@@ -90,7 +98,9 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
 
 
 def read_for_model(path: str, place: Place, most_bytes: int) -> str:
-    """Reads a file whose name ralph looks for. Raises ValueError with the reason if it must not be read."""
+    """Reads a file whose name ralph itself looks for. If the file must not or cannot be read, raises ValueError with
+    the reason.
+    """
     descriptor = open_for_model(path)
     if descriptor is None:
         raise ValueError("it cannot be opened")

@@ -1,8 +1,9 @@
-"""Reads the project's memory: the instructions for models that people keep in a repository and in their own folder.
+"""Reads the project's memory. That is a set of files with instructions for models, which people keep in a repository
+and in their own folder.
 
-In each directory from the working directory up to the top of the repository these are AGENTS.md, CLAUDE.md,
-.claude/CLAUDE.md and CLAUDE.local.md. The user's own file is ~/.claude/CLAUDE.md. A file may import others by
-`@path`. All files together may have 32 KB.
+In a repository, the files are AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md. Ralph looks for them in
+the working directory and in each directory above it, up to the top of the repository. The user's own file is
+~/.claude/CLAUDE.md. A file may import others by `@path`. All files together may have 32 KB.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _MOST_IMPORTS = 100
 
 
 class MemoryFile(Struct, frozen=True):
-    """The text of one file. `was_cut` is True if its end was left out because all files together are too long."""
+    """The text of one file. `was_cut` is True if all files together are too long, and the end of this file was left
+    out.
+    """
 
     path: str
     text: str
@@ -54,7 +57,8 @@ class MemoryFile(Struct, frozen=True):
 
 class Memory(Struct, frozen=True):
     files: tuple[MemoryFile, ...] = ()
-    """The files. The user's own file comes first, and the files nearest to the working directory come last."""
+    """The files in this order: first the user's own file, then the others. The files nearest to the working directory
+    come last."""
     notices: tuple[str, ...] = ()
     """Notices about files that were left out or cut."""
 
@@ -68,9 +72,10 @@ def read_memory(
 ) -> Memory:
     """Reads the memory of the project around `cwd` and the user's own memory in the folder `user`.
 
-    `cwd` is absolute and without symbolic links. `denied` are paths without symbolic links that must not be read.
-    `why_not_read` returns the rule that forbids reading a path. A file that cannot be read is ignored. If the files
-    are too long together, those nearest to `cwd` are kept. The others are cut or left out, with a notice.
+    `cwd` is absolute and contains no symbolic links. `denied` are paths that must not be read; they contain no
+    symbolic links. `why_not_read` takes a path and returns the rule that forbids reading it, or None. If a file must
+    not or cannot be read, it is left out, with a notice. If all files together are too long, those nearest to `cwd`
+    are kept. The others are cut or left out, with a notice.
     """
     directories = up_to_repository_root(cwd)
     reader = _Reader()
@@ -91,7 +96,7 @@ def read_memory(
 
 
 def shown_paths(memory: Memory, cwd: Path, home: str) -> dict[str, str]:
-    """The paths of the files, each with a short form for people. The user's own files come last. The short form is
+    """Maps the path of each file to a short form for people. The user's own files come last. The short form is
     relative to the working directory or to the home directory.
     """
     files = sorted(memory.files, key=lambda file: file.is_users)
@@ -116,7 +121,7 @@ def _cut(files: list[MemoryFile]) -> Iterator[str]:
 
 
 class _Reader:
-    """Reads files until they have 32 KB together. Each file is read once, even if several names lead to it."""
+    """Reads files until they have 32 KB together. If several names lead to one file, the file is read once."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
@@ -125,7 +130,7 @@ class _Reader:
         self._known: set[tuple[int, int] | str] = set()
 
     def read(self, path: str, place: Place) -> list[MemoryFile]:
-        """The file and the files that it imports. The list is empty if there is no such file, or if it is left out."""
+        """Reads a file and the files that it imports. The list is empty if the file does not exist or is left out."""
         descriptor = open_for_model(path)
         if descriptor is None:
             if os.path.lexists(path):
@@ -191,7 +196,7 @@ class _Reader:
                 os.close(descriptor)
 
     def _has_room(self, name: str, importer: MemoryFile, depth: int) -> bool:
-        """Whether one more import may be read. If not, adds a notice with the name of the import."""
+        """Whether one more import may be read. If it may not, adds a notice with the name of the import."""
         self._imports += 1
         if depth < _MOST_DEPTH and self._imports <= _MOST_IMPORTS:
             return True

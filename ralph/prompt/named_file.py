@@ -1,8 +1,8 @@
 """Opens files whose text goes to the model, and checks which file was really opened.
 
-The user may name a regular file or a pipe in any place. Files that the kernel generates are refused, because one of
-them, /proc/self/environ, contains the API key. A link in a repository that leads out of the repository is refused
-too, because somebody else may have written the repository.
+The user may name a regular file or a pipe in any place. Two kinds of files are refused. Files that the kernel
+generates are refused, because one of them, /proc/self/environ, contains the API key. If a link in a repository leads
+out of the repository, the file is refused, because somebody else may have written the repository.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MOST_COMPARED = 20_000
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """Opens the file for reading, without blocking, and returns the descriptor.
+    """Opens the file for reading, and returns the descriptor. Does not wait.
 
-    `path` is absolute. `directories` are the directory where ralph was started and the working directory: links in
-    the repositories around them are not trusted. Raises OSError, whose text names the problem.
+    `path` is absolute. `directories` are the directory where ralph was started and the working directory. Links in
+    the repositories around these two are not trusted. Raises OSError. The text of the error names the problem.
     """
     descriptor = os.open(path, _FLAGS)
     try:
@@ -55,8 +55,8 @@ def read_named_file(
     """The whole content of the file. `path` and `directories` are as in `open_named_file`.
 
     `takes_pipe` is False if the file will be read again later, because a pipe can be read only once. Raises OSError.
-    Its errno is EINVAL if the file is neither a regular file nor an allowed pipe, EFBIG if it has more than
-    `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
+    Its errno is EINVAL if the file is neither a regular file nor an allowed pipe. It is EFBIG if the file has more
+    than `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
     """
     descriptor = open_named_file(path, directories)
     try:
@@ -71,7 +71,7 @@ def read_named_file(
 
 
 def refuse_kernel_file(descriptor: int, path: str) -> None:
-    """Raises OSError if the descriptor is a regular file that the kernel generates."""
+    """Raises OSError if the descriptor belongs to a regular file that the kernel generates."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and is_made_by_kernel(opened_path(descriptor, path) or path, status):
         raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
@@ -82,9 +82,9 @@ def why_not_inside(
 ) -> str | None:
     """The reason why an opened file must not be read, or None if it may be read.
 
-    The file must be a regular file inside the directory `top`, which messages call `top_name`, and must not be
-    secret, not even under another name (a hard link). If `top` is None, the file may be anywhere. `denied` are more
-    paths, without symbolic links, that must not be read.
+    The file must be a regular file inside the directory `top`. Messages call this directory `top_name`. If `top` is
+    None, the file may be anywhere. A secret file must not be read, even if it has another name here (a hard link).
+    `denied` are additional paths that must not be read. They contain no symbolic links.
     """
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
@@ -100,7 +100,9 @@ def why_not_inside(
 
 
 def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
-    """Raises OSError if the symbolic link `link` leads out of the repositories `tops`, or to a secret file in them."""
+    """Raises OSError if the symbolic link `link` leads out of the repositories `tops`, or to a secret file inside
+    them.
+    """
     real = opened_path(descriptor, path)
     top = max((top for top in tops if is_beneath(link, (top,))), key=len)
     if real is None or not is_beneath(real, tops):
@@ -116,11 +118,12 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
 def _why_secret(
     real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
 ) -> str | None:
-    """The reason why a file in the repository with the top directory `top` is secret, or None if it is not secret.
-    `status` is that of the file, to recognise a secret by another name.
+    """The reason why a file is secret, or None if it is not secret. `top` is the top directory of the repository that
+    contains the file.
 
-    A repository may be a home directory, which contains the user's keys. `.git` may contain a token in the address of
-    a remote repository.
+    `status` is the status of the file. It is needed to recognise a secret file under another name. A repository may
+    be a home directory, which contains the user's keys. `.git` may contain a token in the address of a remote
+    repository.
     """
     from ralph.sandbox.protected_paths import PROTECTED_NAMES  # noqa: PLC0415 - links are rare
     from ralph.sandbox.protected_places import gather_paths  # noqa: PLC0415 - links are rare
@@ -139,8 +142,8 @@ def _why_secret(
 
 
 def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
-    """Says where in `places` a file with this status lies, or that it could lie there because the places hold too many
-    files to be compared. None if it does not lie there.
+    """A text that says where in `places` the file with this status is, or None if it is not there. If `places`
+    contain too many files to compare, the text says that the file could be there.
     """
     compared = 0
     for place in places:

@@ -1,6 +1,5 @@
-"""Reads a pipe or a file to its end. The wait for the first byte has a time limit; the wait for the rest has none.
-
-If no byte arrives in time, nothing is read. Another reader of the pipe then still finds all of the data.
+"""Reads a pipe or a file to its end. The wait for the first byte has a time limit. The wait for the rest has none. If
+no byte arrives in time, ralph takes nothing from the pipe. Another program that reads the pipe then finds all data.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
-"""The seconds after which the user gets a notice about the wait. The user may not know that there is a pipe."""
+"""After this number of seconds, the user gets a notice that ralph is waiting. The user may not know that there is a
+pipe."""
 _CHUNK_BYTES = 65_536
 
 
@@ -33,7 +33,7 @@ class Received(Struct, frozen=True):
 
 
 class SilentPipe(Struct, frozen=True):
-    """A standard input that sent no byte in time. No byte was taken from it."""
+    """A pipe on standard input that sent no byte in time. Ralph has read nothing from it."""
 
     fd: int
     waited_s: float
@@ -47,7 +47,9 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def refusal(self) -> str:
-        """The error message if data arrives only after ralph has stopped waiting. The prompt would lack that data."""
+        """The error message for data that arrived after ralph had stopped waiting. The run is refused, because this
+        data would be missing in the prompt.
+        """
         return (
             f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
             "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
@@ -55,14 +57,16 @@ class SilentPipe(Struct, frozen=True):
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
-        """Notices for the result: that no data arrived in time, and how many bytes have arrived since then, if any."""
+        """Notices for the result. The first says that no data arrived in time. If data has arrived since then, the
+        second says how many bytes.
+        """
         count = self.unread_bytes()
         come = "1 byte has" if count == 1 else f"{count:,} bytes have"
         later = (f"{come} come on standard input since then and stay unread",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
-        """The number of bytes that have arrived so far, or 0 if the system does not tell."""
+        """The number of bytes that have arrived so far. 0 if the system cannot tell this number."""
         import fcntl  # noqa: PLC0415 - most runs have no silent pipe
         import struct  # noqa: PLC0415 - most runs have no silent pipe
         import termios  # noqa: PLC0415 - most runs have no silent pipe
@@ -76,12 +80,11 @@ class SilentPipe(Struct, frozen=True):
 
 
 class InputReader:
-    """Reads the input from one descriptor. `read` can be called once."""
+    """Reads the input from one descriptor. `read` must be called only once."""
 
     def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name` is the name of the input in messages to the user. Reading stops after `most_bytes`.
-
-        `advice` is appended to the notice about a long wait.
+        """`name` is the name of the input in messages to the user. Reading stops after `most_bytes`. `advice` is a
+        text that is added to the notice about a long wait.
         """
         self._wait = wait
         self._fd = fd
@@ -91,10 +94,10 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> Received | None:
-        """The whole input, or None if neither a byte nor the end of the input arrived in time.
+        """Reads the whole input. Returns None if no byte arrived in time and the input did not end in time.
 
-        If the input is longer than `most_bytes`, a little more than `most_bytes` is returned. Raises `Interrupted`,
-        and ShortageError if the machine lacks a thread or memory.
+        If the input is longer than `most_bytes`, the result contains a little more than `most_bytes`. Raises
+        `Interrupted`. Raises ShortageError if the machine lacks a thread or memory.
         """
         if not _is_readable(self._fd) and not self._has_something():
             return None
@@ -114,7 +117,7 @@ class InputReader:
                 return Received(bytes(data))
 
     def _has_something(self) -> bool:
-        """Waits for data or for the end of the input, without reading it. Returns whether either came in time."""
+        """Waits for data or for the end of the input, without reading it. Returns whether one of them came in time."""
         seconds = self._wait.first_byte_s
         until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
         limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
@@ -148,18 +151,24 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
 
 
 def _is_readable(fd: int) -> bool:
-    """Whether a read would return at once, with bytes, the end of the input or an error."""
+    """Whether a read from the descriptor would return at once. It may return bytes, the end of the input, or an
+    error.
+    """
     return _poll(fd, 0)
 
 
 def _watch(fd: int, mailbox: Mailbox) -> None:
-    """Waits until the descriptor is readable. It runs in a thread, which may last until the process ends."""
+    """Waits until the descriptor is readable, and then puts an item into the mailbox. It runs in a thread. This
+    thread may last until the process ends.
+    """
     _poll(fd, None)
     mailbox.put(True)
 
 
 def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Reads chunks until the input ends or has more than `most_bytes`. It runs in a thread."""
+    """Reads chunks and puts them into the mailbox, until the input ends or has more than `most_bytes`. It runs in a
+    thread.
+    """
     read_bytes = 0
     while read_bytes <= most_bytes:
         try:

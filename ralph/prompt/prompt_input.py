@@ -1,7 +1,8 @@
-"""Finds the text of the task: an argument, a file, standard input, or an argument followed by piped data.
+"""Finds the text of the task. The sources are an argument, a file, or standard input. Piped data can follow an
+argument or a file.
 
-A terminal is never read. If there is a prompt and a pipe sends nothing, the pipe is ignored, and a notice says so. An
-empty prompt is refused, and so is a prompt that is not UTF-8.
+A terminal is never read. If there is a prompt and a pipe sends nothing, the pipe is ignored, and a notice says so. A
+prompt is refused if it is empty or not UTF-8.
 """
 
 from __future__ import annotations
@@ -29,27 +30,28 @@ _KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
 class PromptError(Exception):
-    """The prompt cannot be used. The error's message is one line that says why. The exit code is 2."""
+    """The prompt cannot be used. The error's message is one line with the reason. The process ends with exit code 2."""
 
 
 class InputWait(Struct, frozen=True):
-    """The ports that are needed to wait for input, and the time limit for the first byte of the input."""
+    """The ports for waiting for input, and the time limit for the first byte of the input."""
 
     waiter: Waiter
     clock: Clock
     first_byte_s: float
     """The time limit for the first byte, in seconds (`clocks.input_s`). 0 means no limit."""
     tell: Callable[[str], None]
-    """Tells the user about a long wait. It is called at most once for each input, with a notice."""
+    """A function that tells the user about a long wait. It is called at most once for each input. Its argument is a
+    notice."""
 
 
 class PromptFound(Struct, frozen=True):
     text: str | None
-    """The text of the prompt. None if there is no prompt and none was required."""
+    """The text of the prompt. None if there is no prompt. This is possible only if no prompt is required."""
     notices: tuple[str, ...] = ()
     """Notices for the user about the sources of the prompt."""
     silent: SilentPipe | None = None
-    """Standard input, if it sent no byte in time. Otherwise None."""
+    """The pipe on standard input if it sent no byte in time, otherwise None."""
     typed: str | None = None
     """The part of `text` that was an argument of the command line. None if there was no such argument."""
 
@@ -71,10 +73,11 @@ def read_prompt(
 ) -> PromptFound:
     """Finds the text of the task.
 
-    `argument` is the prompt on the command line, and `file` the path of a prompt file; `-` means standard input.
-    `directories` are the directory where ralph was started and the working directory: links in the repositories
-    around them are not trusted. If `is_required` is False and there is neither a prompt nor piped data, the text is
-    None. Raises PromptError, ShortageError, or `Interrupted` after a signal or the time limit.
+    `argument` is the prompt on the command line. `file` is the path of a prompt file. In both, `-` means standard
+    input. `directories` are the directory where ralph was started and the working directory. Links in the
+    repositories around these two are not trusted. If `is_required` is False and there is neither a prompt nor piped
+    data, the text is None. Raises PromptError and ShortageError. Raises `Interrupted` after a signal or the time
+    limit.
     """
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
@@ -96,10 +99,8 @@ def read_prompt(
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
-    """The text of a prompt file.
-
-    The file is read in the same way as standard input, so that a FIFO or a device neither blocks the run nor fills
-    the memory.
+    """Reads the text of a prompt file. The file is read in the same way as standard input. So a FIFO cannot block the
+    run, and a device cannot fill the memory.
     """
     from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
 
@@ -136,7 +137,7 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
 
 
 def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """The data on standard input that is added to a prompt, and notices about this data."""
+    """Reads the data on standard input that is added to a prompt. The result also contains notices about this data."""
     if not _may_add(fd):
         return _Piped()
     _refuse_kernel_file(fd)
@@ -169,7 +170,9 @@ def _text_of(received: Received, name: str) -> str:
 
 
 def _decoded(data: bytes | str, name: str) -> str:
-    """The text of an argument, or of bytes from a file or a pipe. Raises PromptError."""
+    """The text of an argument, or the text in the bytes of a file or a pipe. Raises PromptError. `name` is the name
+    of the source in error messages.
+    """
     try:
         return argument_text(data) if isinstance(data, str) else prompt_text(data)
     except ValueError as error:
@@ -177,9 +180,8 @@ def _decoded(data: bytes | str, name: str) -> str:
 
 
 def _raise_shortage(error: OSError) -> None:
-    """Raises ShortageError if the error came because the machine lacks memory, descriptors or threads.
-
-    Such an error says nothing about the input, so it must not be reported as a fault of the input.
+    """Raises ShortageError if the machine lacks memory, descriptors or threads, and this caused `error`. Such an
+    error says nothing about the input, so ralph must not report it as a fault of the input.
     """
     short = shortage_of(error)
     if short is not None:
@@ -210,7 +212,9 @@ def _refuse_kernel_file(fd: int) -> None:
 
 
 def _may_add(fd: int) -> bool:
-    """Whether standard input may contain data for the prompt. A terminal or another device is never read for it."""
+    """Whether standard input may contain data for the prompt. Ralph never reads such data from a terminal or another
+    device.
+    """
     try:
         mode = os.fstat(fd).st_mode
     except OSError:
@@ -219,8 +223,7 @@ def _may_add(fd: int) -> bool:
 
 
 def _is_half_read(fd: int) -> bool:
-    """Whether standard input is a file of which another program has already read a part.
-
-    The program may be a shell's `while read` loop. The rest of the file is then not meant for ralph.
+    """Whether standard input is a file from which another program has already read a part. The program may be a
+    shell's `while read` loop. The rest of the file is then not meant for ralph.
     """
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0

@@ -1,4 +1,6 @@
-"""Decodes the bytes of a prompt. It refuses bytes that are not UTF-8, and NUL bytes, which do not occur in text."""
+"""Decodes the bytes of a prompt. Refuses bytes that are not UTF-8. Also refuses NUL bytes, which do not occur in
+text.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 
 
 def prompt_text(data: bytes) -> str:
-    """The bytes as text, without a byte order mark. Raises ValueError if they are not UTF-8 or contain NUL. The
+    """The bytes as text, without a byte order mark. Raises ValueError if the bytes are not UTF-8 or contain NUL. The
     caller puts the name of the prompt's source before the error's text.
     """
     if data.startswith(_UTF_16_MARKS):
@@ -26,7 +28,7 @@ def prompt_text(data: bytes) -> str:
 
 
 def argument_text(argument: str) -> str:
-    """The prompt in a command-line argument. Raises ValueError as `prompt_text` does."""
+    """The prompt in a command-line argument. Raises the errors of `prompt_text`."""
     # Python decodes bytes of an argument that are not UTF-8 as lone surrogates.
     return prompt_text(argument.encode("utf-8", "surrogateescape"))
 

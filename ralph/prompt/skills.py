@@ -1,4 +1,6 @@
-"""Lists the skills of a run for the model: their names, their purposes, and the files to read."""
+"""Makes the list of skills for the model. The list contains the name and the purpose of each skill, and the file to
+read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from ralph.prompt.commands import Command, CommandFile
 
 MOST_LIST_BYTES = 8 * 1024
-"""The maximum size of the list. Each request contains the list."""
+"""The maximum size of the list of skills. It is limited because each request contains the list."""
 _LONGEST_DESCRIPTION = 500
 _INTRODUCTION = """\
 # Skills
@@ -27,15 +29,15 @@ begin at its own directory.
 
 class SkillList(Struct, frozen=True):
     text: str = ""
-    """The section of the system prompt. Empty if there is nothing to list."""
+    """The section of the system prompt that lists the skills. Empty if there is no skill to list."""
     names: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     """Notices about skills that were left out."""
 
 
 def list_skills(files: Sequence[CommandFile]) -> SkillList:
-    """The list of these skills, in their order and at most 8 KB long. A skill that asks for something that ralph
-    lacks is left out.
+    """Makes the list of these skills, in their order. The list is at most 8 KB long. If a skill needs something that
+    ralph does not have, the skill is left out, with a notice.
     """
     lines, names, notices = [_INTRODUCTION], [], []
     left = MOST_LIST_BYTES - len(_INTRODUCTION)
@@ -57,7 +59,9 @@ def list_skills(files: Sequence[CommandFile]) -> SkillList:
 
 
 def _line(file: CommandFile, skill: Command) -> str | None:
-    """The line about a skill, or None if its author hides it from models. Raises ValueError if the skill has hooks."""
+    """The line about a skill. None if the skill's author hides the skill from models. Raises ValueError if the skill
+    has hooks.
+    """
     if as_text(skill.fields.get("disable-model-invocation", "")).lower() == "true":
         return None
     if skill.fields.get("hooks"):

@@ -1,6 +1,6 @@
-"""Makes the system prompt: the role of the agent, its working directory, and the project's instructions.
+"""Makes the system prompt. It contains the role of the agent, its working directory, and the project's instructions.
 
-The system prompt contains no time, because it must not change during a session: a change would invalidate the prompt
+The system prompt contains no time, because it must not change during a session. A change would invalidate the prompt
 cache and the signatures of thinking.
 """
 
@@ -29,18 +29,18 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
-    """The text that replaces ralph's own system prompt (`--system-prompt`), or None."""
+    """The text that replaces ralph's own system prompt (`--system-prompt`). None if ralph's own is used."""
     appendix: str | None = None
-    """The text that is added at the end (`--append-system-prompt`), or None."""
+    """The text that is added at the end of the system prompt (`--append-system-prompt`). None if there is none."""
     sandbox: str = ""
-    """The sentence about the sandbox of commands. Empty if there is nothing to say."""
+    """The sentence about the sandbox in which commands run. Empty if the system prompt says nothing about it."""
     memory: tuple[MemoryFile, ...] = ()
     skills: str = ""
-    """The section about skills. Empty if there are none."""
+    """The section that lists the skills. Empty if there are none."""
 
 
 def system_prompt(parts: PromptParts) -> str:
-    """The system prompt: the parts in order, with blank lines between them."""
+    """Joins the parts of the system prompt in order, with blank lines between them."""
     identity = IDENTITY.format(platform=parts.platform, cwd=parts.cwd)
     sections = [identity if parts.replacement is None else parts.replacement, parts.sandbox]
     for file in parts.memory:

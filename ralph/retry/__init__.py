@@ -1,4 +1,3 @@
-"""The retry loop, the waits between retries, and the choice of the target (a model at an endpoint) for each request.
-
-The package uses the API and the clock only through interfaces (ports).
+"""The retry loop, the waits between retries, and the choice of a target for each request. A target is a model at an
+endpoint. The package uses the API and the clock only through interfaces (ports).
 """

@@ -1,8 +1,8 @@
 """The retry policies. A policy computes the wait before a retry. No I/O happens here.
 
-The wait depends on the number of the retry (counted from 1), the wait that the server requested, and the time slept
-so far. All times are in seconds. The waits have no random part. Such a part helps if many clients retry at the same
-moment, but a run is a single client.
+The wait depends on the number of the retry (counted from 1), the wait that the server requested, and the sum of the
+waits so far. All times are in seconds. The waits have no random part. A random part would help if many clients
+retried at the same moment, but a run is a single client.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ STANDARD_SCHEDULE_S = (2.0, 4.0, 8.0, 16.0)
 five requests."""
 LONGEST_STANDARD_WAIT_S = 60.0
 ROUND_WAIT_CAP_S = 60.0
-"""The longest wait after all targets were rate-limited. It is short, so that ralph does not wait on long after the
-limits have ended."""
+"""The longest wait after all targets were rate-limited. It is short, so that ralph asks again soon after the limits
+have ended."""
 
 PATIENT_SCHEDULE_S = (5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 900.0, 1800.0)
 PATIENT_TAIL_S = 1800.0
-"""Every wait of the patient policy after those in the schedule."""
+"""The length of each wait of the patient policy after the waits in its schedule."""
 PATIENT_BUDGET_S = 8 * 3600.0
-"""The maximum sum of the waits of the patient policy. The time of requests is not included."""
+"""The maximum sum of all waits of the patient policy. The time of requests is not included."""
 PATIENT_MAX_RETRIES = 21
-"""The number of waits of the patient policy that fit into its budget. They add up to 27,105 s."""
+"""The maximum number of waits of the patient policy. That many waits fit into its budget: their sum is 27,105 s."""
 
 # 2 ** 1024 overflows a float; no schedule needs a longer wait than this.
 _LARGEST_EXPONENT = 64
@@ -46,23 +46,24 @@ class GiveUp(Struct, frozen=True):
     reason: str
     """The reason why there is no further retry, written for people."""
     is_early: bool = False
-    """True if a retry was left, but the wait before it would have been too long. The user then gets a notice with the
-    reason."""
+    """True if the policy had a retry left, but the wait before this retry would have been too long. The user then
+    gets a notice with the reason."""
     outlasts_run: bool = False
     """True if the wait would end after the run's time limit."""
 
 
 class RetryPolicy(Struct, frozen=True):
-    """The rules for the number of retries and for the waits before them."""
+    """Decides how many retries there are, and how long ralph waits before each of them."""
 
     name: str
     max_retries: int
     next_wait: Callable[[int, float | None, float], Wait | GiveUp]
-    """Takes the number of the retry (counted from 1), the wait that the server requested (or None), and the seconds
-    slept so far. Returns the wait before that retry, or the decision to give up."""
+    """Takes the number of the retry (counted from 1), the wait that the server requested (or None), and the sum of
+    the waits so far in seconds. Returns the wait before that retry, or the decision to give up."""
     objection: Callable[[int, float, float], GiveUp | None]
     """Checks a wait that was computed from the failures of several targets. Takes the number of the retry, the wait
-    and the seconds slept so far. Returns None if the policy allows the wait, or else the decision to give up."""
+    in seconds, and the sum of the waits so far in seconds. Returns None if the policy allows the wait, otherwise the
+    decision to give up."""
     outlasts_outages: bool = False
     """True if the waits of this policy must not be shortened when all targets are rate-limited."""
     longest_round_wait_s: float = ROUND_WAIT_CAP_S
@@ -70,7 +71,7 @@ class RetryPolicy(Struct, frozen=True):
 
 
 def standard() -> RetryPolicy:
-    """The policy with four retries. If the server requests a wait, it is used, but is at most 60 s."""
+    """The policy with four retries. If the server requests a wait, ralph waits for that time, but for at most 60 s."""
 
     def objection(attempt: int, _wait_s: float, _slept_s: float) -> GiveUp | None:
         return _used_up(attempt, len(STANDARD_SCHEDULE_S))
@@ -86,9 +87,8 @@ def standard() -> RetryPolicy:
 
 
 def patient() -> RetryPolicy:
-    """The policy for long outages: the waits become longer, and are limited only by their sum.
-
-    If the server requests a longer wait, that wait is used.
+    """The policy for long outages. Each wait is longer than the one before, up to a maximum. The sum of all waits is
+    limited. If the server requests a longer wait, that wait is used.
     """
 
     def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
@@ -121,10 +121,10 @@ def off() -> RetryPolicy:
 
 def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPolicy:
     """The policy with the user's own numbers. The first wait is `base_delay_s`, and each further wait is twice as
-    long.
+    long as the one before.
 
-    If the server requests a longer wait, that wait is used. A wait longer than `max_delay_s` ends the retries;
-    `max_delay_s` <= 0 means that there is no such limit.
+    If the server requests a longer wait, that wait is used. If a wait would be longer than `max_delay_s`, ralph gives
+    up. If `max_delay_s` is 0 or less, there is no such limit.
     """
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
@@ -149,7 +149,7 @@ def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:
-    """The policy with all waits divided by `factor` (> 0), for a demonstration."""
+    """The policy with all waits divided by `factor` (> 0). The demo uses it."""
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         decision = policy.next_wait(attempt, requested_s, slept_s * factor)

@@ -1,6 +1,5 @@
-"""Makes the next request, limited by the context window and the budget. `retry/loop.py` sends the request.
-
-This module also has the ports and the state that all requests of a run share.
+"""Makes the next request. The context window and the budget limit the length of its answer. `retry/loop.py` sends the
+request. This module also defines the ports and the state that all requests of a run share.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TurnRequests:
-    """Counts the requests of one turn, which may call `send_with_retry` several times."""
+    """Counts the requests of one turn. One turn may call `send_with_retry` several times."""
 
     def __init__(self, turn: int) -> None:
         self.turn = turn
@@ -54,9 +53,8 @@ class CallSite(Struct, frozen=True):
     state: State
 
     def moment(self, sent_s: float) -> Moment:
-        """The facts for a retry decision after the request that was sent at `sent_s`.
-
-        They are the time, the policy, the duration of the request, and the time left.
+        """The facts for a retry decision when a request has ended. `sent_s` is the time at which the request was
+        sent. The facts are the current time, the policy, the duration of the request, and the time left.
         """
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
@@ -66,7 +64,7 @@ class CallSite(Struct, frozen=True):
 class Request(Struct, frozen=True):
     body: RequestBody
     prompt_tokens: int
-    """An upper bound on the tokens of the request without the answer."""
+    """An upper bound on the tokens of the request's prompt. The answer is not included."""
     answer_tokens: int
     """The `max_tokens` of the request."""
 
@@ -78,7 +76,7 @@ def affordable_request(
     allow.
 
     If this call of `send_with_retry` has asked the target before, `max_tokens` stays the same. Raises `BudgetSpent`
-    if the remaining budget does not cover the request.
+    if the rest of the budget cannot pay for the request.
     """
     roster, budget, target = site.roster, site.budget, state.target
     prompt_tokens = roster.at_most(conversation, site.state.session.meter)
@@ -94,9 +92,8 @@ def affordable_request(
 
 
 def tokens_to_pay(answer: Answer, target: Target, request: Request) -> TokenUsage:
-    """The tokens that an answer is billed for, as the server counted them.
-
-    If the model has a price and the server sends no counts, they are replaced by upper bounds.
+    """The tokens of an answer for which the server bills ralph. These are the server's own counts. If the model has a
+    price and a count is missing, an upper bound replaces the missing count.
     """
     usage = answer.message["usage"]
     if target.facts is None or target.facts.price is None:

@@ -1,4 +1,4 @@
-"""Publishes what happens while one answer is requested: the state of the retries, and the events."""
+"""Publishes the state of the retries and the events while one answer is requested."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Chain:
-    """A context manager that publishes the events of a chain, which is one call of `send_with_retry`.
+    """A context manager that publishes the events of a chain. A chain is one call of `send_with_retry`.
 
-    After the first RetryScheduled event, exactly one RetryRecovered or RetryExhausted event follows before the chain
-    ends, even if a signal, a driver or the time limit ends it. If an `Interrupted` ends the chain, the last API error
-    becomes the `__cause__` of that exception.
+    If the chain has a RetryScheduled event, exactly one RetryRecovered or RetryExhausted event follows before the
+    chain ends. This holds even if a signal, a driver or the time limit ends the chain. If an `Interrupted` ends the
+    chain, the last API error becomes the `__cause__` of the `Interrupted`.
     """
 
     def __init__(self, site: CallSite, requests: TurnRequests) -> None:
@@ -44,7 +44,7 @@ class Chain:
         )
 
     def publish(self, state: RetryState, *events: Event) -> None:
-        """Stores the state where the rest of the run can see it, and emits the events."""
+        """Stores the state for the rest of the run, and emits the events."""
         self._state = state
         self._site.roster.state = state.choice
         self._requests.attempts = state.attempt

@@ -1,9 +1,9 @@
-"""The retry loop.
+"""Requests an answer, and retries after transient errors.
 
-The code below `send_message()` never retries. The code above this loop sends a request again only if it has changed
-the request, or once if the answer arrived damaged. Pure functions decide which errors are transient
-(`values/classify.py`), how long to wait (`retry/backoff.py`) and which target is next (`retry/targets.py`).
-`retry/step.py` combines them.
+The code below `send_message()` never retries. The code above this loop sends a request again in two cases: it has
+changed the request, or the answer arrived in an unreadable form (then only once). Pure functions decide which errors
+are transient (`values/classify.py`), how long to wait (`retry/backoff.py`) and which target is next
+(`retry/targets.py`). `retry/step.py` combines these functions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def send_with_retry(
 ) -> Answer:
     """Requests the next answer, and retries after transient errors.
 
-    The answer has at most `most_tokens` tokens; None means the target's own limit. `requests` counts the requests of
-    the turn. Each call starts with all retries of the policy. Raises the `AgentError` of one of the failed requests,
-    usually the last, if the policy gives up or no target can be asked again. Raises `BudgetSpent` if the budget does
-    not cover another request, and `TimeIsUp` if the next wait would end after the time limit.
+    The answer has at most `most_tokens` tokens. If `most_tokens` is None, the target's own limit applies. `requests`
+    counts the requests of the turn. Each call starts with all retries of the policy. If the policy gives up, or no
+    target can be asked again, raises the `AgentError` of one of the failed requests, usually the last. Raises
+    `BudgetSpent` if the budget does not cover another request, and `TimeIsUp` if the next wait would end after the
+    time limit.
     """
     clock = site.clock
     with Chain(site, requests) as chain:

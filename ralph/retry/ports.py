@@ -1,4 +1,6 @@
-"""The ports of the retry loop: the client (`api/` implements it) and the session's state (`agent/` implements it)."""
+"""The ports of the retry loop. `api/` implements the port for the client, and `agent/` the port for the session's
+state.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +18,21 @@ if TYPE_CHECKING:
 class State(Protocol):
     @property
     def session(self) -> Session:
-        """The state of the session after all records so far."""
+        """The current state of the session."""
         ...
 
 
 class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
-        """Sends one request and returns the answer. It never retries.
-
-        `key` is the index of the target's key, counted from 0. The events of the answer go to `events`. Raises only
-        `AgentError` and `Interrupted`.
+        """Sends one request and returns the answer. It never retries. `key` is the index of the target's key, counted
+        from 0. While the answer arrives, its events are sent to `events`. Raises only `AgentError` and `Interrupted`.
         """
         ...
 
     def describe_model(self, target: Target, key: int) -> ModelDescription | None:
         """Asks the server once for its description of the target's model, and waits at most a few seconds.
 
-        Returns None if the server gave no description. Raises only `Interrupted`. The description is not stored.
+        `key` is the index of the target's key, counted from 0. Returns None if the server gave no description. Raises
+        only `Interrupted`. The client does not store the description.
         """
         ...

@@ -1,7 +1,7 @@
-"""The targets that a run can ask, the head of the requests to each target, and the state of the choice among them.
+"""The targets that a run can ask, and the request head for each target. Also stores which target is asked next.
 
-A target is a model at an endpoint. A head is all of a request except its messages. `retry/targets.py` makes the
-choice.
+A target is a model at an endpoint. A request head is all of a request except its messages. `retry/targets.py` chooses
+the target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Roster:
-    """The targets of a run and the state of the choice among them."""
+    """The targets of a run, and the state from which the next target is chosen."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Roster:
         """`system` is the system prompt. `strategy` and `returns` are as in `Rules`.
 
         `recorded` holds the heads of the session's earlier requests, by target name. New requests repeat these heads
-        byte for byte, unless settings have changed. If `can_grow` is True, `prefer` accepts a model that is not yet a
-        target, and adds a target for it at the endpoint of the first target.
+        byte for byte, unless settings have changed. If `can_grow` is True, `prefer` also accepts a model that is not
+        a target. It then adds a target with that model at the first target's endpoint.
         """
         self._system = system
         self._tools = tools
         self._recorded = recorded or {}
         self._can_grow = can_grow
         self.aliases = aliases
-        """Maps short names, such as "opus", to models."""
+        """Maps short names, such as "opus", to the models that they stand for."""
         self.targets = tuple(targets)
         self._shapes = tuple(self.shape_of(target) for target in targets)
         self._readings = tuple(Reading(shape) for shape in self._shapes)
@@ -66,12 +66,13 @@ class Roster:
         self.rules = Rules(key_counts, strategy, returns, listed=len(targets))
         self.state = TargetsState()
         self._told: dict[str, tuple[SizeCount | None, SizeCount]] = {}
-        """For each model, the session's last token count when a server refused a request as too large, and the size
-        of that request as the server gave it. The journal does not contain these sizes."""
+        """The sizes of requests that servers refused as too large, by model. The first value is the session's last
+        token count at that time. The second value is the size of the request as the server stated it. The journal
+        does not contain these sizes."""
 
     @property
     def target(self) -> Target:
-        """The target of the next request. After an answer, it is the target that gave the answer."""
+        """The target of the next request. When an answer has arrived, it is the target that gave the answer."""
         return self.targets[self.state.route.target]
 
     @property
@@ -80,7 +81,7 @@ class Roster:
 
     @property
     def first(self) -> Target:
-        """The preferred target. It is the first in the settings, until `prefer` is called."""
+        """The preferred target. This is the first target in the settings, unless `prefer` has chosen another."""
         return self.targets[self.rules.first]
 
     @property
@@ -89,7 +90,7 @@ class Roster:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of the targets whose head differs from the recorded one, because settings have changed."""
+        """The names of those targets whose request head differs from the recorded head because settings have changed."""
         return tuple(
             target.name
             for target, shape in zip(self.targets, self._shapes, strict=True)
@@ -98,12 +99,12 @@ class Roster:
 
     @property
     def takes_any_model(self) -> bool:
-        """Whether `prefer` accepts a model that is not yet a target."""
+        """Whether `prefer` also accepts a model that is not a target."""
         return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the targets in the order of preference."""
+        """The names of the targets, in the order in which ralph prefers them."""
         return tuple(self.targets[index].name for index in self.rules.order)
 
     def body_for(self, conversation: Conversation, max_tokens: int) -> RequestBody:
@@ -121,24 +122,23 @@ class Roster:
         return self._known(meter).at_most(self.target.model, self._view(conversation).size)
 
     def estimate(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An estimate of the tokens in the next request to the current target.
-
-        It is more likely too high than too low.
+        """An estimate of the tokens in the next request to the current target. It is more likely too high than too
+        low. `meter` holds the session's token counts.
         """
         return self._known(meter).estimate(self.target.model, self._view(conversation).size)
 
     def estimate_afresh(self, conversation: Conversation, meter: ContextMeter) -> int:
-        """An estimate of the tokens in the first request of a new context.
-
-        The counts for the old context only show how wrong ralph's estimates are.
+        """An estimate of the tokens in the first request of a new context. `conversation` is the new context. `meter`
+        holds the token counts of the old context. They are used only to correct ralph's estimate.
         """
         return self._known(meter).afresh().estimate(self.target.model, self._view(conversation).size)
 
     def longest_answer(self, prompt_tokens: int, most_tokens: int | None = None) -> int:
-        """The maximum number of tokens that an answer of the current target may have.
+        """The maximum number of tokens of an answer by the current target.
 
-        It is the smallest of `most_tokens`, the target's own limits, and the space that the prompt leaves in the
-        context window, which counts as at least `SHORTEST_ANSWER`.
+        It is the smallest of three numbers: `most_tokens`, the target's own limit, and the space that the prompt
+        leaves in the context window. If that space is smaller than `SHORTEST_ANSWER`, `SHORTEST_ANSWER` is used in
+        its place.
         """
         facts, window = self.target.facts, self.window
         most = (most_tokens, facts.max_output if facts is not None else None)
@@ -154,24 +154,25 @@ class Roster:
         return facts.context_window if facts is not None else None
 
     def _known(self, meter: ContextMeter) -> ContextMeter:
-        """The token counts in `meter`, corrected by the request sizes that servers named when they refused requests."""
+        """The token counts in `meter`, corrected by the request sizes that servers stated when they refused requests
+        as too large.
+        """
         for model, (then, told) in self._told.items():
             if meter.counts.get(model) is then:
                 meter = meter.counted(model, told.counted, told.size)
         return meter
 
     def begin_afresh(self) -> None:
-        """Discards the request sizes that servers named for the old context. Must be called when a new context
-        replaces it.
+        """Discards the request sizes that servers stated for the old context. Must be called when a new context
+        replaces the old one.
         """
         self._told.clear()
 
     def learn_window(
         self, window: int, prompt_tokens: int, conversation: Conversation, meter: ContextMeter
     ) -> bool:
-        """Stores the context window and the request size that the current target named when it refused a request.
-
-        Returns False and stores nothing if ralph already knows a window of that size or a smaller one.
+        """Stores the context window and the request size that the current target stated when it refused a request as
+        too large. Returns False and stores nothing if the window that ralph assumes is not larger than `window`.
         """
         if self.window is not None and self.window <= window:
             return False
@@ -181,14 +182,16 @@ class Roster:
         return True
 
     def describe(self, description: ModelDescription | None) -> None:
-        """Stores the server's description of the current target's model. None means that the server gave none."""
+        """Stores the server's description of the current target's model. None means that the server gave no
+        description.
+        """
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target with that name, or the first configured target if `name` is None.
+        """The target with this name, or the first configured target if `name` is None.
 
         If `takes_any_model` is True, `name` may also be a model or an alias. The result may then be a new target that
-        is not yet in `targets`. Raises ValueError if there is no such target.
+        is not yet in `targets`. Raises ValueError if no target has this name, or if there is no such model.
         """
         if name is None:
             return self.targets[0]
@@ -214,7 +217,7 @@ class Roster:
         )
 
     def prefer(self, name: str | None) -> Target:
-        """Makes the target that `find` returns for `name` the preferred one. Raises ValueError if there is none."""
+        """Finds a target by its name, as `find` does, and makes it the preferred target. Raises the errors of `find`."""
         target = self.find(name)
         if target not in self.targets:
             self._add(target)
@@ -222,8 +225,8 @@ class Roster:
         return target
 
     def shape_of(self, target: Target) -> RequestShape:
-        """The settings of requests to a target. If the session has recorded a request head for the target's model, that
-        head is used, with the changes that the target's settings require.
+        """The settings for requests to a target. If the session has recorded a request head for the target's model,
+        the result contains this head, with the changes that the target's settings require.
         """
         # If targets can be added, a user may name one model in several ways. So the heads of all names are compared
         # by the id of the model.
@@ -240,18 +243,17 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """The ends of cooldowns in seconds of the run's clock, by target name.
-
-        A target is included only if all of its keys have a cooldown, which may have ended already.
+        """The ends of the targets' cooldowns in seconds of the run's clock, by target name. A target is left out if
+        one of its keys has no cooldown. A cooldown in the result may have ended already.
         """
         ends_s = cooling_ends_s(self.state, self.rules)
         return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
-        """Restores the state that an earlier run left.
+        """Restores the cooldowns and the current target from an earlier run.
 
-        `ends_s` holds the ends of cooldowns on this run's clock, by target name. `serving` is the name of the target
-        that was current at the end of that run, or None.
+        `ends_s` holds the ends of cooldowns in seconds of this run's clock, by target name. `serving` is the name of
+        the target that was current when the earlier run ended, or None.
         """
         names = [target.name for target in self.targets]
         by_target = {index: ends_s[name] for index, name in enumerate(names) if name in ends_s}
@@ -259,7 +261,7 @@ class Roster:
         self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
-        """Allows skipped targets again. Must be called when a new task begins."""
+        """Allows requests to targets that were skipped in the last task. Must be called when a new task begins."""
         self.state = forgiven(self.state)
 
     def _add(self, target: Target) -> None:
@@ -270,7 +272,7 @@ class Roster:
         self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
-        """Replaces the current target by `target`, which is a copy of it with more facts."""
+        """Replaces the current target by `target`, which is a copy of the current target with more facts."""
         index = self.state.route.target
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
@@ -282,14 +284,13 @@ class _Told(Struct, frozen=True):
 
 
 class TargetLog:
-    """Makes the journal's records about targets: the current target, the preferred target, and the ends of cooldowns.
-
-    It makes a new record only if something has changed since the last one.
+    """Makes the journal's records about the current target, the preferred target, and the ends of cooldowns. It makes
+    a new record only if something has changed since the last record.
     """
 
     def __init__(self, roster: Roster) -> None:
-        """The first state is the one that a `run` record implies: the preferred target is current, and no target is
-        cooling down.
+        """At first, the preferred target is current, and no target is cooling down. The `run` record implies this
+        state.
         """
         self._told = _Told(roster.first.name, roster.first.name)
         self._named = {roster.first.name}
@@ -297,11 +298,11 @@ class TargetLog:
 
     @property
     def target(self) -> str:
-        """The target that is current according to the records."""
+        """The name of the current target according to the last record."""
         return self._told.target
 
     def records(self, roster: Roster, now_s: float, now: datetime) -> list[Record]:
-        """A list with one record of the state, or an empty list if nothing has changed since the last record.
+        """A list with one record of the current state, or an empty list if nothing has changed since the last record.
 
         The list is also empty if the run has a single target with a single key. `now_s` is the time on the run's
         clock, and `now` is the same moment on the wall clock.

@@ -1,7 +1,5 @@
 """Computes the wait between two rounds of requests, and the cooldown of a target that has failed. No I/O happens
-here.
-
-A round asks each usable route once. A route is a target with one of its keys.
+here. A route is a target with one of its keys. In a round, ralph asks each usable route once.
 """
 
 from __future__ import annotations
@@ -29,10 +27,11 @@ def round_wait(
     *,
     others_s: Iterable[float] = (),
 ) -> Wait | GiveUp:
-    """The wait before retry number `retry` (counted from 1), after a round of requests with these failures.
+    """The wait before a retry, after a round of requests that all failed. If the policy allows no wait, the result is
+    the decision to give up.
 
-    `others_s` holds the remaining cooldowns, in seconds, of targets and keys that were not asked in this round. The
-    result is the decision to give up if the policy allows no wait.
+    `retry` is the number of the retry, counted from 1. `failures` are the failures of the round. `others_s` holds the
+    remaining cooldowns, in seconds, of the targets and keys that were not asked in the round.
     """
     failed, rested_s = tuple(failures), tuple(others_s)
     requests_s = [failure.requested_s for failure in failed if failure.is_transient]
@@ -64,8 +63,9 @@ def _waits_of_rate_limits(
     """The possible waits after a round in which every target and key was rate-limited. The caller uses the first wait
     that the policy allows.
 
-    The usual wait ends when the first target can be asked again. With `round_robin`, another wait comes before it:
-    the longest wait that a server requested or, if none did, as many seconds as the number of the retry.
+    The last wait in the list ends when the first target can be asked again. With `round_robin`, another wait precedes
+    it. That is the longest wait that a server requested. If no server requested a wait, its length in seconds is the
+    number of the retry.
     """
     cooldowns_s = [
         (cooldown_s(requested_s, policy, retry), requested_s is not None) for requested_s in requests_s
@@ -88,12 +88,11 @@ def _round_wait(wait_s: float, is_named: bool, policy: RetryPolicy) -> Wait:
 
 
 def cooldown_s(requested_s: float | None, policy: RetryPolicy, next_retry: int) -> float:
-    """The seconds during which a target and key that failed are not asked. `next_retry` is the number of the next
-    retry.
+    """The length of a cooldown in seconds. During a cooldown, a target and key that failed are not asked.
 
-    The result is the wait that the server requested. If the server requested none, it is the policy's wait before the
-    next retry. If the policy has no further retry, it is the wait before the previous retry, or else the first wait
-    of the standard schedule.
+    If the server requested a wait, the result is that wait. Otherwise the result is the policy's wait before the next
+    retry, which has the number `next_retry`. If the policy has no further retry, the result is the wait before the
+    previous retry. If there was no previous retry, it is the first wait of the standard schedule.
     """
     if requested_s is not None:
         return requested_s

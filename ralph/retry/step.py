@@ -1,7 +1,7 @@
-"""Decides what to do after an answer or an error. No I/O happens here.
+"""Decides what ralph does after an answer or an error. No I/O happens here.
 
-The functions take the state and, for an error, the time, and return the new state, a decision and events.
-`retry/targets.py` chooses the next target. `retry/loop.py` waits and emits the events.
+The functions are pure. They take the state of the retries, and return a new state and events; `step` also returns a
+decision. `retry/targets.py` chooses the next target. `retry/loop.py` waits and emits the events.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 COOLDOWN = "cooldown"
-"""The reason given for a change of target that no error in this turn caused."""
+"""The reason for a change of target if no error in this turn caused the change."""
 
 
 class FailedAttempt(Struct, frozen=True):
@@ -54,36 +54,37 @@ class RetryState(Struct, frozen=True):
     """The state of one chain, which is one call of `send_with_retry`."""
 
     choice: TargetsState
-    """The state of the choice of a target. `choice.route` (a target with one of its keys) gets the next request.
-    After an answer, it is the route that gave the answer."""
+    """The state from which the next target is chosen. `choice.route` (a target with one of its keys) gets the next
+    request. When an answer has arrived, `choice.route` is the route that gave the answer."""
     rules: Rules
     targets: tuple[Target, ...]
     turn: int = 1
     attempt: int = 0
-    """The number of the current or last request within the turn, counted from 1."""
+    """The number of the last request within the turn, counted from 1. 0 before the first request."""
     retries: int = 0
-    """The number of completed waits. A retry follows each wait."""
+    """The number of completed waits in this chain. A retry follows each wait."""
     waited_s: float = 0.0
     answer_tokens: Mapping[str, int] = field(default_factory=dict)
-    """The `max_tokens` of each target, by target name. The first request to a target fixes the number, because a
-    retry sends identical bytes."""
+    """The `max_tokens` of requests to each target, by target name. The first request to a target fixes the number,
+    because a retry sends identical bytes."""
     round_failures: tuple[FailedAttempt, ...] = ()
     """The failures of the current round, in order."""
     damaged: FailedAttempt | None = None
-    """The last attempt whose answer was damaged, or None. If no target can succeed any more, the chain ends with the
-    error of this attempt, because `agent/task.py` asks again after a damaged answer."""
+    """The last attempt whose answer arrived in an unreadable form, or None. If no target can succeed any more, the
+    chain ends with the error of this attempt. `agent/task.py` asks again after such an error."""
     last_error: AgentError | None = None
-    """The last error, or None if there was none. After the decision to give up, it is the error that the chain ends
-    with."""
+    """The last error, or None if there was none. If ralph gives up, it is the error that ends the chain."""
 
     @property
     def target(self) -> Target:
-        """The target of `choice.route`."""
+        """The target that gets the next request. When an answer has arrived, it is the target that gave the answer."""
         return self.targets[self.choice.route.target]
 
 
 class Moment(Struct, frozen=True):
-    """The facts for a retry decision: the time at which a request ended, the policy, and the time left."""
+    """The facts on which a retry decision depends: the current time, the duration of the request, the policy, and the
+    time left.
+    """
 
     now_s: float
     """The time on the run's clock, in seconds."""
@@ -103,10 +104,11 @@ def begin_chain(
     attempts: int,
     now_s: float,
 ) -> tuple[RetryState, tuple[Event, ...]]:
-    """The first state of a `send_with_retry` call, and its first events.
+    """The first state of a `send_with_retry` call, and the first events of the call.
 
-    `attempts` is the number of requests in this turn so far. There is a ModelFallback event if the first target to
-    ask is not the preferred one, and has not answered since it replaced the preferred one.
+    `attempts` is the number of requests in this turn so far. If the first target to ask is not the preferred target,
+    there is a ModelFallback event. The event is left out if that target has already answered since it replaced the
+    preferred one.
     """
     choice = begin(choice, rules, now_s)
     state = RetryState(choice, rules, targets, turn, attempts)
@@ -119,8 +121,8 @@ def begin_chain(
 def step(
     state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
-    """The next state, the decision after this error, and the events in order. The decision is to wait and then ask
-    again, to ask another target or key at once, or to give up.
+    """Decides what to do after an error. Returns the next state, the decision, and the events in order. The decision
+    is to wait and then ask again, or to ask another target or key at once, or to give up.
     """
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
     state = replace(
@@ -162,18 +164,22 @@ def _next_state(state: RetryState, decision: Decision, choice: TargetsState) -> 
 
 
 def waited(state: RetryState, wait: Wait) -> RetryState:
-    """The state after the wait. All usable targets and keys may be asked again."""
+    """The state after a wait. All usable targets and keys may be asked again."""
     return replace(state, retries=state.retries + 1, waited_s=state.waited_s + wait.seconds)
 
 
 def asked(state: RetryState, answer_tokens: int) -> RetryState:
-    """The state while the next request is under way. `answer_tokens` is its `max_tokens`."""
+    """The state when the next request has been sent. `answer_tokens` is the `max_tokens` of that request."""
     fixed = {**state.answer_tokens, state.target.name: answer_tokens}
     return replace(state, attempt=state.attempt + 1, answer_tokens=fixed)
 
 
 def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
-    """The state after an answer, and the events about it: the recovery after retries, and a change of target."""
+    """The state after an answer, and the events that the answer causes.
+
+    If there were retries before the answer, there is an event about the recovery. If the answer completes a change of
+    target, there is an event about this change.
+    """
     events: list[Event] = []
     if state.retries:
         events.append(RetryRecovered(state.retries, state.waited_s, state.turn, state.attempt))
@@ -186,14 +192,16 @@ def answered(state: RetryState) -> tuple[RetryState, tuple[Event, ...]]:
 
 
 def exhausted(state: RetryState, end: BaseException) -> RetryExhausted:
-    """The event about the failure of a `send_with_retry` call after retries. `end` is the exception that ended it."""
+    """The event that says that a `send_with_retry` call failed although it had retried. `end` is the exception that
+    ended the call.
+    """
     is_stop = isinstance(end, Interrupted) and not isinstance(end, RetryAborted)
     why = f"{end}, after: {end.__cause__}" if is_stop else str(end)
     return RetryExhausted(state.retries, state.waited_s, why, state.turn, state.attempt)
 
 
 def raised_at_end(state: RetryState, decision: GiveUp) -> AgentError | TimeIsUp:
-    """The exception to raise after the decision to give up."""
+    """The exception that `send_with_retry` must raise when it gives up."""
     if not decision.outlasts_run and state.last_error is not None:
         return state.last_error
     stop = TimeIsUp(decision.reason)
@@ -227,7 +235,7 @@ def attempt_ended(
 
 
 def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetryScheduled:
-    """The event that announces a retry. Its error is the one from the target that may answer first."""
+    """The event that announces a retry. It contains the error of the target that may answer first."""
     telling = _telling(state.round_failures)
     error = telling.error
     return RetryScheduled(
@@ -246,7 +254,7 @@ def _scheduled(state: RetryState, wait: Wait, max_retries: int) -> RetrySchedule
 
 
 def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list[Event]:
-    """The events for a target that is skipped from now on, for a change of target, or for a change of key."""
+    """The events after an error: a target is skipped from now on, another target is asked, or another key is used."""
     before, rules = state.choice, state.rules
     old, reason = state.target, failure_kind(error).value
     events: list[Event] = []
@@ -263,8 +271,8 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
 
 
 def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
-    """The failed attempt whose error `send_with_retry` raises at its end. If several targets may answer later, it is
-    the attempt of the target that may answer first.
+    """The failed attempt whose error ends `send_with_retry`. If several targets may answer later, it is the attempt
+    at the target that may answer first.
     """
     if decision in (CANNOT_HELP, REFUSED_BY_ALL) and state.damaged is not None:
         return state.damaged
@@ -275,8 +283,9 @@ def _telling_of_end(state: RetryState, decision: GiveUp) -> FailedAttempt:
 def _telling(failures: Sequence[FailedAttempt]) -> FailedAttempt:
     """The failed attempt after which another request is most likely to succeed.
 
-    Transient failures come first, then failures after which a later run may succeed. Among these, the attempt with
-    the shortest requested wait is chosen (0 if no wait was requested), and the last of several.
+    Attempts with a transient failure are preferred. If there are none, ralph prefers attempts with a failure after
+    which a later run may succeed. Among these, the attempt with the shortest requested wait is chosen (0 if no wait
+    was requested). If several have the same wait, the last of them is chosen.
     """
     passing = [one for one in failures if one.failure.is_transient]
     later = [one for one in failures if outcome_of(one.error) is Outcome.API_UNAVAILABLE]

@@ -1,8 +1,8 @@
 """Chooses the target and the key of the next request, and decides whether to wait before it. No I/O happens here.
 
-A route is a target with one of its keys. A chain is one call of `send_with_retry`. It consists of rounds, and each
-round asks each usable route once, without waiting in between. The policy's waits separate the rounds. With a single
-route, this is the plain retry policy.
+A route is a target with one of its keys. A chain is one call of `send_with_retry`. It consists of rounds. In a round,
+ralph asks each usable route once, and does not wait between the requests. The policy's waits separate the rounds.
+With a single route, this is the plain retry policy.
 
 A failure has one of three effects on its route. After a transient failure, the route cools down: it is not asked for
 a time (only with the strategy `fallback`). After a failure that another attempt cannot solve, the route is barred: it
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OF_THE_REQUEST = frozenset({FailureKind.INVALID_REQUEST, FailureKind.CONTEXT_OVERFLOW})
-"""Failures that the request itself causes. Ralph assumes that every other target would refuse the request too."""
+"""Kinds of failure that the request itself causes. Ralph assumes that every other target would refuse the request
+too."""
 _OF_THE_KEY = frozenset({FailureKind.RATE_LIMIT, FailureKind.USAGE_LIMIT})
-"""Failures that may concern one key only. Another key of the same target may still be accepted."""
+"""Kinds of failure that may concern only one key. The target may still accept another key."""
 _FOR_THE_RUN = frozenset(
     {FailureKind.AUTH, FailureKind.BILLING, FailureKind.USAGE_LIMIT, FailureKind.NOT_FOUND}
 )
-"""Failures of the account or the model, which do not end while a run waits."""
+"""Kinds of failure that concern the account or the model, and do not end while a run waits."""
 
 
 class Route(Struct, frozen=True):
@@ -50,16 +51,16 @@ class Route(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """The facts about an error on which the choice of a target depends."""
+    """The facts about an error that influence the choice of the next target."""
 
     kind: FailureKind
     is_transient: bool
     requested_s: float | None = None
-    """The wait that the server requests, in seconds, or None if it requests none."""
+    """The wait that the server requests, in seconds, or None if the server requests no wait."""
     is_of_key: bool = False
-    """True if another key of the same target may succeed."""
+    """True if a request to the same target with another key may succeed."""
     is_of_machine: bool = False
-    """True if this machine caused the failure. No other target would succeed then."""
+    """True if this machine caused the failure. A request to another target would then fail too."""
 
 
 def failure_of(error: AgentError, error_class: ErrorClass) -> Failure:
@@ -81,14 +82,14 @@ class Rules(Struct, frozen=True):
     strategy: str = "fallback"
     """`fallback` or `round_robin`."""
     returns: bool = True
-    """True if ralph returns to the preferred target when that target's cooldown has ended, False if ralph stays with
-    the current target. It matters only for `fallback`."""
+    """True if ralph returns to the preferred target when the cooldown of the preferred target has ended. False if
+    ralph stays with the current target. It matters only for `fallback`."""
     first: int = 0
-    """The index of the preferred target. The other targets follow in their order."""
+    """The index of the preferred target. Ralph asks it first. The other targets follow in the order of the settings."""
 
     listed: int | None = None
-    """The number of configured targets, or None if all targets were configured. If a target that was added later is
-    preferred, it replaces target 0."""
+    """The number of configured targets, or None if all targets are configured. Other targets were added during the
+    run. If one of them is preferred, it replaces target 0."""
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -107,51 +108,52 @@ class Rules(Struct, frozen=True):
 
 
 class ChainState(Struct, frozen=True):
-    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with a new one."""
+    """The state of one chain, which is one call of `send_with_retry`. Each chain begins with the default values."""
 
     retries: int = 0
-    """The number of rounds before this one. Each ended with a wait."""
+    """The number of rounds before the current round. A wait followed each of them."""
     slept_s: float = 0.0
     """The sum of the waits in this chain, in seconds."""
     barred: frozenset[Route] = frozenset()
     """The routes that cannot succeed in this chain."""
     tried: frozenset[Route] = frozenset()
-    """The routes that were asked in this round."""
+    """The routes that were asked in the current round."""
     failures: tuple[Failure, ...] = ()
-    """The failures of this round."""
+    """The failures in the current round."""
     is_forced: bool = False
-    """True if every route was cooling down when the round began. The routes are asked nevertheless, beginning with
+    """True if every route was cooling down when the round began. Ralph asks the routes nevertheless. It begins with
     the route whose cooldown ends first."""
 
 
 class TargetsState(Struct, frozen=True):
-    """The state of the choice of a target."""
+    """The state from which the next target and key are chosen."""
 
     route: Route = Route(0)
-    """The route that is asked next. After an answer, it is the route that answered."""
+    """The route that is asked next. When an answer has arrived, it is the route that gave the answer."""
     skipped: frozenset[Route] = frozenset()
     """The routes that are not asked again in this task."""
     releases_s: Mapping[Route, float] = field(default_factory=dict)
-    """The end of each route's cooldown, on the run's clock."""
+    """The end of each route's cooldown, in seconds of the run's clock."""
     chain: ChainState = ChainState()
     is_away: bool = False
-    """True if another target has replaced the preferred target, which has not answered since."""
+    """True if another target has replaced the preferred target, and the preferred target has not answered since."""
     announced: int | None = None
-    """The replacement target whose first answer was reported in an event, or None if there is no such target."""
+    """The index of the fallback target whose first answer was reported in an event. None if there is no such target."""
 
 
 class MoveOn(Struct, frozen=True):
-    """The decision to ask the next target or key at once. It does not count as a retry."""
+    """The decision to ask another target or key at once. Such a request is not a retry."""
 
 
 Decision = Wait | MoveOn | GiveUp
-"""The decision after a failure. `Wait` means to sleep and then to ask the next route, which counts as a retry."""
+"""The decision after a failure. `Wait` means that ralph waits and then asks the next route. Such a request is a
+retry."""
 
 
 CANNOT_HELP = GiveUp("asking again cannot help")
 """The decision if no route is left that could succeed in this chain."""
 REFUSED_BY_ALL = GiveUp("no other target would take the request either")
-"""The decision after a failure that the request itself causes."""
+"""The decision after a failure that the request itself causes. Every other target would refuse the request too."""
 
 
 def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
@@ -165,7 +167,9 @@ def begin(state: TargetsState, rules: Rules, now_s: float) -> TargetsState:
 def after_failure(
     state: TargetsState, failure: Failure, *, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> tuple[Decision, TargetsState]:
-    """The decision, and the new state, after a request to the current target and key failed at `now_s`."""
+    """Decides what to do after a request to the current route failed at `now_s`. Returns the decision and the new
+    state.
+    """
     chain = state.chain
     if failure.kind in _OF_THE_REQUEST and not failure.is_transient:
         return REFUSED_BY_ALL, state
@@ -187,8 +191,8 @@ def after_answer(
 ) -> tuple[TargetsState, Literal["succeeded", "recovered"] | None]:
     """The state after an answer, and the change of target that must be reported.
 
-    "succeeded" means that a fallback target answered for the first time since it replaced another one. "recovered"
-    means that the preferred target answered again. None means that there is nothing to report.
+    "succeeded" means that a fallback target gave its first answer since ralph changed to it. "recovered" means that
+    the preferred target answered again. None means that there is nothing to report.
     """
     serving = state.route.target
     releases_s = {route: end_s for route, end_s in state.releases_s.items() if route != state.route}
@@ -202,9 +206,8 @@ def after_answer(
 
 
 def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsState, Rules]:
-    """The state and the rules after target `first` became the preferred one.
-
-    The target is no longer skipped, because the user asked for it by name.
+    """The state and the rules after target `first` became the preferred target. If the target was skipped, it can be
+    asked again, because the user asked for it by name.
     """
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
@@ -212,17 +215,17 @@ def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsSt
 
 
 def forgiven(state: TargetsState) -> TargetsState:
-    """The state for a new task, in which no target is skipped."""
+    """The state for a new task. No target is skipped in it."""
     return replace(state, skipped=frozenset())
 
 
 def resumed(
     state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
 ) -> TargetsState:
-    """The state that an earlier run left.
+    """The state with the cooldowns and the current target of an earlier run.
 
-    `ends_s` holds the ends of cooldowns on the run's clock, by target index. `serving` is the index of the target
-    that was current at the end of that run, or None.
+    `ends_s` holds the ends of cooldowns in seconds of the run's clock, by target index. `serving` is the index of the
+    target that was current when the earlier run ended, or None.
     """
     releases_s = {route: end_s for target, end_s in ends_s.items() for route in rules.keys_of(target)}
     route = state.route if serving is None else Route(serving)
@@ -230,10 +233,10 @@ def resumed(
 
 
 def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """The ends of cooldowns in seconds of the run's clock, by target index.
+    """The ends of the targets' cooldowns in seconds of the run's clock, by target index.
 
-    A target is included only if all of its keys have a cooldown, which may have ended already. Its end is that of the
-    key whose cooldown ends first.
+    A target is left out if one of its keys has no cooldown. The end of a target's cooldown is the end of the first
+    cooldown among its keys. It may have passed already.
     """
     found = {}
     for target in range(len(rules.key_counts)):
@@ -245,7 +248,7 @@ def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
 
 
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
-    """The targets and keys that this `send_with_retry` call may still ask. Those of the preferred target come first."""
+    """The routes that this `send_with_retry` call may still ask. The routes of the preferred target come first."""
     out = state.skipped | state.chain.barred
     return [route for target in rules.order for route in rules.keys_of(target) if route not in out]
 
@@ -253,8 +256,10 @@ def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
 def _with_damage(
     state: TargetsState, failure: Failure, rules: Rules, policy: RetryPolicy, now_s: float
 ) -> TargetsState:
-    """The state after a request to the current target and key failed. Depending on the failure, the key or all keys
-    of the target are not asked again for some time, in this `send_with_retry` call, or in this task.
+    """The state after a request to the current route failed.
+
+    The failure affects only the key, or all keys of the target. Depending on the failure, these keys are not asked
+    again for some time, in this `send_with_retry` call, or in this task.
     """
     hit = [state.route] if failure.is_of_key else rules.keys_of(state.route.target)
     chain = state.chain
@@ -305,7 +310,7 @@ def _moved(state: TargetsState, route: Route) -> TargetsState:
 
 
 def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
-    """The target and key to ask next, or None if all usable ones were asked in this round."""
+    """The route to ask next. None if all routes that may be asked now were asked in this round."""
     if rules.strategy == "round_robin":
         return _rotated(state, rules)
     usable = usable_routes(state, rules)
@@ -319,10 +324,10 @@ def _pick(state: TargetsState, rules: Rules, now_s: float) -> Route | None:
 
 
 def _rotated(state: TargetsState, rules: Rules) -> Route | None:
-    """The next target and key for `round_robin`, or None if the round is over.
+    """The next route for the strategy `round_robin`, or None if the round is over.
 
-    Each `send_with_retry` call begins with the current target. After a permanent failure that may concern only the
-    key, the next key of the same target follows. Otherwise the next target follows.
+    A `send_with_retry` call begins with the current target. After a permanent failure that may concern only the key,
+    ralph asks the next key of the same target. After any other failure, it asks the next target.
     """
     order = rules.order
     place = order.index(state.route.target)

@@ -1,3 +1,3 @@
 """The values and interfaces that all packages of ralph share: outcomes, events, errors, usage, limits, reports, and
-the ports for clock and waiter.
+the interfaces (ports) for the clock and for waiting.
 """

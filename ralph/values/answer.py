@@ -1,4 +1,4 @@
-"""A complete assistant message: its content blocks, its tool calls, and warnings about it."""
+"""A complete assistant message with its content blocks, its tool calls, and warnings about it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _LONGEST_NAME = 128
 
 
 class MalformedCall(Struct, frozen=True):
-    """A tool call that must not run because its input is faulty.
-
-    `raw` is the input as the model wrote it. `reason` says what is wrong with the input; the model gets it.
+    """A tool call that must not run because its input is faulty. `raw` is the input as the model wrote it. `reason`
+    says what is wrong with the input. The model gets this reason as the result of the call.
     """
 
     id: str
@@ -36,10 +35,10 @@ class Answer(Struct, frozen=True):
     """A complete assistant message."""
 
     message: dict[str, Any]
-    """The API's message object. Its `content` holds complete blocks, ordered by their index."""
+    """The API's message object. Its `content` holds complete blocks, in the order of their indexes."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The tool calls (`tool_use` blocks) of the answer, in order. The tuple is empty if the stop reason does not
-    allow any call to run."""
+    """The tool calls (`tool_use` blocks) of the answer, in order. The tuple is empty if no call may run because of
+    the answer's stop reason."""
     warnings: tuple[str, ...] = ()
     """Notices for people about oddities of the answer, such as a missing stop reason."""
     request_id: str | None = None
@@ -65,11 +64,12 @@ class Answer(Struct, frozen=True):
 
 
 def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
-    """Replaces the ids and names of tool calls that the API would refuse in the next request.
+    """A copy of the answer, in which the ids and names of tool calls are replaced if the API would refuse them in the
+    next request.
 
     Ids and names may contain only ASCII letters, digits, `_` and `-`, and every id must be unique in the
-    conversation. `taken` holds the ids that the conversation already has. Some local servers number the calls of each
-    answer from 0, or name a call `functions.Bash:0`.
+    conversation. `taken` holds the ids that the conversation already contains. Some local servers number the calls of
+    each answer from 0, or name a call `functions.Bash:0`.
     """
     ids = _sendable_ids(answer.call_ids, taken)
     content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]

@@ -1,8 +1,8 @@
-"""Classifies an error: whether a retry makes sense, what kind of failure it is, and which outcome it gives to a run
-that it ends.
+"""Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
+run gets if this error ends the run.
 
-The decision is based on fields, not on message texts. There are three exceptions, for which some servers give no
-other sign: context overflow, low credit, and a spend limit. A test compares this module with the table in
+The decision is based on fields, not on message texts. There are three exceptions: context overflow, low credit, and a
+spend limit. For these, some servers give no other sign than the text. A test compares this module with the table in
 `docs/retry.md`.
 """
 
@@ -49,7 +49,7 @@ PERMANENT_KINDS = frozenset(
         FailureKind.CONTEXT_OVERFLOW,
     }
 )
-"""Kinds of failure that a retry cannot solve."""
+"""The kinds of failure that remain if the same request is sent again."""
 
 PERMANENT_CAUSES = frozenset(
     {
@@ -70,7 +70,7 @@ OVERFLOW_CODES = frozenset({"context_length_exceeded"})
 """OpenAI's error code for a prompt that exceeds the context window. Gateways pass this code on."""
 
 DECISIVE_CODES = SPEND_LIMIT_CODES | OVERFLOW_CODES
-"""Error codes that determine the kind of failure, whatever the status and the error type are."""
+"""Error codes that alone determine the kind of failure. The status and the error type are then ignored."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -86,7 +86,7 @@ STATUS_OF_TYPE = {
     "overloaded_error": 529,
 }
 """The HTTP status that belongs to each `error.type`. It is needed for an error inside a stream, because the HTTP
-status of that answer is 2xx."""
+status of such an answer is 2xx."""
 
 # The patterns match the messages of Anthropic (with and without token counts), Anthropic on Bedrock, llama.cpp, and
 # vLLM or OpenAI.
@@ -135,7 +135,7 @@ def classify_error(error: AgentError) -> ErrorClass:
 
 
 def is_damaged(error: AgentError) -> bool:
-    """Whether the answer is unreadable: neither a valid message nor a valid report of an error."""
+    """Whether the answer was unreadable: it was neither a valid message nor a valid report of an error."""
     match error:
         case Json():
             return True
@@ -163,18 +163,17 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """The HTTP status that an error inside a stream corresponds to.
+    """The HTTP status that corresponds to an error inside a stream.
 
-    It is the status in `STATUS_OF_TYPE` for the error's type. If the type is not in that table, it is `status`, the
-    number that the server wrote into the error (None if it wrote none).
+    This is the status in `STATUS_OF_TYPE` for the error's type. If the table does not contain the type, the result is
+    `status`. That is the number that the server wrote into the error, or None if it wrote no number.
     """
     return STATUS_OF_TYPE.get(error_type or "", status)
 
 
 def kind_of(status: int | None, error_type: str | None, error_code: str | None, text: str) -> FailureKind:
-    """The kind of an error that a server reports, either as an HTTP answer or inside a stream.
-
-    `status` is None if the status is unknown.
+    """The kind of failure for an error that a server reports, either in an HTTP error or inside a stream. `status` is
+    None if the status is unknown.
     """
     if error_code in SPEND_LIMIT_CODES:
         return FailureKind.USAGE_LIMIT
@@ -205,9 +204,8 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether this run must not retry, although a later run may succeed.
-
-    That is so for a 429 or 5xx answer with `x-should-retry: false`, unless the kind of failure is permanent.
+    """Whether ralph must not retry in this run, although a later run may succeed. True for a 429 or 5xx answer with
+    `x-should-retry: false`, unless the kind of failure is permanent.
     """
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
@@ -215,24 +213,26 @@ def is_for_later(error: AgentError) -> bool:
 
 
 def is_low_credit(error: AgentError) -> bool:
-    """Whether the server refused the request (status 400) because the account's credit is too low. Only the error's
-    text shows this.
+    """Whether the server refused the request (status 400) because the account has too little credit. Ralph recognises
+    this only by the text of the error.
     """
     return _status_of(error) == 400 and failure_kind(error) is FailureKind.BILLING
 
 
 def is_shortage(error: AgentError) -> bool:
-    """Whether this machine lacks a resource, such as memory. Another target would fail in the same way."""
+    """Whether this machine lacks a resource, such as memory. A request to another target would fail in the same way."""
     return isinstance(error, Api) and error.cause is NetworkCause.SHORTAGE
 
 
 def is_bad_key(error: AgentError) -> bool:
-    """Whether the server refuses the API key (status 401). The server may accept another key."""
+    """Whether the server refuses the API key (status 401). The server may accept a different key."""
     return _status_of(error) == 401
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of an `HttpError`, or the status that a `StreamParse` corresponds to. None for other errors."""
+    """The HTTP status of an `HttpError`. For a `StreamParse`, the HTTP status that corresponds to it. None for other
+    errors.
+    """
     match error:
         case HttpError():
             return error.status

@@ -1,6 +1,5 @@
-"""The settings of a run that a driver may change while the run is under way.
-
-A driver is a program that controls ralph over standard input and output. The agent reads these settings.
+"""The settings that a driver may change during a run. A driver is a program that controls ralph over standard input
+and output. The agent reads these settings.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ if TYPE_CHECKING:
 
 
 class ModeFixedError(ValueError):
-    """A driver requested another permission mode, but the run was started in the mode `plan`, which is final."""
+    """A driver requested another permission mode, but the run was started in the mode `plan`. This mode cannot be
+    changed during a run.
+    """
 
 
 class NarrowedTools(Struct, frozen=True):
-    """The tools that a command file allows for its task. It can only remove tools, never add any."""
+    """The tools that a command file allows for its task. Such a list can only remove tools, never add any."""
 
     command: str
     names: frozenset[str]
@@ -40,19 +41,19 @@ class RunControls:
         self.auto_retry = auto_retry
         """False if failed requests are not retried."""
         self.model = model
-        """The model that the driver has requested for the next requests. None if it has requested none since the last
-        call of `take_requested_model`."""
+        """The model that the driver has requested for the next requests. None if there is no such request, or after
+        `take_requested_model` has returned it."""
         self.permission_mode = permission_mode
         """The permission mode for the next tool calls."""
         self.stays_in_plan = stays_in_plan
-        """True if the command line chose plan mode. A driver cannot change the mode then."""
+        """True if the command line chose plan mode. In that case, a driver cannot change the mode."""
         self._permissions = permissions
-        """Who is asked about a call that the mode does not permit by itself: "driver", or "nobody", so that the call
-        is refused. None means that such calls are permitted."""
+        """Some permission modes do not permit a call without asking. "driver" means that the driver is asked about
+        the call. "nobody" means that the call is refused. None means that the call is permitted."""
         self._allowed = allowed
         """The tools that the user allowed by name."""
         self.narrowed: NarrowedTools | None = None
-        """The tools that the current task's command file allows. None if it sets no limit."""
+        """The tools that the current task's command file allows. None if the file does not limit the tools."""
 
     @property
     def mode_notice(self) -> str | None:
@@ -60,8 +61,10 @@ class RunControls:
         return None if self._permissions is not None else mode_notice(self.permission_mode)
 
     def choose_mode(self, name: str) -> PermissionMode:
-        """Sets the permission mode with this name. Raises ValueError if there is no such mode, or if the command line
-        fixed the mode. The caller puts the name of the field before the error's text.
+        """Sets the permission mode with this name, and returns it.
+
+        Raises ValueError if there is no such mode, or if the command line chose a mode that cannot be changed. The
+        caller puts the name of the field before the error's text.
         """
         mode = permission_mode(name)
         if self.stays_in_plan and mode is not PermissionMode.PLAN:
@@ -72,7 +75,7 @@ class RunControls:
         return mode
 
     def why_refused(self, tool: str) -> str | None:
-        """The reason for refusing a call of this tool, written for the model. None if the call may run."""
+        """The reason why a call of this tool is refused, written for the model. None if the call may run."""
         if self.narrowed is not None and tool not in self.narrowed.names:
             names = ", ".join(sorted(self.narrowed.names)) or "no tool"
             return f"This call was not run: the command {self.narrowed.command} allows {names} alone."
@@ -87,6 +90,6 @@ class RunControls:
         )
 
     def take_requested_model(self) -> str | None:
-        """Returns the model that the driver requested, and clears the request."""
+        """Returns the model that the driver requested, or None. After that, no model is requested any more."""
         requested, self.model = self.model, None
         return requested

@@ -1,4 +1,4 @@
-"""Recognises credentials by name and by value, and chooses the environment variables that a tool's process may see.
+"""Recognises credentials by name and by value. Chooses the environment variables that a tool's process may see.
 
 A value of fewer than eight characters is never treated as a known secret. Otherwise every "1" or "true" in a text
 could be redacted.
@@ -47,7 +47,7 @@ class Secret(Generic[T]):
 
 
 Headers = Secret[tuple[tuple[str, str], ...]]
-"""Names and values of headers (latin-1), in the order in which they are sent. Any of them may be a credential."""
+"""The names and values of headers (latin-1), in the order in which they are sent. Any value may be a credential."""
 NO_HEADERS: Headers = Secret(())
 
 
@@ -55,23 +55,23 @@ class Credential(Struct, frozen=True):
     """The key or token that ralph sends to the endpoint."""
 
     header: str
-    """The name of the HTTP header, in lower case."""
+    """The name of the HTTP header that carries the credential, in lower case."""
     value: Secret[str]
     """The whole value of the header (latin-1), including `Bearer `."""
     source: str
-    """The environment variable that holds the key or token."""
+    """The name of the environment variable that holds the key or token."""
 
     @property
     def secret(self) -> str:
-        """The key or token without `Bearer `."""
+        """The key or token. If the header's value begins with `Bearer `, that word is left out."""
         return self.value.plain.removeprefix("Bearer ")
 
 
 def credential_from(variable: str, environment: Mapping[str, str]) -> Credential | None:
     """The credential in an environment variable. None if the variable is not set or is empty.
 
-    The variable's name decides which header carries the key. Raises ValueError if a header cannot carry the value;
-    the error does not contain the value.
+    The variable's name decides which header carries the key. Raises ValueError if a header cannot carry the value.
+    The error does not contain the value.
     """
     text = environment.get(variable, "").strip()
     if not text:
@@ -132,23 +132,24 @@ def looks_like_credential_name(name: str) -> bool:
 
 
 def is_header_list(name: str) -> bool:
-    """Whether a variable holds a list of headers, as OTEL_EXPORTER_OTLP_HEADERS does.
-
-    The list consists of `name=value` pairs, and most of the values are keys.
+    """Whether a variable with this name holds a list of headers. An example is OTEL_EXPORTER_OTLP_HEADERS. The list
+    consists of `name=value` pairs, and most of the values are keys.
     """
     words = _words(name)
     return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
 
 
 def is_endpoint_name(name: str) -> bool:
-    """Whether a variable holds the address of a server, as HTTPS_PROXY, npm_config_proxy and OPENAI_BASE_URL do."""
+    """Whether a variable with this name holds the address of a server. Examples are HTTPS_PROXY, npm_config_proxy and
+    OPENAI_BASE_URL.
+    """
     words = _words(name)
     return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
 
 
 def _words(name: str) -> list[str]:
-    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. KEYS becomes
-    KEY.
+    """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. The word KEYS
+    becomes KEY.
     """
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
     return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
@@ -177,16 +178,16 @@ SHAPES = (
     (("-----begin ",), rf"-----BEGIN {_PEM_LABEL}[\s\S]*?(?:-----END {_PEM_LABEL}|\Z)"),
     (("@",), r"""(?<=://)[^\s/:@"'<>]{0,256}:(?P<password>[^\s/?#"'<>]{1,1024})@"""),
 )
-"""The forms of credentials, as regular expressions. Beside each are marks, in lower case: a text that contains none
-of them contains no credential of this form."""
+"""The forms of credentials. Each form is a regular expression with some marks, which are texts in lower case. If a
+text contains none of the marks, it contains no credential of this form."""
 
 
 def credential_shapes(text: str) -> re.Pattern[str]:
     """A regular expression that finds everything in `text` that looks like a credential. It must be used only for
     this text.
 
-    The group `password`, if there is one, matches the password of a URL. The search takes linear time even for
-    hostile texts, because no run of characters is searched twice.
+    A match inside a URL may have a group `password`, which contains the password. The search takes linear time even
+    for hostile texts, because no run of characters is searched twice.
     """
     lowered = text.lower()
     # Compiling a form takes longer than searching many texts for its marks.
@@ -204,8 +205,10 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields the secret values among `headers`. A value is secret if the value or the header's name looks like that
-    of a credential. If such a value has several words, as `Bearer x` has, the last word is yielded too.
+    """Yields the secret values in `headers`. A value is secret if it looks like a credential, or if its header's name
+    looks like the name of a credential.
+
+    If a secret value has several words, such as `Bearer x`, its last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
@@ -218,11 +221,12 @@ def child_environment(
     secrets: Collection[str],
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """The environment of a tool's process.
+    """The environment for a tool's process. It contains the variables named in `pass_env`, and all variables that are
+    harmless.
 
-    It lacks the variables whose names begin with ANTHROPIC_ or are in `withheld`. It also lacks each variable whose
-    name or value looks like a credential's, whose value contains one of `secrets`, or that holds a server's address
-    with a credential in it. The variables named in `pass_env` are always passed.
+    A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_ or is in `withheld`. Its name or
+    its value looks like a credential. Its value contains one of `secrets`. It holds a server's address that contains
+    a credential.
     """
     login_names = _login_names(environment)
 
@@ -242,11 +246,11 @@ def child_environment(
 
 
 def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:
-    """The values that must be redacted: the credentials in the environment's variables, and `extra`.
+    """The values that must be redacted: the credentials in environment variables, and the secrets in `extra`.
 
-    `extra` holds secrets from settings and headers. If the name of a variable does not mark it as secret, but its
-    value contains a credential (in a URL, a JSON text), only that credential is redacted. Values of fewer than
-    `MIN_SECRET_CHARS` characters are left out.
+    `extra` holds secrets from settings and headers. If the name of a variable looks like a credential, its whole
+    value is redacted. Otherwise, only credentials inside the value are redacted, for example in a URL or a JSON text.
+    Values of fewer than `MIN_SECRET_CHARS` characters are left out.
     """
     found: set[str] = set()
     login_names = _login_names(environment)
@@ -265,10 +269,8 @@ def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> 
 
 
 def _header_list_values(value: str) -> Iterator[str]:
-    """The values in a list of headers.
-
-    Each value comes in up to four forms: as written or with percent escapes decoded, and both of these with or
-    without the scheme (such as `Bearer`).
+    """Yields the values in a list of headers, each in four forms that may be equal. The forms are the value as
+    written, and the value with percent escapes decoded. Each comes with and without its scheme (such as `Bearer`).
     """
     for pair in value.split(","):
         sent = pair.partition("=")[2].strip()
@@ -281,11 +283,11 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """The credential inside the address of a server, as written and with percent escapes decoded.
+    """The credential in the address of a server, both as written and with percent escapes decoded.
 
     The address may be `TOKEN@host` or `user:password@host`, with or without a scheme. The list is empty if there is
-    no credential. It is also empty if only the user's own login name stands before the `@`, because that name occurs
-    in the paths of the user's files.
+    no credential. It is also empty if the text before the `@` is only the user's own login name, because that name
+    occurs in the paths of the user's files.
     """
     if "@" not in url:
         return []

@@ -1,7 +1,5 @@
-"""Checks base URLs and header lines, and converts them to a normal form.
-
-Raises ValueError for a text that HTTP cannot carry safely. The error never repeats the text, because the text may
-contain a key.
+"""Checks base URLs and header lines, and converts them to a normal form. Raises ValueError for a text that cannot be
+sent safely over HTTP. The error never repeats the text, because the text may contain a key.
 """
 
 from __future__ import annotations
@@ -18,19 +16,18 @@ MESSAGES_PATH = "/v1/messages"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Headers that say how a request is transmitted. Only the HTTP client may set them: values of the user could break
-the request."""
+"""Headers that describe how a request is transmitted. Only the HTTP client may set them, because values from the user
+could break the request."""
 
 
 def messages_url(base_url: str) -> str:
-    """The URL to which requests are posted. `base_url` must be in the form that `normal_base_url` returns."""
+    """The URL to which requests are sent. `base_url` must be in the form that `normal_base_url` returns."""
     return base_url + MESSAGES_PATH
 
 
 def normal_base_url(text: str) -> str:
-    """The URL without a final `/`, `/v1` or `/v1/messages`.
-
-    Users write base URLs with and without these parts. `messages_url` adds the API's path to the result.
+    """The base URL without `/`, `/v1` or `/v1/messages` at its end. Users write base URLs with and without these
+    parts. `messages_url` adds the API's path to the result. Raises ValueError if the text is not a usable URL.
     """
     from urllib.parse import urlsplit  # noqa: PLC0415 - not needed for --version and --help
 
@@ -55,7 +52,9 @@ def normal_base_url(text: str) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """Removes `/v1` or `/v1/messages` from the end of a path. A path that a gateway has before that remains."""
+    """Removes `/v1` or `/v1/messages` from the end of a path. The part before it, such as a gateway's own path, is
+    kept.
+    """
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):
@@ -68,12 +67,12 @@ def _above_the_api(path: str) -> str:
 
 
 def is_default(base_url: str) -> bool:
-    """Whether the URL's host is that of Anthropic's own API, which accepts no request without a key."""
+    """Whether the URL's host is Anthropic's own API. This host accepts no request without a key."""
     return _host(base_url) == _host(DEFAULT_BASE_URL)
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL's host is this machine. Requests to such a host do not leave the machine."""
+    """Whether the URL's host is this machine, so that requests to it do not leave the machine."""
     host = _host(url)
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
         return True
@@ -100,9 +99,8 @@ def _host(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without surrounding white space. Raises ValueError for characters that a header cannot carry.
-
-    A line break is one of them, because it would begin another header.
+    """The value without surrounding white space. Raises ValueError if the value contains a character that a header
+    cannot carry. For example, a line break would begin another header.
     """
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
@@ -113,9 +111,8 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """The headers in a text of `Name: value` lines. Empty lines are skipped.
-
-    A ValueError names the line by its number, counted from 1.
+    """The headers in a text that consists of `Name: value` lines. Empty lines are skipped. If a line is wrong, raises
+    ValueError. The error contains the number of the line, counted from 1.
     """
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -131,7 +128,8 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
 def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The headers in a `{name: value}` table of a settings file.
 
-    A ValueError names the header, or gives the number of the entry (counted from 1) if the name itself is invalid.
+    If a header is wrong, raises ValueError. The error contains the name of the header. If the name itself is wrong,
+    the error contains the number of the entry instead, counted from 1.
     """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):

@@ -1,4 +1,6 @@
-"""Describes exceptions in one line: an error of the system, an error of a tool for the model, or a bug in ralph."""
+"""Describes an exception in one line. The exception is an error of the operating system, a tool's error for the
+model, or a bug in ralph.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,8 @@ _MOST_FRAMES = 4
 
 
 def describe_bug(error: BaseException) -> str:
-    """One line with the exception, its message and its innermost frames, the innermost first.
-
-    Apart from the message, it contains no source text and no values of variables.
+    """One line with the class of the exception, its message and its innermost frames. The innermost frame comes
+    first. Apart from the message, the line contains no source text and no values of variables.
     """
     frames = []
     traceback = error.__traceback__

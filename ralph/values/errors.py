@@ -37,11 +37,11 @@ class NetworkCause(enum.Enum):
 
 
 class AgentError(Exception):
-    """Any error that `send_message()` can raise. Code that retries catches this class and none of its subclasses."""
+    """Any error that `send_message()` can raise. Code that retries catches this class, and not its subclasses."""
 
     tokens = TokenUsage()
-    """The token counts for an answer that broke off, which ralph discards but the server bills. The output count is
-    ralph's estimate if that is higher than the server's count."""
+    """The token counts for an answer that broke off. Ralph discards such an answer, but the server bills it. If
+    ralph's estimate of the output is higher than the server's count, the estimate is used."""
 
 
 class HttpError(AgentError):
@@ -49,8 +49,8 @@ class HttpError(AgentError):
 
     `retry_after` is the wait that the server requests, in seconds (>= 0), or None if the server requests no wait.
     `body` holds at most 64 KiB and is redacted. If the body is an error object of the API, `error_type`, `error_code`
-    and `message` are taken from it. `should_retry` is the value of the `x-should-retry` header, or None if the answer
-    has no such header.
+    and `message` are taken from the body. `should_retry` is the value of the `x-should-retry` header, or None if the
+    answer has no such header.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer that does not contain a complete message. `error_type` and `error_code` are copied from the error
-    that the server reported, or None.
+    """A 2xx answer that does not contain a complete message. If the server reported an error in the answer,
+    `error_type` and `error_code` are taken from that error. Otherwise they are None.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The HTTP status that the server wrote into the error, or None if it wrote none."""
+        """The HTTP status that the server wrote into its error object, or None if it wrote none."""
 
     def __str__(self) -> str:
         kind = f"{self.error_type}: " if self.error_type else ""
@@ -117,14 +117,12 @@ class StreamTransient(_AnswerError):  # noqa: N818 - the specification's name
 
 
 class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
-    """An answer that is not a valid stream of events, or in which the server rejected the request for good."""
+    """An answer that is not a valid event stream, or that contains a permanent error of the server."""
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
-    """No answer came.
-
-    `detail` is a redacted message about the cause. `host` is the host or the base URL that gave no answer. Either may
-    be empty.
+    """No answer came. `detail` is a redacted message about the cause. `host` is the host or the base URL from which
+    no answer came. Both may be empty.
     """
 
     def __init__(self, cause: NetworkCause, detail: str = "", host: str = "") -> None:

@@ -1,7 +1,7 @@
-"""The events of a run and of a loop. `output/` turns them into JSON lines and into sentences.
+"""The events of a run and of a loop. `output/` turns these events into JSON lines and into sentences.
 
-This module prints nothing. An event is emitted once, by the code that first knows the fact. `output/stream_json.py`
-has the names that the events have in stream-json.
+This module prints nothing. The code that first knows a fact emits the event about it, and emits it once.
+`output/stream_json.py` defines the names of the events in stream-json.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 
 class DeadEnd(Struct, frozen=True):
-    """The reason why ralph ended a run that made no progress: repeated calls, or malformed calls in a row."""
+    """The reason why ralph ended a run that made no progress. The model repeated the same calls, or gave several
+    answers in a row in which all calls were malformed.
+    """
 
     name: str
-    """The name of the guard or rule that refused the calls: one of `guards.GUARDS` or `call_rules.NAMES`."""
+    """The name of the guard or rule that refused the calls. It is one of `guards.GUARDS` or `call_rules.NAMES`."""
     call: ToolCall
     """The last of the refused calls."""
     error: str
@@ -36,7 +38,7 @@ class RunStarted(Struct, frozen=True):
     model: str
     tools: tuple[str, ...]
     api_key_source: str
-    """The environment variable that the API key comes from, or "none" if there is no key."""
+    """The name of the environment variable that holds the API key, or "none" if there is no key."""
     targets: tuple[str, ...] = ()
     """The names of all targets of the run, in the order in which ralph tries them. Empty if there is only one
     target."""
@@ -45,25 +47,25 @@ class RunStarted(Struct, frozen=True):
     sandbox: str = "none"
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
     protections: Mapping[str, bool] = field(default_factory=dict)
-    """For each protection of the sandbox, by name, whether it is in force."""
+    """For each protection of the sandbox, by name: True if the protection is in force."""
     memory: Mapping[str, str] = field(default_factory=dict)
     """The files whose instructions are in the system prompt. It maps each absolute path to a short form for people."""
     commands: tuple[str, ...] = ()
-    """The names of the commands that a prompt can call. Skills are among them."""
+    """The names of the commands that a prompt can call. They include the names of skills."""
     skills: tuple[str, ...] = ()
     """The names of the skills that the system prompt lists."""
     mcp_servers: tuple[str, ...] = ()
-    """The names of the MCP servers. All of them are connected."""
+    """The names of the MCP servers that are connected."""
 
 
 class StreamReceived(Struct, frozen=True):
-    """One stream event of an answer, as the server sent it. The answer may still turn out to be incomplete."""
+    """One stream event of an answer, as the server sent it. The answer may never become complete."""
 
     event: dict[str, Any]
 
 
 class AnswerAccepted(Struct, frozen=True):
-    """A complete assistant message has become part of the conversation."""
+    """A complete answer of the model was added to the conversation."""
 
     message: dict[str, Any]
     """The API's message object with id, type, role, model, content, stop_reason, stop_sequence and usage."""
@@ -81,48 +83,44 @@ class ToolFinished(Struct, frozen=True):
 
 
 class UserMessageCommitted(Struct, frozen=True):
-    """A user message that ralph made has become part of the conversation.
-
-    It holds tool results, or a text that ralph adds for the model, such as a request to continue. The user's own
-    prompts have no such event.
+    """A user message that ralph made was added to the conversation. The message contains tool results, or a text that
+    ralph writes for the model, such as a request to continue. There is no such event for the user's own prompts.
     """
 
     content: tuple[Block, ...]
 
 
 class AttemptEnded(Struct, frozen=True):
-    """One attempt has ended: with an answer, with an error, or because it was interrupted.
-
-    An attempt is one call of `send_message()`. An error is reported even if no retry follows.
+    """An attempt has ended with an answer or an error, or was interrupted. An attempt is one call of
+    `send_message()`. If it ends with an error, this event is emitted even if no retry follows.
     """
 
     turn: int
     """The number of the turn within the run, counted from 1."""
     attempt: int
-    """The number of the attempt within the turn, counted from 1. Retries, requests to other targets, synthetic
-    retries, continuations and summaries are all counted."""
+    """The number of the attempt within the turn, counted from 1. Every attempt in the turn is counted: retries,
+    requests to other targets, synthetic retries, continuations and summaries."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The token counts for which the server bills the attempt. If the server gave no count, or the answer broke off,
-    they may be ralph's estimates."""
+    """The tokens for which the server bills the attempt. They may be ralph's estimates if the server gave no count,
+    or if the answer broke off."""
     facts: ModelFacts | None = None
     """The known facts of the target's model, including its price. None if the model is unknown."""
     status: int | None = None
-    """The HTTP status of an error answer, or None if there was no such answer."""
+    """The HTTP status if the server answered with an error, otherwise None."""
     kind: str | None = None
-    """The value of a `FailureKind`, or "interrupted". None if the attempt was answered."""
+    """The value of a `FailureKind`, or "interrupted". None if the server answered the attempt."""
     error: str | None = None
-    """The text of the error, or None if the attempt was answered."""
+    """The text of the error. None if the server answered the attempt."""
     wait_s: float = 0.0
-    """The seconds that ralph waits before the next attempt. 0 if no attempt or no wait follows."""
+    """The seconds that ralph waits before the next attempt. 0 if ralph does not wait, or if no attempt follows."""
 
 
 class TurnAsked(Struct, frozen=True):
-    """A turn in which at least one request was sent has ended.
-
-    `took_s` is the number of seconds that the turn's requests took, including the waits between them.
+    """A turn has ended, and at least one request was sent in it. `took_s` is the number of seconds spent on requests
+    in this turn, and on waits between them.
     """
 
     turn: int
@@ -132,10 +130,8 @@ class TurnAsked(Struct, frozen=True):
 
 
 class RetryScheduled(Struct, frozen=True):
-    """A retry will follow after `wait_s` seconds, which may be 0.
-
-    `attempt` is the number of the retry among the retries of one request, counted from 1. `max_retries` is the number
-    of retries that the policy allows.
+    """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of the retry among
+    the retries of this request, counted from 1. `max_retries` is the number of retries that the policy allows.
     """
 
     attempt: int
@@ -143,16 +139,16 @@ class RetryScheduled(Struct, frozen=True):
     wait_s: float
     status: int | None
     error_class: str
-    """The name of the class of the error, one of the five in `values/errors.py`."""
+    """The name of the error's class. It is one of the five classes in `values/errors.py`."""
     kind: str
     """The value of a `FailureKind`."""
     message: str
     requested_wait_s: float | None = None
-    """Equal to `wait_s` if the server requested a wait, which the policy may have shortened. None if ralph computed
-    the wait itself."""
+    """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if the
+    server requested no wait."""
     restarts_response: bool = False
-    """True if the failed answer had status 2xx, so that parts of it may have been streamed. The retry requests the
-    whole answer again."""
+    """True if the failed answer had status 2xx. Parts of such an answer may have been streamed already. The retry
+    requests the whole answer again."""
     turn: int = 1
     target: str = ""
     """The name of the target that reported the error."""
@@ -165,12 +161,12 @@ class RetryRecovered(Struct, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The number of the attempt that was answered. It is counted as in `AttemptEnded`, here and in the next four
-    events."""
+    """The number of the attempt that was answered, counted as in `AttemptEnded`. The next four events count in the
+    same way."""
 
 
 class RetryExhausted(Struct, frozen=True):
-    """A request failed for good, or was interrupted, after a retry was announced."""
+    """Retries of a request were announced, but the request finally failed or was interrupted."""
 
     retries: int
     total_wait_s: float
@@ -180,22 +176,20 @@ class RetryExhausted(Struct, frozen=True):
 
 
 class ModelFallback(Struct, frozen=True):
-    """Ralph has changed to another target. The next request goes to that target."""
+    """Ralph has changed to another target. It sends the next request to that target."""
 
     from_target: str
     to_target: str
     reason: str
-    """The value of the `FailureKind` that caused the change, or "cooldown" if no error in this turn caused the
-    change."""
+    """The value of the `FailureKind` that caused the change. "cooldown" if no error in this turn caused the change."""
     turn: int
     attempt: int
     """The number of the attempt that failed, or 0 if no attempt in this turn failed."""
 
 
 class ModelFallbackSucceeded(Struct, frozen=True):
-    """A fallback target has given its first answer since ralph changed to it.
-
-    Every target except the preferred one, which is usually the first, is a fallback target.
+    """A fallback target has given its first answer since ralph changed to it. Every target except the preferred
+    target is a fallback target. The preferred target is usually the first in the settings.
     """
 
     target: str
@@ -204,7 +198,7 @@ class ModelFallbackSucceeded(Struct, frozen=True):
 
 
 class ModelFallbackRecovered(Struct, frozen=True):
-    """The preferred target has answered a request again, after a fallback target had replaced it."""
+    """The preferred target has answered again. Before that, a fallback target had replaced it."""
 
     target: str
     turn: int
@@ -212,53 +206,52 @@ class ModelFallbackRecovered(Struct, frozen=True):
 
 
 class ResponseDiscarded(Struct, frozen=True):
-    """An answer, complete or not, has been discarded. Readers must ignore the parts of it that were streamed."""
+    """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were already
+    streamed.
+    """
 
     message_id: str
 
 
 class ClockFired(Struct, frozen=True):
-    """A time limit of an answer was reached, so the request was given up."""
+    """A time limit for an answer was reached, and ralph gave up the request."""
 
     clock: str
-    """The name of the time limit, as in `api/clocks.py`."""
+    """The name of the time limit. `api/clocks.py` defines the names."""
     after_s: float
 
 
 class Heartbeat(Struct, frozen=True):
-    """Ralph is still waiting. `since_s` is the number of seconds since the last output for a reader."""
+    """Ralph is still waiting. `since_s` is the number of seconds since ralph last wrote output that a reader sees."""
 
     waiting_for: str
     since_s: float
 
 
 class TurnStarted(Struct, frozen=True):
-    """A turn has started. The turn lasts until the model has completed an answer and the calls in the answer have
-    results.
-    """
+    """A turn has begun. In a turn, the model completes an answer, and the tool calls in the answer get results."""
 
     turn: int
     """The number of the turn within the run, counted from 1."""
 
 
 class SyntheticRetry(Struct, frozen=True):
-    """Ralph sends a new request after a useless answer.
-
-    If the useless answer has no tool calls, it does not become part of the conversation.
+    """Ralph sends a new request after a useless answer. If the useless answer contains no tool calls, it is not added
+    to the conversation.
     """
 
     turn: int
     number: int
     """The number of the synthetic retry within the turn, counted from 1."""
     reason: str
-    """One of `next_step.FAILURES`. It is not sent to the API."""
+    """One of `next_step.FAILURES`. The API does not receive it."""
 
 
 class MalformedCallRefused(Struct, frozen=True):
-    """A tool call was refused because it could not be run as the model wrote it.
+    """Ralph refused a tool call because it could not run the call as the model wrote it.
 
-    Its input is incomplete or not JSON, its arguments are wrong, or the tool is unknown. A call of the report tool
-    whose report was not accepted counts too.
+    The input of the call is incomplete or not JSON, or its arguments are wrong, or the tool is unknown. There is also
+    such an event for a call of the report tool if the report was not accepted.
     """
 
     turn: int
@@ -268,14 +261,14 @@ class MalformedCallRefused(Struct, frozen=True):
 
 
 class GuardTripped(Struct, frozen=True):
-    """A guard has refused a call because the run makes no progress with it."""
+    """A guard has refused a tool call, because the call continues a loop without progress."""
 
     turn: int
     guard: str
     """The name of the guard, one of `guards.GUARDS`."""
     call: ToolCall
     refusals: int
-    """The number of refusals in a row, including this one."""
+    """The number of consecutive refusals, including this one."""
 
 
 class FinalTurnEntered(Struct, frozen=True):
@@ -291,37 +284,39 @@ class TurnsCollapsed(Struct, frozen=True):
 
     turn: int
     reason: str
-    """"report_failed" after a report that was not accepted, "no_report" after too many answers without a report."""
+    """"report_failed" if the model's report was not accepted. "no_report" if the model gave too many answers without
+    a report."""
     old_max_turns: int | None
     """The turn limit before the change, or None if there was no limit."""
     new_max_turns: int
 
 
 class ReportAccepted(Struct, frozen=True):
-    """The run has its final report."""
+    """The run has a final report. Either a report of the model was accepted, or ralph wrote a synthetic report."""
 
     source: str
     """One of "tool_call", "text" or "synthetic"."""
     status: str
     """One of `report.STATUSES`, which are "success" and "failure"."""
     turn: int
-    """The turn in which the model gave the report. For a synthetic report, the last turn that ralph requested."""
+    """The number of the turn in which the model gave the report. For a synthetic report, the number of the last turn
+    with a request."""
     attempts: int
-    """The number of the model's attempts at a report in this run, including the one that was accepted. Calls of the
-    report tool are counted, and so are plain texts that the model gave instead."""
+    """The number of times that the model tried to report in this run, including the accepted report. Each call of the
+    report tool is counted, and so is each answer of plain text in place of a call."""
     forced_reason: str | None = None
     """The reason for the final turn, one of `finishing.FORCES`. None if the run was not in its final turn."""
 
 
 class ContextCompacted(Struct, frozen=True):
-    """A shorter context has replaced the old one."""
+    """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
     """The reason for the compaction. "threshold": the context was nearly full. "overflow": the server refused the
-    request as too large. "window_exceeded": the window became full during an answer."""
+    request as too large. "window_exceeded": the context window became full during an answer."""
     source: str
-    """"model" if the new context contains a new summary by the model, "cut" if it contains the end of the history
-    instead."""
+    """"model" if the new context contains a new summary that the model wrote. "cut" if it contains the end of the
+    history instead."""
     pre_tokens: int
     """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
@@ -334,7 +329,7 @@ class PermissionModeChanged(Struct, frozen=True):
 
 
 class HookStarted(Struct, frozen=True):
-    """A hook's command begins. The event is emitted only if the user asked for hook events."""
+    """The command of a hook begins. The event is emitted only if the user requested events about hooks."""
 
     hook_id: str
     name: str
@@ -343,33 +338,36 @@ class HookStarted(Struct, frozen=True):
 
 
 class HookEnded(Struct, frozen=True):
-    """A hook's command has ended, or could not be run."""
+    """The command of a hook has ended, or could not be run."""
 
     hook_id: str
     name: str
     event: str
     output: str = ""
     errors: str = ""
-    """The beginning of the command's standard error, or the reason why it has no exit code."""
+    """The beginning of the command's standard error. If the command has no exit code, the reason for that."""
     status: int | None = None
     """The exit code of the command, or None if it has none."""
 
 
 class MessageTaken(Struct, frozen=True):
-    """Ralph begins to work on a driver's message. Emitted only if the driver asked for its messages back."""
+    """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
+    repeated in the output.
+    """
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
-    """The driver's own id of the message, or None."""
+    """The id that the driver gave to the message, or None."""
 
 
 class SessionStateChanged(Struct, frozen=True):
-    """The run begins to work, to wait for the driver's decision, or to wait for a message. Emitted only if the driver
-    asked for it. Such a driver does not close ralph's input before the state is "idle".
+    """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the driver
+    requested this event. Such a driver keeps ralph's input open until the state is "idle".
     """
 
     state: str
-    """"running", "requires_action" while the driver is asked about a call, or "idle"."""
+    """"running": the run works. "requires_action": the driver is asked about a tool call. "idle": the run waits for a
+    message."""
 
 
 class Notice(Struct, frozen=True):
@@ -382,21 +380,25 @@ class Notice(Struct, frozen=True):
 
 
 class LoopEvent(Struct, frozen=True):
-    """An event of a loop itself, and not of one of its runs. `loop/events.py` defines the kinds."""
+    """The base class of the events of `ralph loop` itself. Events of the runs in the loop have other classes.
+    `loop/events.py` defines the events.
+    """
 
 
 class PromptCalled(Struct, frozen=True):
-    """A tool call that the prompt's command file requests is about to run. The model did not request it."""
+    """Ralph is about to run a tool call that the prompt's command file requests. The model did not request this call."""
 
     command: str
-    """The command as it is called, such as `/fix`."""
+    """The command as a prompt calls it, such as `/fix`."""
     tool: str
     argument: str
-    """The argument to show: the command line of Bash, or the path of a file."""
+    """The argument of the call that is shown: the command line of Bash, or the path of a file."""
 
 
 class PromptCallEnded(Struct, frozen=True):
-    """A tool call that the prompt's command file requested has ended. Its output is part of the prompt."""
+    """A tool call that the prompt's command file requested has ended. The output of the call becomes part of the
+    prompt.
+    """
 
     command: str
     tool: str
@@ -406,17 +408,17 @@ class PromptCallEnded(Struct, frozen=True):
 
 
 class SessionOpened(Struct, frozen=True):
-    """The session is open. All later events belong to it."""
+    """A session was opened. All later events belong to this session."""
 
     session_id: str
 
 
 class SessionTotal(Struct, frozen=True):
-    """The totals of the runs of a session so far."""
+    """The totals of all runs of a session so far."""
 
     turns: int = 0
     cost_usd: float | None = 0.0
-    """The cost of all runs in USD, or None if the cost of any of them is unknown."""
+    """The cost of all runs in USD, or None if the cost of one of the runs is unknown."""
 
     def plus(self, ended: RunEnded) -> SessionTotal:
         known = (self.cost_usd, ended.usage.cost_usd)
@@ -425,21 +427,21 @@ class SessionTotal(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """A run has ended. The event has all facts of the `result` object."""
+    """A run has ended. The event contains all facts of the `result` object."""
 
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The text of the result: the model's final answer, or the summary of the final report. None if there is
-    neither."""
+    """The text of the result. It is the model's final answer or the summary of the final report. None if there is no
+    such text."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """The number of turns in which the model answered or was interrupted. A turn is counted even if its answer was
-    not used."""
+    """The number of turns in which the model answered or was interrupted. It includes turns in which no answer was
+    used."""
     duration_s: float
     api_s: float
-    """The seconds spent in `send_message()`. Retries are included, but not the waits before them."""
+    """The seconds spent on calls of `send_message()`, including retries. The waits before retries are not included."""
     usage: RunUsage
     retries: int = 0
     waited_s: float = 0.0
@@ -455,16 +457,16 @@ class RunEnded(Struct, frozen=True):
     """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if none of these limits
     ended it."""
     report: Report | None = None
-    """The final report, written by the model or by ralph. If no report was required, it is None unless ralph wrote
-    one because an answer is missing."""
+    """The final report, written by the model or by ralph, or None. If no report is required, ralph writes one only if
+    an answer is missing."""
     dead_end: DeadEnd | None = None
     """The calls without progress that ended the run, or None if the run ended for another reason."""
     denied: tuple[ToolCall, ...] = ()
-    """The calls that the permission mode refused, or to which the sandbox denied something."""
+    """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     """The totals of all runs of the session, including this run."""
     sandbox: str | None = None
-    """The level of the sandbox, as in RunStarted. None if the run ended before it was known."""
+    """The level of the sandbox, as in RunStarted. None if the run ended before ralph knew the level."""
     protections: Mapping[str, bool] = field(default_factory=dict)
     """The protections of the sandbox, as in RunStarted."""
 
@@ -509,5 +511,5 @@ Event = (
 )
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""The events that are output for a reader. `Heartbeats` takes them, and the text of an answer that is arriving, as
-signs that the reader has seen output."""
+"""The classes of events that become output for a reader. `Heartbeats` takes these events as signs that the reader has
+seen output, and also the text of an answer that is arriving."""

@@ -1,8 +1,8 @@
 """Finds the parts of a model's text that may be JSON: the whole text, and its last fenced block. No I/O happens here.
 
-A fenced block is a Markdown code block between lines of three backticks; its language must be `json` or missing.
-JSON within ordinary sentences is ignored, because it may be an example or a quotation. This module does not parse
-JSON: the caller decides whether a part is the JSON that it needs. The search takes linear time.
+A fenced block is a Markdown code block between lines of three backticks. Its language must be `json` or missing. JSON
+within ordinary sentences is ignored, because it may be an example or a quotation. This module does not parse JSON:
+the caller must check whether a part is valid. The search takes linear time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST_TEXT = 1_000_000
-"""The maximum length of a text that is searched, in characters. A longer text is not searched, not even in part,
-because a fragment of it could be taken for the whole."""
+"""The maximum length of a text that is searched, in characters. A longer text is not searched at all, because a part
+of a JSON value could be taken for the whole value."""
 
 
 class Found(Struct, frozen=True):

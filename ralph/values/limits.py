@@ -1,8 +1,8 @@
-"""The limits of a run, and its budget.
+"""The limits of a run: the number of turns, the time, and the budget.
 
-Before each request, ralph computes the highest possible cost of the request: every token of the prompt at the highest
-input price, and an answer of the maximum length. If the remaining budget is smaller, the answer is limited to the
-length that the budget can pay for, or the run ends.
+Before each request, ralph computes the highest possible cost of the request. It assumes that every token of the
+prompt has the highest input price, and that the answer has the maximum length. If the rest of the budget is smaller
+than this cost, ralph limits the length of the answer. If the budget cannot pay even for a short answer, the run ends.
 """
 
 # There is no `from __future__ import annotations` here, because the definitions of settings are read from the
@@ -26,11 +26,11 @@ else:
     from ralph.values.setting import Declared as Annotated
 
 SHORTEST_ANSWER = 1024
-"""The smallest length, in tokens, to which ralph limits an answer because of the budget or the context window. If the
-budget does not cover such an answer, the run ends."""
+"""The smallest `max_tokens` that ralph sets because of the budget or the context window. If the rest of the budget
+cannot pay for an answer of this length, the run ends."""
 
 MOST_REFUSALS = 6
-"""The number of consecutive refusals by guards after which the run ends."""
+"""The number of consecutive refusals by guards that ends the run."""
 
 _MILLION = 1_000_000
 
@@ -65,14 +65,13 @@ class LimitSettings(Struct, frozen=True):
             in_repository=SMALLER,
         ),
     ] = None
-    """The number of seconds after the start of the process at which the run ends (exit 124), or None if there is no
-    limit."""
+    """The maximum number of seconds from the start of the process to the end of the run (exit 124), or None if there
+    is no limit."""
 
 
 class Budget:
-    """The budget of a process for all its requests, including summaries and answers that broke off.
-
-    As an `Events` sink, it adds up the costs.
+    """The budget of a process. All requests are paid from it, including summaries and answers that broke off. As an
+    `Events` sink, it adds up the costs.
     """
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
@@ -86,10 +85,10 @@ class Budget:
             self.spent_usd += cost_usd(event.facts, event.tokens) or 0.0
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
-        """The maximum number of answer tokens that the remaining budget can pay for, at most `requested`.
+        """The maximum number of answer tokens that the rest of the budget can pay for. It is at most `requested`.
 
-        Without a budget, it is `requested`. It is 0 if the budget cannot pay for any token, or if there is a budget
-        and the price of the model is unknown.
+        If there is no budget, the result is `requested`. If there is a budget and the price of the model is unknown,
+        the result is 0.
         """
         if self.max_usd is None:
             return requested
@@ -106,8 +105,8 @@ class Budget:
         )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
-        """The cost in US dollars of a request with its prompt and the shortest answer. No request is made if less is
-        left. It is 0 if the price of the model is unknown.
+        """The highest possible cost in US dollars of a request with the shortest answer that ralph allows. If less
+        than this is left, ralph sends no request. The result is 0 if the price of the model is unknown.
         """
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
@@ -117,7 +116,7 @@ class Budget:
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
         """Whether at least `share` of the budget is spent, or the rest may not pay for two more requests.
 
-        `least_usd` is the result of the method `least_usd` for the next request. The result is False if there is no
+        `least_usd` is the result of `Budget.least_usd` for the next request. The result is False if there is no
         budget, or if nothing is spent yet.
         """
         if self.max_usd is None or not self.spent_usd:
@@ -126,8 +125,7 @@ class Budget:
 
 
 def _dearest_input(price: "Price") -> float:
-    """The highest price that an input token of a request may have, in USD per million tokens.
-
-    The price of the 1-hour cache is ignored, because ralph never requests that cache.
+    """The highest price of an input token in a request, in USD per million tokens. The price of the 1-hour cache is
+    ignored, because ralph never requests that cache.
     """
     return max(price.input, price.cache_write, price.cache_read)

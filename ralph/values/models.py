@@ -1,7 +1,7 @@
-"""The known facts about each model: context window, longest answer, thinking, effort and prices.
+"""The facts that ralph knows about each model: context window, longest answer, thinking, effort and prices.
 
-The source is the Messages API reference as of 2026-11-21. Prices are in USD per million tokens. For an unlisted model
-ralph knows no price, and its request contains thinking or effort only if the user sets them.
+The source is the Messages API reference as of 2026-11-21. Prices are in USD per million tokens. If a model is not in
+the list, ralph knows no price for it. Requests to such a model contain thinking or effort only if the user sets them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 
 class NamedModel(Struct, frozen=True):
-    """The model that a name or an alias stands for."""
+    """A model that the user chose by an id or an alias."""
 
     id: str
-    """The model id that is sent in requests."""
+    """The id of the model in requests."""
     context_window: int | None = None
-    """1,000,000 if the name ends with `[1m]` and `facts_of` does not know the model. Otherwise None."""
+    """1,000,000 if the user's name for the model ends with `[1m]` and `facts_of` does not know the model. Otherwise
+    None."""
 
 
 ALIASES = {
@@ -37,9 +38,8 @@ DEFAULT_MAX_TOKENS = 32_000
 
 
 class Price(Struct, frozen=True):
-    """Prices in USD per million tokens.
-
-    `cache_write` applies to the 5-minute cache, `cache_write_1h` to the 1-hour cache.
+    """Prices in USD per million tokens. `cache_write` is the price for the 5-minute cache, and `cache_write_1h` for
+    the 1-hour cache.
     """
 
     input: float
@@ -61,8 +61,8 @@ class ModelFacts(Struct, frozen=True):
     takes_effort: bool = True
     """True if requests to the model may contain an effort."""
     long_prompt_price: Price | None = None
-    """The price that applies to the whole request if its prompt has more than `long_prompt_tokens` tokens. None if
-    the price does not depend on the prompt."""
+    """The price that applies to the whole request if the prompt has more than `long_prompt_tokens` tokens. None if
+    the model has a single price."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
@@ -113,9 +113,8 @@ MODELS: dict[str, ModelFacts] = {
 
 
 def facts_of(model: str) -> ModelFacts | None:
-    """The known facts of a model, or None if the model is unknown.
-
-    A dated id such as `claude-opus-4-5-20251101` has the facts of the id without its date.
+    """The known facts about a model, or None if the model is unknown. For a dated id such as
+    `claude-opus-4-5-20251101`, these are the facts about the id without its date.
     """
     if model in MODELS:
         return MODELS[model]
@@ -124,11 +123,12 @@ def facts_of(model: str) -> ModelFacts | None:
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
-    """The model that a name stands for. The name is an id or an alias, with or without `[1m]` at its end.
+    """Finds the model for a name. The name is an id or an alias, with or without `[1m]` at its end.
 
-    `default` stands for ralph's own choice. Raises ValueError if the name is `opusplan` (in Claude Code, two models),
-    if it is only `[1m]`, or if it ends with `[1m]` and the model's window is known to be smaller. The caller puts the
-    name of the option or setting before the error's text.
+    `default` stands for the model that ralph chooses by itself. Raises ValueError in three cases: The name is
+    `opusplan`, which stands for two models in Claude Code. The name is only `[1m]`. The name ends with `[1m]`, and
+    ralph knows that the model's window is smaller. The caller puts the name of the option or setting before the
+    error's text.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
@@ -142,9 +142,8 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a context window of a million tokens.
-
-    A model that `facts_of` knows is returned unchanged. Raises ValueError if its window is smaller.
+    """The model with a context window of a million tokens. If `facts_of` knows the model, the model is returned
+    unchanged. Raises ValueError if its known window is smaller.
     """
     facts = facts_of(model.id)
     if facts is None:
@@ -158,14 +157,16 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether the name is that of a Claude model. A gateway may have added something to the name. Only requests to
-    Claude models contain prompt-cache markers.
+    """Whether a model with this name is a Claude model. A gateway may have added text to the name. Ralph adds
+    prompt-cache markers only to requests to Claude models.
     """
     return "claude" in model
 
 
 def max_tokens_for(model: str, requested: int | None) -> int:
-    """The `max_tokens` of a request: `requested`, or the default if it is None. At most the model's known limit."""
+    """The `max_tokens` of a request: `requested`, or the default if `requested` is None. It is at most the model's
+    known limit.
+    """
     facts = facts_of(model)
     max_tokens = requested or DEFAULT_MAX_TOKENS
     return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)

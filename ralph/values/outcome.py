@@ -1,4 +1,4 @@
-"""The outcome of a run, which determines the exit code, the `result` event and the last line of output."""
+"""The outcome of a run. It determines the exit code, the `result` event and the last line of output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UsageError(Exception):
 
 
 class Outcome(enum.Enum):
-    """The ways in which a run can end. The enum's values are what users see as `terminal_reason`."""
+    """The ways in which a run can end. Users see the value of the enum as `terminal_reason`."""
 
     COMPLETED = "completed"
     TASK_FAILED = "task_failed"
@@ -31,9 +31,8 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
 
     def exit_code(self, signal_number: int = signal.SIGINT) -> int:
-        """The exit code of the process, 0-255.
-
-        For INTERRUPTED it is 128 plus `signal_number`; other outcomes ignore that number.
+        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`. For other outcomes,
+        `signal_number` is ignored.
         """
         if self is Outcome.INTERRUPTED:
             return 128 + signal_number
@@ -45,17 +44,19 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """How the delivery of a run's result to standard output ended. The enum's values are written into the journal."""
+    """Says whether the result of a run was delivered to standard output. The values of this enum are written into the
+    journal.
+    """
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader closed standard output before the whole result was written. The outcome of the run stays as it
-    is."""
+    """The reader closed standard output before ralph had written the whole result. The outcome of the run does not
+    change."""
     UNREAD = "unread"
-    """The reader did not read the result before ralph stopped waiting for it."""
+    """The reader did not read the result in the time that ralph waited."""
     FAILED = "failed"
-    """The result could not be written, for example because the disk is full. The process ends with `io_error` instead
-    of the outcome of the run."""
+    """Ralph could not write the result, for example because the disk is full. The process ends with the outcome
+    `io_error`, which replaces the outcome of the run."""
 
 
 # 64-78 are the BSD sysexits; 75 is EX_TEMPFAIL; 124 is what timeout(1) uses.

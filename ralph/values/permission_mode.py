@@ -1,7 +1,8 @@
 """The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
-Ralph never asks for permission. A mode in which Claude Code asks the user allows everything here, and a notice says
-so. In the mode `dontAsk`, a call runs only if an allow rule covers it; `ralph/permissions/` checks that.
+Ralph never asks a person for permission. If a mode makes Claude Code ask the user, ralph allows everything in this
+mode, and a notice says so. In the mode `dontAsk`, a call runs only if an allow rule covers it; `ralph/permissions/`
+checks that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PermissionMode(enum.StrEnum):
-    """The permission modes, named as in Claude Code."""
+    """The permission modes. They have the same names as in Claude Code."""
 
     PLAN = "plan"
     BYPASS = "bypassPermissions"
@@ -32,8 +33,8 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The permission mode with that name. Raises ValueError if ralph does not support the mode. The caller puts the
-    option's name before the error's text.
+    """The permission mode with this name. Raises ValueError if ralph does not support such a mode. The caller puts
+    the option's name before the error's text.
     """
     try:
         return PermissionMode(text)
@@ -48,8 +49,8 @@ def is_permitted(mode: PermissionMode, tool: str) -> bool:
 
 
 def must_ask(mode: PermissionMode, tool: str, allowed: Collection[str]) -> bool:
-    """Whether the mode requires that somebody is asked before a call of this tool. `allowed` holds the tools that the
-    user allowed by name, without a pattern.
+    """Whether the mode requires that somebody is asked before a call of this tool runs. `allowed` holds the tools
+    that the user allowed by name, without a pattern.
     """
     # In dontAsk, rules have denied what nobody allowed before.
     if mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK) or tool in READ_ONLY or tool in allowed:

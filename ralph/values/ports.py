@@ -1,7 +1,7 @@
-"""The interfaces (ports) that several packages use (clock, waiter and events), and the exceptions that stop a run.
+"""The interfaces (ports) that several packages use: clock, waiter and events. Also the exceptions that stop a run.
 
-`machine/` and `run/` implement the ports, and tests use fakes. A port that only one package uses is defined there, in
-`retry/ports.py` or `agent/ports.py`.
+`machine/` and `run/` implement the ports. Tests use fakes. If only one package uses a port, that package defines it,
+in `retry/ports.py` or `agent/ports.py`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
 
 
 class Interrupted(BaseException):
-    """A signal, a limit or a driver (a program that controls ralph) stops ralph's work.
+    """Ralph must stop its work because of a signal, a limit or a driver. A driver is a program that controls ralph.
 
-    The `Waiter` raises it, and so does code that checks a limit. It is a BaseException, so that `except Exception`
-    does not catch it. If it ends a request that had failed before, `__cause__` holds the last `AgentError`.
+    The `Waiter` raises this exception, and so does code that checks a limit. It is a BaseException, so that `except
+    Exception` does not catch it. If it ends the retries of a request, `__cause__` holds the last `AgentError`.
     """
 
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The token counts for an answer that was not yet complete. The output count is ralph's estimate if that is
-    higher than the server's count."""
+    """The token counts for an answer that was not yet complete. If ralph's estimate of the output is higher than the
+    server's count, the estimate is used."""
     undone = ""
-    """A note for the model that says which effects of a stopped tool call were undone. Empty if there were none."""
+    """A note for the model about a stopped tool call. It says which effects of the call were undone. Empty if none
+    were undone."""
 
 
 class SignalReceived(Interrupted):
-    """A signal arrived. It is raised once per signal, and never inside a signal handler."""
+    """A signal arrived. The exception is raised once per signal, and never inside a signal handler."""
 
     outcome = Outcome.INTERRUPTED
 
@@ -47,24 +48,22 @@ class SignalReceived(Interrupted):
 
 
 class TimeIsUp(Interrupted):
-    """The run's time limit has passed, or the next wait for the API would end after the limit.
-
-    The `Waiter` raises it at most once, and never after it has raised `SignalReceived`.
+    """The run's time limit has passed, or ralph would have to wait for the API until after this limit. The `Waiter`
+    raises it at most once, and never after it has raised `SignalReceived`.
     """
 
     outcome = Outcome.TIMED_OUT
 
 
 class BudgetSpent(Interrupted):
-    """The remaining budget does not cover the highest possible cost of another request."""
+    """The rest of the budget cannot pay for the highest possible cost of another request."""
 
     outcome = Outcome.LIMIT_REACHED
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked ralph to stop working on the current message.
-
-    Unlike after Ctrl-C, ralph then works on the next message.
+    """A driver asked ralph to stop working on the current message. Ralph then works on the next message. After
+    Ctrl-C, ralph would end instead.
     """
 
     outcome = Outcome.INTERRUPTED
@@ -75,7 +74,9 @@ class InterruptRequested(Interrupted):
 
 
 class RetryAborted(Interrupted):
-    """A driver asked ralph to stop retrying a request. It is raised only during a retry or the wait before one."""
+    """A driver asked ralph to stop retrying a request. It is raised only during a retry, or during the wait before a
+    retry.
+    """
 
     outcome = Outcome.API_UNAVAILABLE
 
@@ -84,9 +85,8 @@ class RetryAborted(Interrupted):
 
 
 class HookStopped(Interrupted):
-    """A hook, or the person behind a driver, ended the work on the current message.
-
-    As after an `InterruptRequested`, ralph then works on the next message.
+    """A hook ended the work on the current message, or a person who uses the driver ended it. Ralph then works on the
+    next message.
     """
 
     outcome = Outcome.INTERRUPTED
@@ -94,18 +94,16 @@ class HookStopped(Interrupted):
 
 
 class GuardRefused(Interrupted):
-    """A driver requested a safeguard that ralph does not have, such as a hook.
-
-    Ralph stops working on the current message, and works on no other message while the safeguard is missing.
+    """A driver requested a safeguard, for example a hook, that ralph does not have. Ralph stops working on the
+    current message. It works on no other message as long as the safeguard is missing.
     """
 
     outcome = Outcome.CONFIG
 
 
 class JournalError(Exception):
-    """The journal cannot be written any more.
-
-    After this, ralph must not do anything that has to be recorded in the journal first.
+    """The journal cannot be written any more. After this error, ralph must not do anything that must first be
+    recorded in the journal.
     """
 
     def __init__(self, path: Path, error: OSError) -> None:
@@ -128,16 +126,14 @@ TIMED_OUT = TimedOut()
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """The seconds on a clock that never jumps. Only differences between two times have a meaning.
-
-        If the system supports it, the clock also counts the time during which the machine is suspended.
+        """The time in seconds on a clock that never jumps. Only differences between two times have a meaning. If the
+        system supports it, the clock also runs while the machine is suspended.
         """
         ...
 
     def utc_now(self) -> datetime:
-        """The current date and time, with a time zone.
-
-        It is for comparisons with HTTP dates and for timestamps. Durations are measured with `now_s`.
+        """The current date and time, with a time zone. It is meant for timestamps and for comparisons with HTTP
+        dates. Durations are measured with `now_s`.
         """
         ...
 
@@ -146,26 +142,27 @@ class Mailbox(Protocol):
     """Passes items from other threads to the main thread."""
 
     def put(self, item: Any) -> None:
-        """Adds an item. Any thread may call this, and the call never blocks. A closed mailbox ignores the item."""
+        """Adds an item. Any thread may call this method. It never blocks. A closed mailbox ignores the item."""
         ...
 
     def close(self) -> None:
-        """Drops all items in the mailbox and all later ones."""
+        """Closes the mailbox. All items in it are dropped, and so are all items that are added later."""
         ...
 
 
 class Waiter(Protocol):
-    """Waits on behalf of the main thread. The main thread waits nowhere else."""
+    """Waits on behalf of the main thread. The main thread waits only through this interface."""
 
     def mailbox(self) -> Mailbox: ...
 
     def wait(self, mailbox: Mailbox, *, until_s: float | None, waiting_for: str) -> Any:
-        """Returns the mailbox's next item, or `TIMED_OUT` when the clock reaches `until_s`.
+        """Waits for an item in the mailbox and returns it. Returns `TIMED_OUT` when the clock reaches `until_s`.
 
-        If `until_s` is None, there is no deadline. An item that is already there is returned even after the deadline.
-        `waiting_for` is the text of a heartbeat. Raises `SignalReceived` once for each signal, even for a signal that
-        came before the call. Raises `TimeIsUp` once when the run's time limit passes. If there is a driver, also
-        raises `InterruptRequested`, `RetryAborted` or `GuardRefused`, at most one of them for each message.
+        If `until_s` is None, there is no deadline. If the mailbox already contains an item, it is returned even after
+        the deadline. `waiting_for` is the text of a heartbeat. Raises `SignalReceived` once for each signal, even for
+        a signal that came before the call. Raises `TimeIsUp` once when the run's time limit passes. If there is a
+        driver, also raises `InterruptRequested`, `RetryAborted` or `GuardRefused`. For each message, it raises at
+        most one of these three.
         """
         ...
 
@@ -174,15 +171,14 @@ class Waiter(Protocol):
         ...
 
     def time_left_s(self) -> float:
-        """The seconds until the run's time limit.
-
-        It is infinite if there is no limit, and 0 or less if the limit has passed.
+        """The seconds that are left until the run's time limit. The number is infinite if there is no limit, and 0 or
+        less if the limit has passed.
         """
         ...
 
 
 class Driven(Protocol):
-    """Handles a driver's control lines. The waiter calls it during every wait of the main thread."""
+    """Handles the control lines that a driver sends. The waiter calls it during every wait of the main thread."""
 
     @property
     def mailbox(self) -> Mailbox:
@@ -190,12 +186,12 @@ class Driven(Protocol):
         ...
 
     def can_take(self) -> bool:
-        """Whether a control line may be handled now. If not, control lines stay in the mailbox."""
+        """Whether a control line may be handled now. If this is False, control lines stay in the mailbox."""
         ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
         """Handles an item of the mailbox. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the
-        current wait. `waiting_for` says what that wait is for, or is None if that is unknown.
+        current wait. `waiting_for` says what the main thread is waiting for. It is None if that is unknown.
         """
         ...
 
@@ -205,7 +201,7 @@ class Events(Protocol):
 
 
 class CallJudge(Protocol):
-    """Judges tool calls and paths by the permission rules. Its methods may be called on any thread."""
+    """Checks tool calls and paths against the permission rules. Its methods may be called on any thread."""
 
     def judge(self, call: ToolCall) -> RuleVerdict: ...
 
@@ -214,9 +210,13 @@ class CallJudge(Protocol):
         ...
 
     def why_not_read(self, path: str) -> str | None:
-        """The rule that forbids reading or finding an absolute path without symbolic links, or None."""
+        """The rule that forbids reading or finding `path`, or None if no rule forbids it. `path` is absolute and
+        contains no symbolic links.
+        """
         ...
 
     def why_not_written(self, path: str) -> str | None:
-        """The rule that forbids writing an absolute path without symbolic links, or None."""
+        """The rule that forbids writing `path`, or None if no rule forbids it. `path` is absolute and contains no
+        symbolic links.
+        """
         ...

@@ -34,23 +34,23 @@ _KEPT_IN_URLS = (
     (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
 )
 _PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
-"""Characters that neither JSON nor URL encoding changes. Most keys consist of these characters only."""
+"""Characters that stay the same in JSON and in URLs. Most keys consist of these characters only."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
-"""The shortest line length of wrapped base64. PEM lines have 64 characters (RFC 7468), those of MIME and of the
-`base64` command have 76."""
+"""The shortest line length of base64 text with line breaks. PEM has lines of 64 characters (RFC 7468). MIME and the
+`base64` command have lines of 76 characters."""
 _LEAST_WRAPPED = 24
-"""The minimum length of a base64 form that is searched for across line breaks. A shorter one could occur by accident.
-"""
+"""The minimum length of a base64 form that is searched for across line breaks. A shorter form could occur by
+accident."""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
 
 
 class Redactor:
-    """Finds and removes secrets, both in plain form and in encoded forms.
+    """Finds and removes secrets in their plain form and in encoded forms.
 
-    The encoded forms are JSON strings, percent-encoded URLs, and base64 with or without line breaks. A secret that is
-    part of `[redacted]` is ignored, because that text replaces the secrets.
+    The encoded forms are JSON strings, percent-encoded URLs, and base64 with or without line breaks. Secrets are
+    replaced by `[redacted]`. If a secret is itself a part of this text, it is ignored.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -70,10 +70,10 @@ class Redactor:
         return redacted
 
     def redact_all(self, text: str) -> str:
-        """The text with known secrets, and everything that looks like a credential, replaced by `MARK`.
+        """The text with `MARK` in place of known secrets and of everything that looks like a credential.
 
         This method is for error messages and similar texts. It sometimes replaces harmless text too, so it is not
-        used on tool results.
+        used for tool results.
         """
         redacted = self.redact(text)
         redacted = credential_shapes(redacted).sub(_mark_shape, redacted)
@@ -81,10 +81,10 @@ class Redactor:
 
     @cached_property
     def longest_bytes(self) -> int:
-        """The greatest length in UTF-8 bytes that any form of a secret may have in a text, or 0 without secrets.
+        """The length in UTF-8 bytes of the longest form that a secret may have in a text. 0 if there are no secrets.
 
-        A secret may begin in one piece of a stream and end in the next. So a caller that redacts piece by piece holds
-        back the last bytes of each piece, one byte less than this length.
+        A secret may begin in one piece of a stream and end in the next piece. So if a caller redacts a stream piece
+        by piece, it must keep back the end of each piece. The length of this end is `longest_bytes` minus one byte.
         """
         plain = max((len(_utf8(form)) for form in self._forms), default=0)
         breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
@@ -101,7 +101,7 @@ class Redactor:
 
     @cached_property
     def _wrapped_forms(self) -> list[str]:
-        """The base64 forms that are long enough to be searched for across line breaks."""
+        """The base64 forms of secrets that are long enough to be searched for across line breaks."""
         forms = {form for secret in self._secrets for form in _base64_forms_of(secret)}
         return sorted(
             (form for form in forms if len(form) >= _LEAST_WRAPPED), key=lambda form: (-len(form), form)
@@ -113,15 +113,14 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """Whether `MARK` can form a new secret together with the text beside it.
-
-        That is possible only if a form of a secret contains a bracket, because `MARK` begins and ends with one.
+        """Whether `MARK` and the text beside it can together form a secret. `MARK` begins and ends with a bracket. So
+        this is possible only if a form of a secret contains a bracket.
         """
         return any("[" in form or "]" in form for form in self._forms)
 
 
 def _joined(text: str) -> str:
-    """The text without white space, and without line breaks that are written as JSON escapes."""
+    """The text without white space. Line breaks that are written as JSON escapes are removed too."""
     if "\\n" in text:
         text = text.replace("\\r", "").replace("\\n", "")
     return "".join(text.split())
@@ -143,9 +142,8 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 
 def _json_forms(secret: str) -> Iterator[str]:
-    """The secret as common JSON encoders write it inside a string, and as JSON that was encoded twice.
-
-    Some encoders also escape `/` (PHP) or `<>&` (Go).
+    """Yields the forms that the secret has inside a JSON string, and inside JSON that was encoded twice. Common
+    encoders produce different forms: some also escape `/` (PHP) or `<>&` (Go).
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
@@ -172,11 +170,11 @@ def _base64_forms_of(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(raw: bytes) -> Iterator[str]:
-    """The base64 forms of the secret, both alone and as part of a longer text such as `user:secret`.
+    """Yields the base64 forms of the secret, both alone and inside a longer text such as `user:secret`.
 
-    Base64 turns three bytes into four characters, so a secret inside a longer text has three possible alignments.
-    Characters at the edges that also depend on neighbouring bytes are left out. Forms of fewer than 12 characters are
-    left out too, because they could occur by accident.
+    Base64 turns three bytes into four characters, so a secret inside a longer text has three possible alignments. If
+    the characters at the edges also depend on neighbouring bytes, they are left out. Forms of fewer than 12
+    characters are left out, because they could occur by accident.
     """
     whole = binascii.b2a_base64(raw, newline=False).decode()
     yield whole

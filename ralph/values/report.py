@@ -1,7 +1,5 @@
-"""Decides which texts and calls count as the final report of a run, and makes the synthetic report that replaces a
-missing one. No I/O happens here.
-
-The caller passes in a `Validator` that checks the user's schema.
+"""Decides which texts and calls of a model are a valid final report. If the model gives no report, makes a synthetic
+one. No I/O happens here. A `Validator`, which the caller passes in, checks a report against the user's schema.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
-    """A function that takes a report's arguments and returns their faults. Each fault is a short line with the path
-    of the wrong value and what is expected there."""
+    """A function that takes the arguments of a report and returns the faults in them. Each fault is a short line with
+    the path of the wrong value and the expected value."""
 
 STATUSES = ("success", "failure")
 
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
-"""The reason why an attempt at a report failed if the model wrote text instead of calling the tool."""
+"""The fault of an answer that should have been a call of the report tool, but was plain text."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
-"""The summary of a report that consists of a bare payload."""
+"""The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
 
 
@@ -42,17 +40,18 @@ class Report(Struct, frozen=True):
     """One of `STATUSES`."""
     summary: str
     payload: Any
-    """The report's payload. None if there is no schema for a payload, or if a report of failure has none."""
+    """The report's payload. None if no schema for a payload is set, or if a report of failure contains no payload."""
     source: str
-    """"tool_call" for a call of the report tool, "text" for a report found in text, "synthetic" for ralph's own."""
+    """"tool_call" for a call of the report tool, "text" for a report that the model wrote as text, "synthetic" for a
+    report that ralph made."""
     details: Mapping[str, object] = field(default_factory=dict)
     """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
     `last_error`."""
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults of a report's status and summary. If there is no schema for a payload, this function is the
-    `Validator`.
+    """The faults in the status and the summary of a report. This is the `Validator` if no schema for a payload is
+    set.
     """
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
@@ -65,7 +64,7 @@ def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_without_payload(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults of a report that may have a payload. The content of the payload is not checked."""
+    """The faults of a report that may contain a payload. This function does not check the payload."""
     problems = plain_problems(arguments)
     if "payload" not in arguments and arguments.get("status") != "failure":
         problems.append('payload: required with status "success"')
@@ -79,7 +78,7 @@ def _problem(arguments: Mapping[str, Any], key: str, expected: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A short text for a value in an error message. For a list or an object, it is only the type."""
+    """A short text for a value in an error message. For a list or an object, the text is only the type."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -94,38 +93,40 @@ def shown(value: object) -> str:
 
 
 class ReportForm(Struct, frozen=True):
-    """The form that a final report must have: the tool that the model calls, and the validator of its arguments."""
+    """The form that a final report must have. It contains the tool that the model calls, and the validator of the
+    arguments.
+    """
 
     tool: ToolDefinition
     validator: Validator
     has_payload: bool
 
     def desk(self) -> ReportDesk:
-        """A new `ReportDesk`. Each task needs its own."""
+        """Makes a new `ReportDesk`. Each task needs its own."""
         return ReportDesk(self.validator, self.has_payload)
 
 
 class ReportDesk:
-    """Checks the reports of one task, and keeps the first valid one."""
+    """Checks the model's reports in one task, and stores the first valid report."""
 
     def __init__(self, validator: Validator, has_payload: bool) -> None:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """The number of attempts at a report so far, successful or not. An attempt is a call of the report tool, or
-        an answer of plain text instead of a call."""
+        """The number of times that the model tried to report. Each call of the report tool is counted, and so is each
+        answer of plain text in place of a call."""
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """A report found in the text of an answer, or None. It does not count until `accept_cached` is called. A
-        later text without a report, or a call of the report tool, discards it."""
+        """A report that was found in the text of an answer, or None. It is not accepted until `accept_cached` is
+        called. A later text without a report discards it, and so does a call of the report tool."""
         self.last_problem: str | None = None
-        """The fault of the last attempt at a report. None if that attempt was valid, or if there was no attempt."""
+        """The fault of the model's last report. None if the last report was valid, or if there was no report."""
 
     def receive(self, call: ToolCall | MalformedCall) -> ToolOutput:
         """Checks a call of the report tool, and returns the result of the call for the model.
 
-        Once a report has been accepted, all later reports are refused, because the accepted one may already have been
-        published. Every call discards a report that was found in an earlier text.
+        After one report has been accepted, all later reports are refused, because the accepted report may already
+        have been published. Every call discards a report that was found in an earlier text.
         """
         self.attempts += 1
         self.cached = None
@@ -148,19 +149,20 @@ class ReportDesk:
         return ToolOutput("The report was accepted.")
 
     def restored(self, arguments: Mapping[str, Any]) -> Report:
-        """Restores a report that was accepted in an earlier process, and returns it. It is not checked again."""
+        """Restores a report that an earlier process accepted, and returns it. The report is not checked again."""
         self.attempts += 1
         self.accepted = self._report(arguments, "tool_call")
         return self.accepted
 
     def forget_text(self) -> None:
-        """Discards a report found in a text, after the model was told that the text does not count as a report."""
+        """Discards a report that was found in a text. Must be called after the model was told that this text is no
+        report.
+        """
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """Counts an answer that consists only of text as an attempt at a report, unless the text is empty.
-
-        Returns whether the text contains a valid report. Such a report is cached.
+        """Looks for a report in an answer that consists only of text. Returns whether the text contains a valid
+        report. If there is a valid report, it is cached. Unless the text is empty, `attempts` is increased.
         """
         is_report = self.look_at_text(text)
         if text.strip():
@@ -169,9 +171,8 @@ class ReportDesk:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Returns whether an answer's text contains a valid report or payload, which is then cached as a report.
-
-        Unless the text is empty, a report found in an earlier text is discarded.
+        """Looks for a valid report or payload in an answer's text, and caches it as a report. Returns whether there
+        was one. Unless the text is empty, a report that was found in an earlier text is discarded.
         """
         if text.strip():
             self.cached = None
@@ -187,9 +188,8 @@ class ReportDesk:
         return False
 
     def accept_cached(self) -> Report | None:
-        """Accepts the cached report, unless another report was accepted before.
-
-        Returns the accepted report, or None if there is none.
+        """Accepts the cached report, unless another report was accepted before. Returns the report that is accepted
+        now, or None if there is none.
         """
         self.accepted = self.accepted or self.cached
         return self.accepted
@@ -197,8 +197,8 @@ class ReportDesk:
     def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
         """The arguments of a report, made from a JSON value in a text. None if the value is not a report.
 
-        A payload alone counts as a report of success only if the answer contains no other text, because other text
-        could contradict it.
+        If the value is only a payload, it becomes a report of success, but only if the answer contains no other text.
+        Other text could contradict it.
         """
         if isinstance(value, dict) and not self.validator(value):
             return value
@@ -213,9 +213,10 @@ class ReportDesk:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """Whether a value was meant as a report, even if it is faulty.
+    """Whether the model meant a value as a report, even if the value is faulty.
 
-    Without this check, a lenient schema could accept a faulty report as a payload, and turn a failure into a success.
+    If the schema for the payload is lenient, a faulty report could be taken for a payload. A report of failure would
+    then become a success. This check prevents that.
     """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
@@ -244,10 +245,10 @@ def synthetic_report(
     last_stop_reason: str | None,
     last_error: str | None,
 ) -> Report:
-    """The report that ralph writes if the model gave none. Its status is "failure".
+    """The report that ralph writes if the model gave no valid report. Its status is "failure".
 
-    `reason` is a key of `_WHAT_HAPPENED`, or another name, which the summary then contains with spaces for
-    underscores. `attempts` counts the model's attempts at a report, none of which was accepted.
+    `reason` is a key of `_WHAT_HAPPENED`, or another name. The summary contains such a name with spaces in place of
+    underscores. `attempts` is the number of the model's reports, none of which was accepted.
     """
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
     sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
@@ -270,7 +271,9 @@ def synthetic_report(
 
 
 def report_object(report: Report) -> dict[str, object]:
-    """The report as it appears in the result object. The payload is left out, because it has its own field there."""
+    """The report in the form that it has in the result object. The payload is left out, because the result object has
+    a separate field for it.
+    """
     return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
 
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT_PROMPT = "what is to be done next"
-"""The placeholder for the prompt in a suggested command that resumes a completed session. Other sessions can be
-resumed without a new prompt."""
+"""A placeholder in a suggested command that resumes a completed session. It stands for the new prompt, which such a
+command needs. Other sessions can be resumed without a new prompt."""
 
 
 def resume_command(
@@ -21,8 +21,8 @@ def resume_command(
     again: Mapping[str, str] | None = None,
     prompt: str | None = None,
 ) -> str:
-    """The shell command that resumes a session. `name` is the session's id or its beginning. `again` holds the values
-    of options that the next run needs again, by option name. The command leaves out every argument that is None.
+    """The shell command that resumes a session. `name` is the session's id, or the beginning of the id. `again` maps
+    options that the next run needs again to their values. If an argument is None, the command does not contain it.
     """
     options = {"--cd": cwd, "--session-dir": session_dir, **(again or {})}
     words = ["ralph", "--resume", name]

@@ -1,6 +1,5 @@
-"""Reads from the headers of an answer how long the server asks ralph to wait.
-
-It raises no error for malformed headers.
+"""Reads the headers of an answer, and computes how long the server asks ralph to wait. Malformed headers raise no
+error.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _LONGEST_DELAY_S = 365 * 86400.0
 
 
 def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> float | None:
-    """The seconds that the server asks ralph to wait from `now`, 0 or more. None if the server does not ask for a
-    wait.
+    """The number of seconds, counted from `now`, for which the server asks ralph to wait. It is 0 or more. None if
+    the server does not ask for a wait.
 
     `headers` has lower-case names, and `now` has a time zone. If the answer has a `date` header, that date replaces
     `now`, because the local clock may be hours off. `retry-after-ms` takes precedence over `retry-after`, which is a
-    number of seconds or an HTTP date. If neither is present, the wait lasts until all exhausted rate limits have been
-    reset. Limits that are not exhausted did not cause this failure, so their resets do not count.
+    number of seconds or an HTTP date. If both headers are missing, the wait lasts until all exhausted rate limits
+    have been reset. A limit that is not exhausted did not cause this failure, so its reset is ignored.
     """
     now = _http_date(headers.get("date", "")) or now
     if "retry-after-ms" in headers or "retry-after" in headers:
@@ -44,10 +43,11 @@ def requested_wait_s(headers: Mapping[str, str], now: datetime, status: int) -> 
 
 
 def _exhausted_limits(headers: Mapping[str, str], now: datetime, *, is_limited: bool) -> list[float | None]:
-    """The seconds until each exhausted `anthropic-ratelimit-*` limit is reset, or None where the time is malformed.
+    """For each exhausted `anthropic-ratelimit-*` limit, the seconds until it is reset. None in place of a malformed
+    time.
 
-    A limit is exhausted if its `-remaining` header says that nothing remains. After a 429 (`is_limited`), a limit
-    without that header counts as exhausted too.
+    A limit is exhausted if its `-remaining` header says that nothing remains. If the status is 429 (`is_limited`), a
+    limit without this header is treated as exhausted too.
     """
     waits_s = []
     for name, value in headers.items():
@@ -81,9 +81,8 @@ def _http_date(value: str) -> datetime | None:
 
 
 def _reset(value: str, now: datetime, unit_s: float) -> float | None:
-    """The seconds until a limit is reset, or None if the value of the header is malformed or negative.
-
-    The value is a number, or a date and time. The number is a delay or a Unix time, in units of `unit_s` seconds.
+    """The seconds until a limit is reset, or None if the header's value is malformed or negative. `value` is a
+    number, or a date and time. A number is a delay or a Unix time, in units of `unit_s` seconds.
     """
     number = _number(value)
     if number is None:
@@ -101,7 +100,7 @@ def _rfc3339(value: str, now: datetime) -> float | None:
 
 
 def _until(moment: datetime, now: datetime) -> float | None:
-    """The seconds until a moment, or 0 if the moment has passed. None if the difference is too large to compute."""
+    """The seconds until `moment`, or 0 if `moment` has passed. None if the difference is too large to compute."""
     try:
         return _bounded(max(0.0, (_aware(moment) - now).total_seconds()))
     except OverflowError:
@@ -121,9 +120,8 @@ def _number(value: str) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    """The seconds, limited to `LONGEST_WISH_S`.
-
-    None if the number is negative, because a negative wait makes no sense.
+    """The number of seconds, but at most `LONGEST_WISH_S`. None if the number is negative, because a negative wait
+    makes no sense.
     """
     if seconds < 0:
         return None

@@ -1,8 +1,8 @@
 """Makes text from models, tools, servers, files and records safe to show to people.
 
 After the conversion, the text cannot control the terminal, hide characters, or look like one of ralph's own lines.
-Ralph's own lines begin with a word in brackets, such as `[retry]`, or with `ralph:`. Output that a program reads
-contains the exact text instead.
+Ralph's own lines begin with a word in brackets, such as `[retry]`, or with `ralph:`. Output for programs is not
+converted: it contains the exact text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 FOREIGN = "| "
-"""The prefix for a line that begins like one of ralph's own lines but does not come from ralph."""
+"""The prefix for a line that does not come from ralph but begins like one of ralph's own lines."""
 
 # The control sequences of ECMA-48, which begin with ESC or with a single character (C1): CSI sequences; strings (OSC,
 # DCS, PM, APC, SOS), which extend to the end of the line if nothing ends them; other escape sequences.
@@ -50,17 +50,19 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """The text as `visible` returns it, with a space for each line break."""
+    """The text as `visible` returns it, but with a space in place of each line break."""
     return text if text.isprintable() else visible(text).replace("\n", " ")
 
 
 def foreign_lines(text: str) -> list[str]:
-    """The lines of the text as `visible` returns it. A line that looks like one of ralph's own gets a prefix."""
+    """The lines of the text as `visible` returns it. If a line looks like one of ralph's own lines, it gets a prefix."""
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 
 def json_for_terminal(line: str) -> str:
-    """A line of JSON in which characters that would control a terminal are escaped. The JSON value is unchanged."""
+    """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. The JSON
+    value stays the same.
+    """
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)
@@ -75,7 +77,9 @@ def _looks_like_ours(line: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The compiled pattern. It is compiled at the first use, because otherwise it would delay every start."""
+    """The compiled pattern. It is compiled when it is first used. If it were compiled earlier, every start of ralph
+    would be slower.
+    """
     return re.compile(pattern, re.IGNORECASE)
 
 

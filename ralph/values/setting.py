@@ -1,8 +1,8 @@
-"""The definition of one setting: its allowed values, its sources, the changes that a repository may make to it, and
-its meaning.
+"""Defines the type that describes one setting: the allowed values, the sources, the meaning, and the changes that a
+repository may make.
 
-A definition is written in the annotation of the Struct field that holds the setting's value. `ralph/settings/keys.py`
-collects the definitions of all packages. This module reads no settings.
+The description of a setting is written in the annotation of a Struct field. That field holds the setting's value.
+`ralph/settings/keys.py` collects the descriptions from all packages. This module reads no settings.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_SECONDS = 31_536_000
-"""A year, the longest time that a setting may have. Python's own waits overflow at about 292 years."""
+"""The longest time that a setting may have: one year. Python's own waits overflow at about 292 years."""
 _MOST_DOLLARS = 1_000_000
-"""The highest amount in US dollars that a setting may have: the price of a million tokens, or the budget of a run.
-Above it, a price would be more than a dollar per token, and sums could become infinite."""
+"""The highest amount in US dollars that a setting may have. The amount is the price of a million tokens, or the
+budget of a run. If a higher price were allowed, a token could cost more than a dollar, and sums could become
+infinite."""
 _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field together with its definition, which `ralph/settings/keys.py` or the command line reads.
+    """The type of a field together with a description of the field. `ralph/settings/keys.py` or the command line
+    reads the description.
 
-    It is what `Annotated[type, definition]` makes at run time in Structs that nothing decodes by their types. Type
-    checkers see that of `typing`, which takes ten times as long to make; a start needs a hundred and twenty.
+    This class replaces `typing.Annotated` at run time, because a start of ralph needs a hundred and twenty such
+    objects, and `typing.Annotated` takes ten times as long to make one. A Struct that is decoded by its types must
+    not use this class.
     """
 
     __slots__ = ("__metadata__", "__origin__")
@@ -47,30 +50,31 @@ class Declared:
 
 
 class Kind(Struct, frozen=True):
-    """A rule for the values of a setting. Several settings may share it."""
+    """A rule for the values of a setting. Several settings may have the same rule."""
 
     type: Any
-    """The type to which msgspec decodes a value. It includes the range of the values if a type can express that
+    """The type to which msgspec decodes a value. If a type can express the range of the values, the type includes the
     range."""
     says: str
-    """The allowed values in words, as they follow "must be" in an error message."""
+    """The allowed values in words. They follow "must be" in an error message."""
     then: Callable[[Any], Any] | None = None
-    """A function for a rule that a type cannot express. It takes the decoded value and returns the value to use, or
+    """A function for a rule that no type can express. It takes the decoded value. It returns the value to use, or
     raises ValueError. None if there is no such rule."""
     is_secret: bool = False
-    """True if error messages must not repeat a wrong value, because it may be a key."""
+    """True if an error message must not repeat a wrong value, because the value may be a key."""
 
     @property
     def plain_type(self) -> type:
-        """The type of the values, without their range."""
+        """The type of the values, without the range of the values."""
         plain: type = getattr(self.type, "__origin__", self.type)
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
         """Decodes and checks a raw value, and returns the value to use.
 
-        If `is_text` is True, a number or a boolean may be written as text, as in an environment variable. Raises
-        ValueError with a text such as "must be ...". The caller puts the setting's name before it.
+        If `is_text` is True, the raw value may be a text that contains a number or a boolean, as in an environment
+        variable. Raises ValueError with a text such as "must be ...". The caller puts the setting's name before this
+        text.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -163,18 +167,18 @@ def _shown(value: object) -> str:
 class Tightening(Struct, frozen=True):
     """A rule that decides how a settings file in a repository may change a setting.
 
-    The file may have been written by somebody else. So with most rules it can make a setting stricter than the user's
-    own sources do, but not looser.
+    Such a file may have been written by somebody else. So most rules allow the file to make a setting stricter than
+    the user's own sources do, but not looser.
     """
 
     says: str
     """The rule in words, for people."""
     apply: Callable[[Any, Any], Any]
-    """Takes the value from the user's own sources and the value that the file requests. Returns the value to use, or
-    None if the requested value is looser."""
+    """A function that takes two values: the value from the user's own sources, and the value that the file requests.
+    It returns the value to use, or None if the requested value is looser."""
     joins_stronger: bool = False
-    """True if the file also tightens a value that a flag or an environment variable sets. False if such a value
-    replaces the value of the file."""
+    """True if the file can also tighten a value from a flag or an environment variable. False if such a value
+    replaces the file's value."""
 
 
 # The retry policies from the strictest to the loosest. "custom" is missing because its numbers decide how strict it
@@ -183,9 +187,8 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """Returns the requested bound, or None if it is looser than the trusted bound.
-
-    A trusted bound of None or 0 means that there is no bound.
+    """Returns the requested bound, or None if it is looser than the trusted bound. If the trusted bound is None or 0,
+    there is no trusted bound.
     """
     if requested <= 0 or (trusted and requested > trusted):
         return None
@@ -200,10 +203,11 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that both lists allow, or None if the requested list contains the trusted list and more.
+    """Returns the tools that both lists allow. Returns None if the requested list contains the whole trusted list and
+    more.
 
-    If `trusted` is None, all names are allowed. A pattern (`Bash(git *)`) allows less than the name of its tool. If
-    the lists have different patterns for one tool, neither pattern is kept.
+    If `trusted` is None, it allows all tools. A pattern (`Bash(git *)`) allows less than the name of its tool. If the
+    lists have different patterns for one tool, the result contains none of these patterns.
     """
     if trusted is None:
         return requested
@@ -216,7 +220,9 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that at least one list forbids, or None if `requested` is a part of `trusted`."""
+    """Returns the tools that at least one of the lists forbids. Returns None if `requested` forbids less than
+    `trusted`.
+    """
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -233,39 +239,41 @@ ADDS = Tightening("adds", _more, joins_stronger=True)
 
 
 class Takes(enum.Enum):
-    """The ways in which a flag takes its values from the command line."""
+    """The ways in which a flag takes its values from the words of the command line."""
 
     ONE = enum.auto()
-    """The flag takes one word, which has the type of the setting. The flag of a boolean setting takes no word, and
-    has a second form that begins with `--no-`."""
+    """The flag takes one word, which is a value of the setting's type. If the setting is a boolean, the flag takes no
+    word, and the user can also write the flag with `--no-` at its beginning."""
     JOINED = enum.auto()
     """The flag takes several texts. The user repeats the flag, or separates the texts by commas. The setting's value
-    is one text, in which commas separate them."""
+    is one text with commas between them."""
     NAMES = enum.auto()
     """The flag takes several names. The user repeats the flag, or separates the names by commas or spaces within one
     word."""
     WORDS = enum.auto()
-    """The flag takes several names, as with `NAMES`. In addition, all words up to the next option belong to the
-    flag."""
+    """The flag takes several names, as with `NAMES`. In addition, it takes all words up to the next option."""
     PLACES = enum.auto()
-    """The flag takes several words, as with `WORDS`, but no word is split. Each is a path or a JSON object."""
+    """The flag takes all words up to the next option, as with `WORDS`, but it does not split a word. Each word is a
+    path or a JSON object."""
 
 
 class Flag(Struct, frozen=True):
-    """A flag of `ralph run` that sets a setting."""
+    """A flag of `ralph run` that changes a setting."""
 
     spelling: str
     help: str
     metavar: str | None = None
-    """The name of the value in the help. None means its choices, or `VALUE`."""
+    """The name of the flag's value in the help text. If it is None, the help text shows the choices, or `VALUE`."""
     takes: Takes = Takes.ONE
     choices: tuple[str, ...] = ()
-    """The only values that the flag accepts. If this is empty, the flag accepts any text."""
+    """The values that the flag accepts. If the tuple is empty, the flag accepts any text."""
     other_spellings: tuple[str, ...] = ()
 
 
 class Key(Struct, frozen=True):
-    """The definition of one setting. It is written in the annotation of the Struct field with the setting's value."""
+    """The description of one setting. It is written in the annotation of a Struct field. That field holds the
+    setting's value.
+    """
 
     kind: Kind
     meaning: str = ""
@@ -274,30 +282,30 @@ class Key(Struct, frozen=True):
     variable: str | None = None
     """The environment variable that sets the setting, or None if there is no such variable."""
     read: Callable[[str], object] | None = None
-    """Converts the text of the environment variable. If this is None, `kind` converts it."""
+    """A function that converts the text of the environment variable. If it is None, `kind` converts the text."""
     in_repository: Tightening | None = None
-    """How a settings file in the working directory may change the setting. None means that such a file must not
-    contain the setting (exit 78)."""
+    """The rule for a settings file in the working directory. None means that such a file must not contain the setting
+    (exit 78)."""
     is_in_files: bool = True
-    """False if settings files cannot contain the setting, because it concerns a single run. Only the flag sets it
-    then."""
+    """False if no settings file can contain the setting, because it concerns a single run. In that case, only the
+    flag can change it."""
     name: str = ""
-    """The table and the key, joined by a dot. `ralph/settings/keys.py` fills this in."""
+    """The name of the table and the name of the key, joined by a dot. `ralph/settings/keys.py` sets this field."""
     default: Any = None
-    """The default of the field. `ralph/settings/keys.py` fills this in."""
+    """The default value of the Struct field. `ralph/settings/keys.py` sets this field."""
 
     @property
     def spelling(self) -> str:
-        """The spelling of the flag, or an empty text if the setting has no flag."""
+        """The flag as the user writes it, or an empty text if the setting has no flag."""
         return self.flag.spelling if self.flag else ""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The flag and the environment variable of the setting, as far as they exist."""
+        """The flag and the environment variable that change the setting. One or both may be missing."""
         return tuple(place for place in (self.spelling, self.variable) if place)
 
     def from_variable(self, text: str) -> Any:
-        """The setting's value for a variable's text. Raises ValueError, as `Kind.decoded` does."""
+        """The setting's value for the text of its environment variable. Raises the errors of `Kind.decoded`."""
         return (
             self.kind.decoded(text, is_text=True) if self.read is None else self.kind.decoded(self.read(text))
         )

@@ -1,6 +1,5 @@
-"""Recognises errors that mean that the machine has no thread, process, memory or file descriptor left.
-
-Ralph treats such a shortage as temporary.
+"""Recognises errors that mean that the machine has run out of threads, processes, memory or file descriptors. Ralph
+treats such a shortage as temporary.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _LOADER_SAYS = {
     "failed to map segment": "memory",
 }
 _CPYTHON_SAYS = {"can't start new thread": "thread", "can't allocate lock": "memory"}
-"""Messages of a RuntimeError by which CPython reports a shortage. Such an error has no error number."""
+"""Messages of a RuntimeError with which CPython reports a shortage. Such a RuntimeError has no error number."""
 
 
 def line_with_advice(error: ShortageError) -> str:
-    """One line that names the shortage and gives advice to the user."""
+    """One line that names the missing resource and gives advice to the user."""
     return f"{error}: {ADVICE}"
 
 
 class ShortageError(OSError):
-    """The machine has run out of `missing`, which is "thread", "process", "memory" or "file descriptor"."""
+    """The machine has no more of a resource. `missing` is "thread", "process", "memory" or "file descriptor"."""
 
     def __init__(self, missing: str) -> None:
         super().__init__(errno.EAGAIN, f"this machine has no {missing} left")
@@ -50,7 +49,7 @@ class ShortageError(OSError):
 
 
 def shortage_of(error: BaseException) -> ShortageError | None:
-    """The shortage that caused an error, or None if the error has another cause."""
+    """The shortage that caused an error, or None if no shortage caused the error."""
     for cause in causes_of(error):
         if isinstance(cause, ShortageError):
             return cause
@@ -61,7 +60,7 @@ def shortage_of(error: BaseException) -> ShortageError | None:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes, including causes that a library has hidden with `from None`."""
+    """Yields the error and its causes. Causes that a library has hidden with `from None` are included."""
     current: BaseException | None = error
     while current is not None:
         yield current

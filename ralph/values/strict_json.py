@@ -1,6 +1,5 @@
-"""Decodes standard JSON with limited nesting. No I/O happens here.
-
-It is meant for JSON from elsewhere, such as answers of servers, reports of models and control lines.
+"""Decodes standard JSON with limited nesting. No I/O happens here. It is meant for JSON that ralph has not written
+itself, such as answers of servers, reports of models and control lines.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ DEEPEST = 100
 
 
 def strict_json(text: str) -> Any:
-    """The value of a JSON text.
+    """Decodes a JSON text.
 
     Raises ValueError if the text is not standard JSON. NaN, Infinity and numbers too large for a float are not
-    standard. Raises ValueError also if the value is nested more than `DEEPEST` levels deep, and RecursionError if
-    Python cannot decode the nesting at all.
+    standard. Also raises ValueError if the value is nested more than `DEEPEST` levels deep. Raises RecursionError if
+    the nesting is too deep for Python's decoder.
     """
     try:
         value = _QUICK.decode(text)
@@ -65,10 +64,11 @@ _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def with_whole_keys(value: Any) -> Any:
-    """The JSON value without those object entries, at any depth, whose key contains half of a surrogate pair.
+    """The JSON value without some of its object entries. An entry is left out if its key contains half of a surrogate
+    pair. This applies to objects at any depth.
 
-    msgspec encodes keys as UTF-8 to compare them, so it cannot convert an object with such a key. Ralph reads none of
-    these entries.
+    msgspec cannot convert an object with such a key, because it encodes keys as UTF-8 to compare them. Ralph reads
+    none of the entries that are left out.
     """
     if isinstance(value, dict):
         return {key: with_whole_keys(one) for key, one in value.items() if _is_whole(key)}

@@ -1,4 +1,4 @@
-"""The types for tools: their definitions, the model's calls, and the results of the calls."""
+"""The types for tools: definitions of tools, the model's calls, and the results of the calls."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FINAL_REPORT = "final_report"
-"""The name of the tool that the model calls to end a task that requires a report. A call runs nothing;
-`values/report.py` checks its arguments."""
+"""The name of the tool with which the model ends a task that requires a report. A call of this tool runs nothing.
+`values/report.py` checks the arguments of the call."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""Tools that write one file. Ralph records a checksum of the new content before a call, so that it can check after a
-crash whether the file was written."""
+"""The tools that write one file. Before a call, ralph records a checksum of the new content. After a crash, ralph can
+then check whether the file was written."""
 
 Block = dict[str, Any]
 """One content block of a message, as JSON for the API. Blocks of unknown types are passed on unchanged."""
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as the model sees it. `input_schema` is a JSON Schema whose top level has `type: object`."""
+    """The definition of a tool, as the model gets it. `input_schema` is a JSON Schema. Its top level has `type:
+    object`.
+    """
 
     name: str
     description: str
     input_schema: dict[str, Any]
     is_read_only: bool = False
-    """True if the tool changes nothing. Calls of such a tool may run in parallel, and may be repeated after a
-    crash."""
+    """True if the tool changes nothing. Calls of such a tool may run in parallel, and may run again after a crash."""
 
 
 class ToolCall(Struct, frozen=True):
@@ -41,7 +42,7 @@ class ToolCall(Struct, frozen=True):
 
 
 def unknown_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arguments that a tool does not have, according to its schema. The tool runs without them."""
+    """The names of the arguments that the tool's schema does not contain. The tool runs without them."""
     known = schema.get("properties")
     takes_others = "additionalProperties" in schema or "patternProperties" in schema
     if not isinstance(known, dict) or takes_others:
@@ -50,34 +51,32 @@ def unknown_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -
 
 
 class ToolOutput(Struct, frozen=True):
-    """The result of a tool. It is a text, or a series of text and image blocks as the API expects them."""
+    """The output of a tool. It is a text, or a series of text and image blocks in the form that the API expects."""
 
     content: str | tuple[Block, ...]
     is_error: bool = False
     seen: Mapping[str, str] = field(default_factory=dict)
-    """The files that the model knows from this result. It maps each path to the SHA-256 of the content in hex or, for
-    a large file, to its inode, size and modification time. It is written to the journal, and is not sent to the
-    API."""
+    """The files whose content this output shows to the model. Each path is mapped to the SHA-256 of the content in
+    hex. For a large file, it is mapped to the file's inode, size and modification time. The journal contains this
+    mapping, and the API does not receive it."""
     is_denied: bool = False
-    """True if the sandbox refused something that the call tried. It is neither written to the journal nor sent to the
-    API."""
+    """True if the sandbox denied an operation of the call. It is neither written to the journal nor sent to the API."""
     notices: tuple[str, ...] = ()
     """Notices for people about the call. They are neither written to the journal nor sent to the API."""
 
 
 class RuleVerdict(Struct, frozen=True):
-    """The decision of the permission rules about one call."""
+    """The decision of the permission rules about one tool call."""
 
     denied: str | None = None
-    """The reason why the call must not run, written for the model. None if no rule denies it."""
+    """The reason why a rule denies the call, written for the model. None if no rule denies the call."""
     asks: str | None = None
-    """The reason why somebody must be asked before the call runs. None if no rule requires that."""
+    """The reason why somebody must be asked before the call runs. None if nobody must be asked."""
 
 
 class FileChange(Struct, frozen=True):
-    """The change that a tool call is about to make to one file, described by checksums.
-
-    With them, ralph can tell after a crash whether the change was made.
+    """The change that a tool call is about to make to one file, described by checksums. After a crash, ralph compares
+    these checksums with the file, and so knows whether the change was made.
     """
 
     path: str
@@ -89,7 +88,7 @@ class FileChange(Struct, frozen=True):
 
     @property
     def is_real(self) -> bool:
-        """Whether the new content differs from the old one."""
+        """Whether the new content differs from the old content."""
         return self.before != self.after
 
 

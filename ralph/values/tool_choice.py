@@ -1,7 +1,8 @@
-"""Selects the tools of a run from the user's options, and checks the names in them. No I/O happens here.
+"""Selects the tools of a run from the user's options, and checks the names of tools in these options. No I/O happens
+here.
 
-It refuses names that belong neither to a tool of ralph nor to a tool of Claude Code. Otherwise, a mistyped name would
-have no effect, and the user would not notice.
+A name is refused if neither ralph nor Claude Code has a tool with this name. Otherwise a mistyped name would have no
+effect, and the user would not notice.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", "Glob", "Grep")
 READ_ONLY = ("Read", "Glob", "Grep")
 ALL_OF_THEM = "default"
-"""The value of `--tools` that stands for all tools. SDKs send it."""
+"""The value of `--tools` that selects all tools. SDKs send this value."""
 
 # Tools of Claude Code: those in its tools reference (https://code.claude.com/docs/en/tools-reference, read
 # 2026-11), and those of earlier versions, which scripts still name. Ralph does not have these tools, so an option
@@ -75,27 +76,26 @@ _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether the name belongs to a tool that Claude Code has and ralph does not have, MCP tools included.
-
-    A pattern in parentheses may follow the name.
+    """Whether the name belongs to a tool that Claude Code has and ralph does not have. Names of MCP tools are such
+    names too. A pattern in parentheses may follow the name.
     """
     form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in _ELSEWHERE or form[1].startswith("mcp__"))
 
 
 def tool_of(name: str) -> str:
-    """The tool's name in an entry of a tool list: `Bash` in `Bash(git *)`."""
+    """The name of the tool in an entry of a tool list. For `Bash(git *)`, it is `Bash`."""
     return name.partition("(")[0]
 
 
 def is_pattern(name: str) -> bool:
-    """Whether an entry of a tool list covers only some calls of the tool, as `Bash(git *)` does."""
+    """Whether an entry of a tool list is for only some calls of the tool. An example is `Bash(git *)`."""
     return "(" in name and name.partition("(")[2] not in ("*)", ":*)")
 
 
 def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
-    """Raises ValueError if the name belongs to no known tool. The caller puts the option's name before the error's
-    text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
+    """Raises ValueError if neither ralph nor Claude Code has a tool with this name. The caller puts the option's name
+    before the error's text. If `takes_patterns` is True, a pattern in parentheses may follow the name.
     """
     tools = ", ".join(TOOL_NAMES)
     form = re.fullmatch(r"([A-Za-z_]+)\(.+\)", name, re.ASCII | re.DOTALL)
@@ -121,7 +121,7 @@ def _suggestion(name: str) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in `names` that belong to no tool of ralph."""
+    """Those of `names` that belong to no tool of ralph."""
     return tuple(name for name in names if tool_of(name) not in TOOL_NAMES)
 
 
@@ -130,9 +130,9 @@ def enabled_tools(
 ) -> tuple[str, ...]:
     """The tools that a run may use.
 
-    `exact` lists the only tools to use; None means all tools. `allowed` lists tools that are allowed in addition to
-    the read-only ones; None means that all are allowed. `disallowed` lists tools that are never used. For an entry
-    with a pattern, such as `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
+    If `exact` is not None, only the tools in it can be used. If `allowed` is not None, only the read-only tools and
+    the tools in `allowed` can be used. The tools in `disallowed` are never used. If an entry has a pattern, such as
+    `Bash(git *)`, the tool is enabled, and `ralph/permissions/` judges each call.
     """
     kept = TOOL_NAMES if exact is None else exact
     permitted = TOOL_NAMES if allowed is None else (*map(tool_of, allowed), *READ_ONLY)
@@ -143,11 +143,11 @@ def enabled_tools(
 # --- Tools of MCP servers
 
 MCP_PREFIX = "mcp__"
-"""The beginning of the name of every tool of an MCP server."""
+"""The beginning of each name of an MCP server's tool."""
 
 
 class ToolLists(Struct, frozen=True):
-    """The three lists by which a user selects tools."""
+    """The three lists with which a user selects tools."""
 
     exact: tuple[str, ...] | None = None
     allowed: tuple[str, ...] | None = None
@@ -155,14 +155,14 @@ class ToolLists(Struct, frozen=True):
 
     @property
     def mcp_patterns(self) -> tuple[str, ...]:
-        """The names in all three lists that stand for tools of MCP servers."""
+        """The entries of all three lists that refer to tools of MCP servers."""
         names = (*(self.exact or ()), *(self.allowed or ()), *self.disallowed)
         return tuple(dict.fromkeys(name for name in names if name.startswith(MCP_PREFIX)))
 
 
 def covers(pattern: str, name: str) -> bool:
-    """Whether an entry of a tool list covers the MCP tool with this name. `mcp__server` covers all tools of the
-    server, and `*` matches any characters.
+    """Whether an entry of a tool list includes the MCP tool with this name. `mcp__server` includes all tools of the
+    server. `*` stands for any characters.
     """
     if "*" in pattern:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
@@ -172,9 +172,10 @@ def covers(pattern: str, name: str) -> bool:
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
     """Whether a run may use the MCP tool with this name.
 
-    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) names MCP tools, only
-    those may be used. If it names none, it limits only ralph's own tools, as in Claude Code, and an MCP tool may be
-    used only if `is_asked_for` is True, which means that the command line configures its server.
+    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) contains names of MCP
+    tools, only those may be used. If it contains none, it limits only ralph's own tools, as in Claude Code. An MCP
+    tool may then be used only if `is_asked_for` is True, which means that the command line configures the tool's
+    server.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

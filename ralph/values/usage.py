@@ -1,4 +1,4 @@
-"""Counts tokens and costs per model. An unknown cost is None and never 0."""
+"""Adds up tokens and costs for each model. If a cost is unknown, it is None and never 0."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ _NONSENSE = 10**12
 
 
 class TokenUsage(Struct, frozen=True):
-    """The token counts of one answer, or a sum of such counts.
-
-    `input` counts the tokens that were neither written to the cache nor read from it, as in the API.
+    """The token counts of one answer, or the sum of the counts of several answers. `input` is the number of tokens
+    that were neither written to the cache nor read from it, as in the API.
     """
 
     input: int = 0
     output: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
-    """The part of `cache_write` that is billed at the price of the 1-hour cache."""
+    """The number of tokens in `cache_write` that are billed at the price of the 1-hour cache."""
     cache_read: int = 0
 
     @property
@@ -48,16 +47,18 @@ class ModelUsage(Struct, frozen=True):
     tokens: TokenUsage
     cost_usd: float | None
     facts: ModelFacts | None = None
-    """The facts about the model that were known when tokens were last added, or None if the model was unknown."""
+    """The facts that were known about the model when tokens were last added. None if the model was unknown."""
 
 
 class RunUsage(Struct, frozen=True):
-    """The usage of a run, by the id of the model. It is immutable: `plus` returns a new object."""
+    """The usage of a run, by model id. It is immutable: `plus` returns a new object."""
 
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """Returns the usage with `tokens` added to those of `model`. `facts` are the known facts about that model."""
+        """Returns the usage with `tokens` added to the tokens of `model`. `facts` are the known facts about the
+        model.
+        """
         cost = cost_usd(facts, tokens)
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = None if cost is None or before.cost_usd is None else before.cost_usd + cost
@@ -69,14 +70,14 @@ class RunUsage(Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost of all models in USD, or None if the cost of any of them is unknown."""
+        """The cost of all models in USD, or None if the cost of one of the models is unknown."""
         costs = [usage.cost_usd for usage in self.by_model.values()]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
 
 
 def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
-    """Reads the API's `usage` object. A count that is missing, null or invalid becomes 0."""
+    """Reads the API's `usage` object. If a count is missing, null or invalid, it becomes 0."""
     detail = usage.get("cache_creation")
     return TokenUsage(
         input=_count(usage, "input_tokens"),
@@ -88,9 +89,8 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
-    """The cost of one answer in USD, or None if the price is unknown.
-
-    An answer without tokens costs 0 in any case.
+    """The cost of one answer in USD, or None if the price is unknown. If the answer has no tokens, the cost is 0,
+    even if the price is unknown.
     """
     if tokens == TokenUsage():
         return 0.0
@@ -110,8 +110,8 @@ def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
     """The tokens of a complete answer, as the server counted them in its `usage` object.
 
-    If the server gave no count for the prompt or for the answer, the caller's estimate is used instead:
-    `prompt_tokens` or `answer_tokens`.
+    If the count for the prompt is missing, `prompt_tokens` replaces it. If the count for the answer is missing,
+    `answer_tokens` replaces it. Both are the caller's estimates.
     """
     counted = tokens_of(usage)
     if not counted.prompt:

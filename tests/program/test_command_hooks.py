@@ -140,6 +140,13 @@ def test_a_stop_hook_sends_the_model_back_to_work_and_is_told_so(ralph, serve) -
     assert [one["stop_hook_active"] for one in told(ralph)] == [False, True]
 
 
+def test_a_hook_after_a_call_may_replace_its_output(ralph, serve) -> None:
+    server = serve(bash("echo long"), DONE)
+    answer = {"hookSpecificOutput": {"hookEventName": "PostToolUse", "updatedToolOutput": "short"}}
+    assert start(ralph, hooks("PostToolUse", f"echo '{json.dumps(answer)}'")).code == 0
+    assert results(server, 1) == [("short", False)]
+
+
 def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralph, serve) -> None:
     server = serve(DONE)
     ran = start(ralph, hooks("UserPromptSubmit", f"{KEEP}; echo 'It is Monday.'"))

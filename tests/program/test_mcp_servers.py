@@ -256,6 +256,7 @@ def test_a_server_of_the_users_settings_is_started_and_strict_leaves_it_out(ralp
 WRITES = 'echo x > "$HOME/outside"; echo x > inside; echo written >&2'
 
 
+@pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(ralph, serve) -> None:
     serve(DONE)
@@ -313,6 +314,7 @@ made("ralph.toml")
 """
 
 
+@pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 def test_what_a_server_does_to_protected_files_at_any_time_is_undone_and_told(ralph, serve) -> None:
     mcp, toml, asked = (ralph.cwd / name for name in (".mcp.json", "ralph.toml", "asked"))

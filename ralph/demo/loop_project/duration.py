@@ -1,4 +1,4 @@
-"""Durations: seconds to text and back. specs/duration.md defines the text."""
+"""Converts durations from seconds to text and back. specs/duration.md defines the form of the text."""
 
 import re
 

@@ -7,5 +7,5 @@ def discounted(cents, percent):
 
 
 def total(lines):
-    """The sum of (cents, quantity) lines."""
+    """The price of all lines. Each line is a pair of cents and a quantity."""
     return sum(cents * quantity for cents, quantity in lines)
