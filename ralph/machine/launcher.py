@@ -488,8 +488,8 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Sends a signal to all processes of the command. Returns False if there are too many processes, so that
-        nobody should wait until they end.
+        """Sends a signal to all processes of the command. Returns False if there are too many processes. In that case
+        it makes no sense to wait for their end.
         """
         if not _has_process_tree():
             self._signal_group(number)

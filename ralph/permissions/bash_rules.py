@@ -33,8 +33,8 @@ _MOST_LEVELS = 20
 
 
 class BashPattern:
-    """The pattern of one rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. It
-    denies a call if each part matches a command in the call.
+    """The pattern of one rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. The
+    pattern denies a call if each part matches a command in the call.
     """
 
     def __init__(self, rule: PermissionRule) -> None:

@@ -91,9 +91,8 @@ class RunContext(Struct, frozen=True):
 def make_context(
     options: RunOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, *watchers: Events
 ) -> RunContext:
-    """Creates the context. It raises no error for wrong settings.
-
-    Each of the `watchers` receives every event of the run. The demo uses one for its summary.
+    """Creates the context. Wrong settings cause no error here. Each of the `watchers` receives every event of the
+    run. The demo uses a watcher for its summary.
     """
     started_s = clock.now_s()
     metrics, place = _find_place(options, environment, clock)

@@ -403,8 +403,8 @@ class PreparedRun:
         return self.with_resume_command(ended)
 
     def _title_of(self, prompt: Prompt | None, own: slice | None) -> str | None:
-        """The title of a session that `ralph loop` started. It is the beginning of the user's task, because the
-        prompts of all iterations begin with the same text of the loop. None for any other session.
+        """The title of a session that `ralph loop` started. The title is the beginning of the user's task, because
+        the prompts of all iterations begin with the same text of the loop. None for any other session.
         """
         if self._options.task_chars is None or prompt is None or own is None:
             return None

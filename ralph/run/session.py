@@ -81,9 +81,8 @@ class OpenSession(Struct, frozen=True):
         return str(self.journal.path) if isinstance(self.journal, FileJournal) else ""
 
     def forget(self) -> None:
-        """Removes the journal of a new session, so that `--continue` does not find it.
-
-        It is called if no work was done in the session. The journal of a resumed session is not removed.
+        """Removes the journal of a new session, so that `--continue` does not find the session. Called if no work was
+        done in the session. Does not remove the journal of a resumed session.
         """
         if self.old is None and isinstance(self.journal, FileJournal):
             with suppress(OSError):

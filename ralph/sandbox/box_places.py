@@ -35,7 +35,9 @@ _GIT = ".git"
 
 
 class GitPlaces(Struct, frozen=True):
-    """The git directories of the checkouts that contain the roots. They may be inside or outside of the roots."""
+    """The git directories of the checkouts that contain the roots. These git directories may be inside or outside of
+    the roots.
+    """
 
     granted: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()

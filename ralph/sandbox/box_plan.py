@@ -42,7 +42,7 @@ class CannotConfineError(Exception):
 
 
 class BoxPlan(Struct, frozen=True):
-    """The decision at the start of a run about the sandbox of its commands."""
+    """Says which sandbox the commands of a run get. This is decided at the start of the run."""
 
     level: BoxLevel
     net: Net = "full"

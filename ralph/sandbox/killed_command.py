@@ -83,8 +83,8 @@ class CommandMark:
     def changed_since_kill(
         self, entries: Mapping[str, Entry], git_directories: Sequence[str]
     ) -> tuple[str, ...]:
-        """The protected files that have changed since the start of a command during which an earlier run was killed.
-        `entries` describe the files as they are now. Removes the files of killed runs.
+        """If an earlier run was killed while a command was running, returns the protected files that have changed
+        since that command began. `entries` describe the files as they are now. Removes the files of killed runs.
         """
         changed: set[str] = set()
         for before in self._left_behind():

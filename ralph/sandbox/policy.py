@@ -55,7 +55,9 @@ class BoxFacts(Struct, frozen=True):
 
 
 class GivenPlaces(Struct, frozen=True):
-    """The paths that the user's settings allow in addition. All are absolute and contain no symbolic links."""
+    """The paths that the user's settings allow, in addition to the paths that are allowed in every run. All are
+    absolute and contain no symbolic links.
+    """
 
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()

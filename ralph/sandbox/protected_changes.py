@@ -172,8 +172,8 @@ def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between:
 
 
 def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str:
-    """One line that says which protected files have changed since the start of a command during which ralph was
-    killed. Empty if there are none.
+    """One line that names the protected files in `paths`. ralph was killed while a command was running, and these
+    files have changed since that command began. Empty if there are no such files.
     """
     if not paths:
         return ""

@@ -56,7 +56,7 @@ _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class HookFacts(Struct, frozen=True):
-    """The facts about the session that each hook gets."""
+    """Facts about the session. Every hook gets them as input."""
 
     session_id: str
     transcript_path: str

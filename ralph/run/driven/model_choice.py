@@ -35,7 +35,7 @@ def _no_sizes() -> ContextSizes:
 
 
 class AboutSession(Struct, frozen=True):
-    """The facts about a session for which a driver can ask. The defaults apply before the session is open."""
+    """Facts about a session that a driver can request. The defaults apply before the session is open."""
 
     sizes: Callable[[], ContextSizes] = _no_sizes
     """Returns the sizes of the parts of the next request."""

@@ -64,8 +64,8 @@ class Questions:
             mailbox.put(response)
 
     def close(self) -> None:
-        """Must be called when the input has ended. Every open request and every later request then gets the reply
-        `Gone`.
+        """Ends all requests, because the input has ended and the driver can no longer respond. Every open request and
+        every later request gets the reply `Gone`.
         """
         self._is_closed = True
         for mailbox in self._open.values():
