@@ -57,7 +57,7 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
 
 
 def _answer(option: str) -> int:
-    """Prints the help or the version, as the option requests. Returns the exit code."""
+    """Prints the help or the version, as `option` requests. Returns the exit code."""
     if option == "--version":
         return _show(f"ralph {__version__}")
     from ralph.cli.root_page import root_page  # noqa: PLC0415 - only for the help

@@ -61,7 +61,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     """The type of the value: str, int, float or bool. For a list, the type of each value in it. An option of type
     bool takes no word."""
     choices: tuple[str, ...] = ()
-    """The only texts that the option accepts. If this is empty, it accepts every text of its type."""
+    """The only texts that the option accepts. If this is empty, the option accepts every text of its type."""
     is_list: bool = False
     """True if the option may be given several times, and its values are collected."""
     takes_words: bool = False

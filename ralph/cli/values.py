@@ -151,7 +151,7 @@ def title(text: str | None) -> str | None:
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories that the words name, as absolute paths. A word may contain several names, separated by commas
-    or spaces. Raises LineError if a name is not that of an existing directory.
+    or spaces. Raises LineError if a named directory does not exist.
     """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:

@@ -36,8 +36,8 @@ class LoopBook:
         return self.state.current
 
     def save(self, **changes: object) -> None:
-        """Changes the given fields of the state and saves the state. While this machine is short of a resource, such
-        as memory, waits and tries again. Raises OSError, Interrupted and OutageLastsError.
+        """Changes the given fields of the state and saves the state. If this machine lacks a resource such as memory,
+        waits and tries again. Raises OSError, Interrupted and OutageLastsError.
         """
         stamp = {"updated_at": self.now(), "elapsed_s": self.elapsed_s()}
         self.state = replace(self.state, **stamp, **changes)
@@ -53,8 +53,8 @@ class LoopBook:
         self.state = replace(self.state, current=current)
 
     def note(self, text: str) -> None:
-        """Prints the text now, and adds it to the state so that it is shown again when the loop ends. The next `save`
-        writes it to disk.
+        """Prints the text now. Also adds it to the state, so that it is printed again when the loop ends. The next
+        `save` writes it to disk.
         """
         self._world.events.emit(Notice(text, is_vital=True))
         self.state = replace(self.state, notes=(*self.state.notes, text))

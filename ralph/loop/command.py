@@ -42,13 +42,13 @@ T = TypeVar("T")
 
 
 def loop_command(options: LoopOptions) -> int:
-    """Runs a loop to its end and returns the process's exit code. UsageError is the only exception it raises."""
+    """Runs a loop to its end and returns the exit code of the process. Raises only UsageError."""
     return run_loop(options, dict(os.environ))
 
 
 def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """Runs a loop to its end with the given environment variables and returns the exit code. UsageError is the only
-    exception it raises.
+    """Runs a loop to its end and returns the exit code. `environment` are the environment variables. Raises only
+    UsageError.
     """
     clock = SystemClock()
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
@@ -72,8 +72,8 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
 
 
 def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
-    """Calls `work` and returns its value. If `work` fails, returns the end of the loop that the failure causes.
-    UsageError is the only exception it raises.
+    """Calls `work` and returns its value. If `work` fails, returns a `LoopEnded` that describes the failure. Raises
+    only UsageError.
     """
     try:
         return work()
@@ -95,7 +95,7 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
 
 
 def _work(context: LoopContext, state: LoopState) -> LoopEnded:
-    """Opens the loop, runs all iterations and returns the last event, which the caller must emit."""
+    """Opens the loop and runs all iterations. Returns the loop's last event, which the caller must emit."""
     state, silent_input = with_prompt(context, state)
     state = without_credentials(context, state)
     with locked_checkout(context, state.plan) as (checkout, lock):

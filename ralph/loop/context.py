@@ -51,7 +51,7 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CannotBeginError(Exception):
-    """The loop cannot begin. Holds a one-line message and the outcome of the command."""
+    """The loop cannot begin. Contains a one-line message and the outcome of the command."""
 
     def __init__(self, outcome: Outcome, message: str) -> None:
         super().__init__(message)
@@ -63,7 +63,8 @@ class LoopContext(Struct, frozen=True):
     environment: Mapping[str, str]
     settings: Settings
     settings_files: tuple[SettingsFile, ...]
-    """The settings files as read when the loop began. Later changes to the files have no effect."""
+    """The settings files with the content that they had when the loop began. Later changes to the files have no
+    effect."""
     redactor: Redactor
     command_environment: Mapping[str, str]
     """The environment variables for the `--until` check and for git. Credentials are removed, as they are for the
@@ -92,7 +93,7 @@ class LoopContext(Struct, frozen=True):
         self.events.emit(Notice(text))
 
     def waiter_until(self, run_ends_s: float | None) -> InboxWaiter:
-        """Makes a waiter that raises Interrupted at `run_ends_s`, a time of the monotonic clock. None means no time
+        """Makes a waiter that raises Interrupted at the time `run_ends_s` of the monotonic clock. None means no time
         limit.
         """
         return _make_waiter(self.waiter.inbox, self.clock, self.events, self.settings, run_ends_s)

@@ -60,14 +60,14 @@ class LoopWaits(LoopEvent, frozen=True):
     is_from_server: bool
     """True if the server asked for a wait of this length."""
     has_own_schedule: bool
-    """True if the retry schedule in the loop's settings differs from that of `--retry patient`."""
+    """True if the retry schedule in the loop's settings differs from the schedule of `--retry patient`."""
     iteration: int | None
     """The number of the current iteration, or None between iterations."""
     session_id: str | None
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration switched the git branch. A branch is None if HEAD is detached."""
+    """An iteration switched the git branch. If HEAD was or is detached, the branch before or after is None."""
 
     iteration: int
     before: str | None
@@ -86,7 +86,7 @@ class Pushed(LoopEvent, frozen=True):
 
 
 class IterationEnded(LoopEvent, frozen=True):
-    """An iteration has ended and is recorded. The loop's limit on iterations includes it."""
+    """An iteration has ended and is recorded. It counts towards the loop's limit on iterations."""
 
     record: IterationRecord
     max_iterations: int | None
@@ -94,7 +94,7 @@ class IterationEnded(LoopEvent, frozen=True):
 
 class IterationCutOff(LoopEvent, frozen=True):
     """An iteration has ended, and its outcome also ends the loop. For example, a signal arrived or the API rejected
-    the key. The loop's limit on iterations does not include this iteration.
+    the key. This iteration does not count towards the loop's limit on iterations.
     """
 
     number: int

@@ -68,8 +68,8 @@ class OuterLoop:
         self._world.events.emit(Notice(text, is_vital=True))
 
     def run(self) -> LoopEnd:
-        """Runs the loop, records how it ended, and returns that. A CheckoutError, OSError, OutageLastsError or
-        Interrupted ends the loop and is not raised.
+        """Runs the loop until it ends. Records the end and returns it. If a CheckoutError, OSError, OutageLastsError
+        or Interrupted ends the loop, it is not raised.
         """
         try:
             end = self._work()
@@ -167,7 +167,9 @@ class OuterLoop:
         self._emit(IterationEnded(record, self._most))
 
     def _commit(self, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was none or if the commit failed."""
+        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit, or if the commit
+        failed.
+        """
         if not self.state.plan.commits:
             return False
         current = self._book.current

@@ -95,8 +95,8 @@ class Iteration:
         return min(was_s, rest_s, self._book.patience.left_s())
 
     def run(self) -> IterationResult | LoopEnd:
-        """Runs the iteration until it ends for a reason other than a setback. Returns the loop's end instead if there
-        were too many setbacks. Raises OSError, Interrupted and OutageLastsError.
+        """Runs the iteration until it ends for a reason other than a setback, and returns its result. If there were
+        too many setbacks, returns the loop's end. Raises OSError, Interrupted and OutageLastsError.
         """
         while True:
             self.granted = share(self._book.state, self._world.own_limits, self._book.elapsed_s())
@@ -197,8 +197,8 @@ def _with_another_session(current: CurrentIteration) -> CurrentIteration:
 
 def unseen_end(book: LoopBook, world: LoopWorld) -> IterationResult | None:
     """The result of a session that ended without the loop noticing, because the loop or the session's process was
-    killed. The result is read from the session's journal. None if the journal has no result, or if its outcome is not
-    one that `is_counted`.
+    killed. The result is read from the session's journal. None if the journal has no result, or if this result does
+    not complete the iteration (`is_counted`).
     """
     seen = world.iterations.seen(book.current.session_id)
     ended = seen.ended if seen is not None else None

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, SilentPipe | None]:
-    """Adds the prompt that the command line names to the state. Also returns standard input if it is a pipe from
-    which no data has come yet, otherwise None. Data may never come, so the wait for it is part of the loop's time
-    limit. Raises CannotBeginError and Interrupted.
+    """Reads the prompt from the place that the command line names, and adds it to the state. Also returns standard
+    input if it is a pipe from which no data has come yet, otherwise None. Data may never come, so the wait for it is
+    part of the loop's time limit. Raises CannotBeginError and Interrupted.
     """
     named, max_time_s = context.options.requested_prompt, state.plan.limits.max_time_s
     if named is None:
@@ -77,8 +77,8 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """Yields the checkout and its lock, which keeps other loops out until the `with` block ends. Raises CheckoutError
-    and Interrupted.
+    """Locks the checkout until the `with` block ends, so that no other loop works on it. Yields the checkout and the
+    lock. Raises CheckoutError and Interrupted.
     """
     seams = GitSeams(context.command_environment, context.supervisor, context.waiter, context.clock)
     own_paths, writable = (tuple(map(Path, paths)) for paths in (plan.own_paths, plan.added_directories))
@@ -149,8 +149,8 @@ def _refuse_what_is_not_as_it_was(
 
 
 def new_record(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> FileRecord:
-    """Begins the record of a new loop. Removes an old stop file, which would end this loop. Warns if the previous
-    loop in this directory is unfinished. Raises CannotBeginError, CheckoutError and Interrupted.
+    """Begins the record of a new loop. Removes an old stop file, because it would end the new loop. Warns if the
+    previous loop in this directory is unfinished. Raises CannotBeginError, CheckoutError and Interrupted.
     """
     # A resumed loop does not repeat these notices, because they apply to the whole loop.
     for notice in check_checkout(checkout, commits=plan.commits, pushes=plan.pushes):

@@ -36,8 +36,8 @@ LACKING = "what this machine lacks (a process, a thread, memory, a file descript
 
 
 class OutageLastsError(Exception):
-    """A resource is still missing after all the waits that the settings and the loop's time limit allow. The message
-    is a sentence that names the resource.
+    """A resource is still missing, although ralph has waited as long as the settings and the loop's time limit allow.
+    The message is a sentence that names the resource.
     """
 
 
@@ -48,7 +48,7 @@ class Patience:
         self._is_over = False
 
     def end(self) -> None:
-        """Ends all patience. From now on, `keep_trying` does not wait, but raises the error of a shortage at once."""
+        """Ends all waiting. From now on, `keep_trying` raises the error of a shortage at once."""
         self._is_over = True
 
     def left_s(self) -> float:

@@ -26,7 +26,7 @@ MOST_IDLE = 3
 iteration makes no progress either, the loop ends."""
 
 SHORTEST_WAIT_S = 1.0
-"""The shortest wait in seconds, even if a server asks for a shorter one."""
+"""The shortest wait in seconds. If a server asks for a shorter wait, ralph waits this long."""
 
 MOST_KILLS = 2
 """The maximum number of consecutive kills after which an iteration is resumed. After one more kill, the loop gives

@@ -34,7 +34,7 @@ class Phase(enum.Enum):
 
 
 class IterationRecord(Struct, frozen=True):
-    """An iteration that has ended. The loop's limit on iterations includes it."""
+    """An iteration that has ended. It counts towards the loop's limit on iterations."""
 
     number: int
     """The number of the iteration, counted from 1."""
@@ -85,7 +85,7 @@ class CurrentIteration(Struct, frozen=True):
     """The seconds that the loop has waited after setbacks of this iteration. When another process resumes the
     iteration, it starts again from 0."""
     kills: int = 0
-    """The number of consecutive times that something other than the loop has killed the iteration."""
+    """The number of consecutive kills of the iteration. Only kills by other processes than the loop are counted."""
     waits_until: str | None = None
     """The end of the current wait, in ISO 8601 and UTC. None if the iteration is not waiting."""
     turns: int = 0
@@ -107,7 +107,7 @@ class LoopState(Struct, frozen=True):
     started_at: str
     """The time at which the loop began, in ISO 8601 and UTC."""
     pid: int
-    """The id of the process that is running the loop, or of the last one that ran it."""
+    """The id of the process that is running the loop. If no process is running it, the id of the last one."""
     updated_at: str = ""
     elapsed_s: float = 0.0
     """The total running time of the loop in seconds, summed over all its processes, at the time `updated_at`."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
 """Exit codes of a shell that could not run a command (POSIX, "Exit Status for Commands")."""
 OWN_DIRECTORY = ".ralph"
-"""The directory of the stop file, relative to the loop's directory. Changes in it never count as progress."""
+"""The directory of the stop file, relative to the loop's directory. A change in this directory is never progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The path of the stop file, relative to the loop's directory. The model creates this file when no work is left."""
 

@@ -44,7 +44,7 @@ _SETBACKS = {
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
-"""The first word of `waiting_for` in a heartbeat while the loop waits for an iteration."""
+"""While the loop waits for an iteration, `waiting_for` in a heartbeat begins with this word."""
 TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
@@ -158,7 +158,7 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
 
 
 def _git_line(iteration: int, names: tuple[str, ...]) -> str:
-    """A warning about changed git settings and hooks. The user's next git command may run them."""
+    """A warning that an iteration changed git settings or hooks. The user's next git command may run them."""
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
         f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "

@@ -274,7 +274,7 @@ class Narration:
             yield from self._said(rest)
 
     def _said(self, text: str) -> Iterator[str]:
-        """Yields the lines of the model's text, or holds them back during a retry."""
+        """Yields the lines of the model's text. During a retry, keeps the lines for later instead."""
         lines = foreign_lines(text)
         if self._held is None:
             yield from lines

@@ -55,8 +55,8 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """The error because of which data was lost, such as a full disk or a broken device. None if there was no such
-        error. That the reader has closed its end is not such an error."""
+        """The error that caused a loss of data, such as a full disk or a broken device. None if there was no such
+        error. A reader that has closed its end causes no such error."""
         self.dropped_writes = 0
         """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False

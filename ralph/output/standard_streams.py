@@ -51,7 +51,7 @@ def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 def has_color(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether lines that are written to the descriptor may be coloured."""
+    """Whether lines may be coloured when they are written to the descriptor."""
     return "NO_COLOR" not in environment and obeys_controls(fd, environment)
 
 
@@ -72,7 +72,7 @@ class ErrorLines:
 
 
 def complain(text: str) -> None:
-    """Writes one line that begins with `ralph:` to standard error, at the end of a command."""
+    """Writes one line to standard error at the end of a command. The line begins with `ralph:`."""
     _write_error_line(f"ralph: {' '.join(in_one_line(text).split())}")
 
 

@@ -129,7 +129,7 @@ class Writer:
         return self._stdout.unread_bytes < MOST_UNANSWERED_BYTES
 
     def respond(self, fields: dict[str, Any]) -> None:
-        """Writes a response to the driver, even while the output is closing."""
+        """Writes a response to the driver. This works even while the output is closing."""
         line = _to_line(shown(fields, self._redact))
         self._put_json(line, must_arrive=True)
 
@@ -154,8 +154,8 @@ class Writer:
         """Waits until everything is written to standard output, but at most `last_chance_s` seconds. A signal
         shortens the wait. After this call, `emit` writes nothing more.
 
-        Returns the error because of which the result was not written, such as a full disk. Returns None if there was
-        no such error. That the reader has closed its end, or does not read, is not such an error.
+        If an error such as a full disk kept the result from being written, returns the error. Otherwise returns None,
+        even if the reader has closed its end or does not read.
         """
         self._is_closing = True
         self._drain(self._stdout, waiter, clock)
@@ -163,7 +163,9 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """Whether the reader has received everything that was written to standard output so far."""
+        """The state of delivery of standard output so far: everything was delivered, the reader has not read
+        everything, the reader has left, or writing failed.
+        """
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:

@@ -69,7 +69,7 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended(self) -> EndedRecord | None:
-        """The record of the run's end. None if the run was killed or is still running."""
+        """The record of the run's end. None if the run was killed or is still in progress."""
         return next((record for record in self.records if isinstance(record, EndedRecord)), None)
 
     @cached_property
@@ -95,15 +95,15 @@ class RunHistory(Struct, frozen=True, dict=True):
 
     @property
     def is_retelling(self) -> bool:
-        """Whether the run did no work and only delivered the previous run's result once more."""
+        """True if the run did no work, and only delivered the previous run's result once more."""
         return self.ended is not None and not any(
             isinstance(one, UserRecord | AssistantRecord) for one in self.records
         )
 
     @cached_property
     def turns(self) -> int:
-        """The number of turns. If the run has no record of its end, its answers are counted. The answer in `pending`
-        is not counted, because it counts as a turn of the next run.
+        """The number of turns. If the run has no record of its end, this is the number of its answers. The answer in
+        `pending` is left out, because the next run counts its turn.
         """
         if self.ended is not None:
             return self.ended.num_turns

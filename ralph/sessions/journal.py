@@ -121,9 +121,9 @@ class FileJournal:
             self._write_whole(self._lines_of(records), len(records), sync=sync)
 
     def _lines_of(self, records: Sequence[Record]) -> bytes:
-        """Encodes the next records as lines. In the record of a run's end, stores the number of bytes from the run's
-        first line. With it, a list of sessions can skip the lines between. An offset would be wrong in a fork,
-        because the first line of a fork has another length.
+        """Encodes the next records as lines. In the record of a run's end, stores the number of bytes since the run's
+        first line. With this number, a list of sessions can skip the lines between. An offset would be wrong in a
+        fork, because the first line of a fork has another length.
         """
         lines = b""
         for seq, record in enumerate(records, self._seq):

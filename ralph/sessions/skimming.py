@@ -227,8 +227,8 @@ def _answer_of(line: bytes, number: int) -> Record:
 
 
 def _attempt_of(line: bytes, number: int) -> Record:
-    """Decodes the record of an attempt, but only its cost. If the line contains another event, decodes the whole
-    record.
+    """Decodes the record of an attempt, but only its cost. If the line contains an event of another kind, decodes the
+    whole record.
     """
     try:
         cost_usd = msgspec.json.decode(line, type=_AttemptLine).event.cost_usd
@@ -292,7 +292,9 @@ def _beginning_by(read: Read, mark: _Mark, end: EndedRecord) -> int | None:
 
 
 def _last_mark(read: Read, limit: int) -> _Mark | None:
-    """The last `run` or `ended` record that begins before the offset `limit`. None if there is none."""
+    """The last record of kind `run` or `ended` that begins before the offset `limit`. None if there is no such
+    record.
+    """
     end, most = limit, _FIRST_BYTES
     while end > 0:
         begin = max(0, end - most)

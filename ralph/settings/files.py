@@ -25,8 +25,8 @@ MAX_BYTES = 100_000
 """The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
 tenth of this maximum."""
 _MOST_DOTS_IN_LINE = 100
-"""The maximum number of dots in a line. The time and memory that tomllib takes for a key grow with the square of its
-dots. A line with 80,000 dots can take all memory."""
+"""The maximum number of dots in a line. tomllib splits a key at its dots, and the time and memory for that grow with
+the square of their number. A line with 80,000 dots can take all memory."""
 _MOST_LEVELS = 50
 """The maximum nesting of tables and lists. Settings need five levels. With 200 levels or more, recursive code would
 overflow the stack."""

@@ -111,8 +111,8 @@ def taken_over(descriptor: int) -> HandedOver:
 
 @contextmanager
 def _private_file() -> Iterator[int]:
-    """A context manager that returns the descriptor of a new file without a name, in memory if the system supports
-    that.
+    """A context manager that returns the descriptor of a new file without a name. If the system supports it, the file
+    is in memory.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("ralph-settings")

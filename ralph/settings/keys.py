@@ -1,5 +1,5 @@
-"""All settings by name, collected from the tables of settings. A file in the working directory may not contain every
-setting. For such a setting, `other_places` says where the user can set it.
+"""All settings by name, collected from the tables of settings. Some settings are not allowed in a file in the working
+directory. For such a setting, `other_places` says where the user can set it instead.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ralph.values.setting import Key
 
 _FLAG = "flag "
-"""The beginning of the text of an origin that is a flag. The name of the flag follows."""
+"""If the origin of a value is a flag, the text of the origin begins with this word. The name of the flag follows."""
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK = "model.fallback"
 _TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
@@ -86,11 +86,11 @@ class _Layers(Struct, frozen=True):
     """The values from all sources, in three groups. Each group is ordered from the lowest to the highest precedence."""
 
     user: _Layer
-    """The values from the user's own file. Empty if that file is not trusted."""
+    """The values from the user's own file. Empty if the user's file is not trusted."""
     untrusted: list[_Layer]
     """The values from each untrusted file. `SettingsFile.is_trusted` says which files are untrusted."""
     stronger: list[_Layer]
-    """The values from the file of `--config`, from environment variables, and from flags."""
+    """The values from sources with a higher precedence: the file of `--config`, environment variables, and flags."""
 
     @property
     def trusted(self) -> list[_Layer]:
@@ -204,8 +204,8 @@ def _file_layers(
 
 
 def _file_layer(file: SettingsFile, user_place: str) -> _Layer:
-    """The values from one file. An untrusted file may not contain every key. If it contains such a key, the error
-    tells the user to set it in `user_place`.
+    """The values from one file. Some keys are not allowed in an untrusted file. If such a key is in the file, the
+    error tells the user to set it in `user_place`.
     """
     path = file.path
     if file.data is None:
@@ -309,9 +309,9 @@ def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
     """Checks the settings in `CUSTOM_ONLY`, which have an effect only with the retry policy "custom".
 
-    If the source of such a setting also sets a policy, this policy must be "custom". If not, some other source must
-    set the policy "custom". Otherwise raises SettingsError. If the policy that finally applies is not "custom", for
-    example because of `--retry off`, removes these settings from `given`.
+    If the source of such a setting also sets a policy, this policy must be "custom". If the source sets no policy,
+    another source must set the policy "custom". Otherwise raises SettingsError. If the policy that finally applies is
+    not "custom", for example because of `--retry off`, removes these settings from `given`.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:

@@ -186,7 +186,7 @@ class RetrySettings(Struct, frozen=True):
     base_delay_s: Annotated[
         float, Key(SECONDS, "custom only: wait before the first retry, doubled for each further one")
     ] = 2
-    """The seconds to wait before the first retry. Each further wait is twice as long as the one before. 0 means that
+    """The seconds to wait before the first retry. Each further wait is twice as long as the wait before. 0 means that
     ralph retries at once."""
     max_delay_s: Annotated[
         float, Key(SECONDS_OR_NONE, "custom only: longest wait before one retry; 0 or less: no maximum")
@@ -406,7 +406,7 @@ class McpSettings(Struct, frozen=True):
 
 
 class LoopSettings(Struct, frozen=True):
-    """Settings of `ralph loop`. The defaults are the waits of `--retry patient`."""
+    """Settings of `ralph loop`. The default waits are the waits of `--retry patient`."""
 
     outage_waits_s: Annotated[
         tuple[float, ...],

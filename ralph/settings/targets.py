@@ -171,10 +171,8 @@ def explicit_targets(
     access: EnvironmentAccess,
     environment: Mapping[str, str],
 ) -> tuple[Target, ...]:
-    """The targets that are made from the entries of `[[targets]]`.
-
-    Raises ValueError if a variable in `api_key_env` holds no key, or if the name of a model is invalid. The error
-    names the target.
+    """Makes one target from each entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no
+    key, or if the name of a model is invalid. The error names the target.
     """
     return tuple(_explicit(entry, model, access, environment) for entry in entries)
 

@@ -157,7 +157,7 @@ def _snippet(edited: str, start: int, first: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """Up to `count` lines of the text. The first of them is `before` lines above the line that contains the offset
+    """Up to `count` lines of the text. The first line is `before` lines above the line that contains the offset
     `position`. The text is not split as a whole, because that would be slow.
     """
     begin = text.rfind("\n", 0, position) + 1

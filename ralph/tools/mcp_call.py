@@ -94,8 +94,8 @@ def _shown_result(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> tuple[
 
 
 def _content(parts: list[Block | str], room: ToolRoom) -> str | tuple[Block, ...]:
-    """The content of a tool result. Texts and images stay in order. Only if the text is too long, it comes first and
-    is shortened.
+    """The content of a tool result. Texts and images stay in order. If the text is too long, it is shortened and put
+    before all images.
     """
     texts = [part for part in parts if isinstance(part, str)]
     text = "\n".join(texts)

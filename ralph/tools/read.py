@@ -1,5 +1,5 @@
-"""Implements Read, which shows some lines of a text file, or an image. It reads only regular files, and only a
-limited part of them.
+"""Implements Read, which shows some lines of a text file, or an image. It reads only regular files, and at most a
+limited part of a file.
 """
 
 from __future__ import annotations

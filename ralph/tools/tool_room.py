@@ -44,7 +44,7 @@ class ToolSettings(Struct, frozen=True):
     """The longest timeout of a command in seconds. If the model requests a longer timeout, the command gets this
     one."""
     max_output_bytes: int = 30_000
-    """The most bytes in one result of Bash, Glob or Grep. A note replaces the rest."""
+    """The maximum number of bytes in one result of Bash, Glob or Grep. A note replaces all further bytes."""
     enabled: frozenset[str] = ALL_TOOLS
     kill_grace_s: float = 5.0
     """Seconds from SIGTERM to SIGKILL when a command is stopped."""
@@ -68,7 +68,7 @@ class ToolSettings(Struct, frozen=True):
     tree_limits: TreeLimits | None = None
     """The limits on processes and memory of commands. If this is None, only the default limit on processes applies."""
     judge: CallJudge | None = None
-    """Applies the permission rules about calls and paths. None if there are none."""
+    """Applies the permission rules about calls and paths. None if there are no rules."""
 
 
 # Base64 makes images a third larger, which leaves a third of a request's 32 MB for everything else.
@@ -88,7 +88,7 @@ class ImageBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int) -> None:
-        """Counts one more image. Raises ToolError if that would exceed the limit."""
+        """Adds one image to the count. Raises ToolError if the count or the total size would exceed the limit."""
         with self._lock:
             if self._images >= MOST_IMAGES:
                 raise ToolError(
@@ -104,7 +104,7 @@ class ImageBudget:
             self._images += 1
 
     def restore(self, blocks: Iterable[Block]) -> None:
-        """Counts the images that are already in the conversation, even if they exceed the limit."""
+        """Adds the images that are already in the conversation, even if they exceed the limit."""
         with self._lock:
             for size_bytes in _sizes(blocks):
                 self._bytes += size_bytes

@@ -78,9 +78,9 @@ class LocalToolbox:
         mcp: McpToolset | None = None,
     ) -> None:
         """`mcp` are the tools of MCP servers, or None if the run has none. `redact` replaces known credentials, and
-        `redact_longest` is the length of the longest one in bytes. `why_refused` returns the reason why a tool must
-        not be used now, or None if the tool is allowed. Raises WorkingDirectoryGoneError if the working directory is
-        gone, and OSError if another directory cannot be opened.
+        `redact_longest` is the length of the longest credential in bytes. `why_refused` returns the reason why a tool
+        must not be used now, or None if the tool is allowed. Raises WorkingDirectoryGoneError if the working
+        directory is gone, and OSError if another directory cannot be opened.
         """
         self._why_refused = why_refused
         self._mcp = mcp
@@ -166,8 +166,8 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._room)
 
     def close(self) -> str:
-        """Ends the servers and removes temporary files. Returns a note for people if changes to protected files were
-        undone, or an empty string.
+        """Ends the servers and removes temporary files. If changes to protected files were undone, returns a note for
+        people, otherwise an empty string.
         """
         if self._mcp is None:
             self._room.close()
@@ -316,7 +316,9 @@ class LocalToolbox:
         return self._presentable(call.name, output)
 
     def _why_against_rules(self, call: ToolCall) -> str | None:
-        """The reason why the permission rules refuse a call, written for the model. None if they permit it."""
+        """The reason why the permission rules refuse a call, as text for the model. None if the rules permit the
+        call.
+        """
         judge = self._room.settings.judge
         if judge is None:
             return None

@@ -205,7 +205,7 @@ def _confinement() -> Finding:
 
 
 def look_at_sessions(environment: Mapping[str, str], named: Path | None) -> Finding:
-    """A finding about the directory for sessions. A missing directory is created, as a run would create it."""
+    """A finding about the directory for sessions. If the directory is missing, it is created, as a run would do."""
     advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
     try:
         where = SessionStore.to_read(environment, named).root
@@ -249,8 +249,8 @@ def _write_into(directory: Path) -> None:
 
 
 def _remedy(error: BaseException | None) -> str:
-    """The first half of an advice about a directory that cannot be written to, such as "free space on its disk, or ".
-    The second half advises the user to use another directory. Empty if only the second half can help.
+    """The first half of the advice about a directory that cannot be written to, such as "free space on its disk, or
+    ". The second half advises the user to use another directory. Empty if only the second half can help.
     """
     match getattr(error, "errno", None):
         case errno.ENOSPC:

@@ -1,4 +1,6 @@
-"""Finds out for `ralph doctor --sandbox` which actions the sandbox allows on this machine, by trying them."""
+"""Tries actions in the sandbox on this machine, to find out which of them the sandbox allows. Used by `ralph doctor
+--sandbox`.
+"""
 
 from __future__ import annotations
 

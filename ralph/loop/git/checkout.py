@@ -93,7 +93,7 @@ class GitCheckout:
         return self.top / os.fsdecode(answer.removesuffix(b"\n"))
 
     def git(self) -> Git:
-        """Makes a `Git` for one operation, which reads the current git settings. Raises CheckoutError and
+        """Makes a `Git` for one operation. The new `Git` reads the current git settings. Raises CheckoutError and
         Interrupted.
         """
         return Git(self.top, self._seams)

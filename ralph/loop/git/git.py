@@ -185,8 +185,8 @@ class GitProgram:
 class Git:
     """Runs git on the checkout at `top`, the directory that contains `.git`. Never contacts a remote.
 
-    The git settings are read in the constructor. An agent may change them later, so each operation of the loop uses a
-    new `Git`.
+    The git settings are read in the constructor. An agent may change the settings later, so each operation of the
+    loop uses a new `Git`.
     """
 
     def __init__(self, top: Path, seams: GitSeams) -> None:
@@ -198,13 +198,17 @@ class Git:
         self.settings = settings_from(self.read("config", "--list", "--show-scope", "-z"))
 
     def read(self, *arguments: str, given: bytes | None = None) -> bytes:
-        """Runs a read-only git command and returns its output. Raises CheckoutError if it fails, and Interrupted."""
+        """Runs a read-only git command and returns its output. Raises Interrupted, and CheckoutError if the command
+        fails.
+        """
         answer = self.answer(*arguments, given=given)
         self._refuse_failure(arguments[0], answer)
         return answer.output
 
     def change(self, *arguments: str, given: bytes | None = None) -> None:
-        """Runs a git command that changes this repository. Raises CheckoutError if it fails, and Interrupted."""
+        """Runs a git command that changes this repository. Raises Interrupted, and CheckoutError if the command
+        fails.
+        """
         self._refuse_failure(arguments[0], self._call(arguments, self._environment, given))
 
     def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:

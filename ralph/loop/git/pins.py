@@ -79,7 +79,7 @@ class RemoteSettings(Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, str]:
-        """The value of each setting by name. If a setting has several values, the last one counts."""
+        """The value of each setting by name. If a setting has several values, this is the last one."""
         return {entry.name: entry.value for entry in self.entries}
 
     @property

@@ -76,8 +76,8 @@ class RemoteGit:
         self._source = source
 
     def refuse_old(self) -> None:
-        """Raises CheckoutError if git is too old to take all its settings from the environment. Also raises the errors
-        of `GitProgram.call`.
+        """Raises CheckoutError if git is too old: ralph passes all settings in the environment, which old versions do
+        not support. Also raises the errors of `GitProgram.call`.
         """
         output = self._program.call(["version"], self._base, name="version").output
         found = _VERSION.match(output)

@@ -53,7 +53,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
 
 
 class NoResultError(Exception):
-    """There is no valid result object. The message is a sentence that says why."""
+    """There is no valid result object. The message is a sentence with the reason."""
 
 
 def outcome_of(exit_code: int) -> Outcome | None:

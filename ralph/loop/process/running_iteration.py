@@ -42,9 +42,8 @@ class IterationEnding(Struct, frozen=True):
     was_overdue: bool = False
     """True if the process ran past its time limit and was stopped."""
     is_all_gone: bool = True
-    """False if a process that the iteration started could not be killed. Such a process belongs to another user or is
-    stuck in the kernel.
-    """
+    """False if a process that the iteration started could not be killed, because it belongs to another user or hangs
+    in the kernel."""
 
 
 class RunningIteration:

@@ -31,9 +31,9 @@ _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
 
 def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, str]:
-    """Opens the directory that contains `relative`. Returns the descriptor of the directory, which the caller must
-    close, and the last part of the path. If the last part is a link, it is not followed. If `make` is True, creates
-    missing directories.
+    """Opens the directory that contains the file `relative`. Returns the directory's descriptor, which the caller
+    must close, and the last part of the path. If the last part is a link, it is not followed. If `make` is True,
+    creates missing directories.
     """
     directory, name = os.path.split(relative)
     if name in ("", os.curdir, os.pardir):

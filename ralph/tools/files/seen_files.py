@@ -30,10 +30,10 @@ class _SeenFile(Struct, frozen=True):
     signature: Signature | None
     """The file's signature when the model saw it. None if only the digest is known."""
     digest: str | None
-    """The digest of the whole content, or None if the file is too large to hash or changed while it was hashed."""
+    """The digest of the whole content. None if the file was too large to hash, or if it changed while it was hashed."""
 
     def as_text(self) -> str:
-        """Text for the journal: the digest, or the signature if there is no digest."""
+        """The digest, or the signature if there is no digest, as text for the journal."""
         return self.digest or ":".join(map(str, self.signature or ()))
 
     @classmethod
@@ -51,7 +51,7 @@ class _SeenFile(Struct, frozen=True):
 
 
 _CHANGED = _SeenFile(None, None)
-"""The entry of a file that has changed since the model saw it. The model must read the file again."""
+"""Replaces the state of a file that has changed since the model saw it. The model must read the file again."""
 
 
 class SeenFiles:

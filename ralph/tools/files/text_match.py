@@ -146,8 +146,9 @@ class Places:
 
 
 class _LineBreakAt:
-    """Decides, for a text with both LF and CRLF, which of them to use at a given offset. This is the kind of the next
-    line break or, if none follows, of the last line break in the text. The offsets must increase from call to call.
+    """For a text with both LF and CRLF, decides which kind of line break to use at a given offset. It is the kind of
+    the next line break. If no line break follows, it is the kind of the last line break in the text. The offsets must
+    increase from call to call.
     """
 
     def __init__(self, text: str) -> None:

@@ -57,8 +57,8 @@ class WriteTarget(Struct, frozen=True):
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
 
     def _refuse_protected(self, directory: int, name: str) -> None:
-        """Raises ToolError if the file in the opened directory is protected. The path was checked when the call was
-        planned, but a part of the path may have been replaced since then.
+        """Raises ToolError if the file `name` in the open directory is protected. The path was already checked when
+        the call was planned, but a part of the path may have been replaced since then.
         """
         where = opened_path(directory, str(self.path.parent))
         if where is None:

@@ -59,7 +59,9 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, room: ToolRoom) -> SearchPlace:
-    """Finds out where to search for `path`. Raises ToolError if that place cannot or must not be searched."""
+    """Finds out where to search, if the model names `path`. Raises ToolError if that place cannot or must not be
+    searched.
+    """
     judged = room.guard.refuse_read(path, shown)
     try:
         mode = path.stat().st_mode

@@ -41,7 +41,7 @@ class GlobPattern:
 
 
 def plain_glob(pattern: str) -> str:
-    """The pattern without a leading `./`. Raises ToolError if a bracket, a brace or an escape is incomplete."""
+    """Removes a leading `./` from the pattern. Raises ToolError if a bracket, a brace or an escape is incomplete."""
     _refuse_long(pattern)
     plain = pattern.removeprefix("./")
     rest = _CLASS.sub("", _ESCAPED.sub("", plain))
@@ -56,7 +56,7 @@ def _refuse_long(pattern: str) -> None:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """The patterns that result from expanding all braces. A brace without a partner stands for itself."""
+    """Expands all braces, and returns the resulting patterns. A brace without a partner is an ordinary character."""
     done: list[str] = []
     todo = [pattern]
     while todo:
