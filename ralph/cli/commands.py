@@ -24,8 +24,8 @@ HELP_LINES = {
 }
 COMMANDS = tuple(HELP_LINES)
 _LINE_COMMANDS = ("run", "loop", "doctor")
-"""The commands whose command lines ralph reads without typer. The module with the name of such a command contains the
-command as `COMMAND`."""
+"""The commands whose command lines ralph reads without typer. Each command is defined as `COMMAND` in the module that
+has the command's name."""
 
 
 def line_command(name: str) -> LineCommand | None:

@@ -60,8 +60,8 @@ class LoopBook:
         self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
-        """Adds to `elapsed_s` the time that an earlier process worked between its last save and its end, if it was
-        killed. `worked_until` is the time at which the iteration of that process last wrote to the session's journal.
+        """If an earlier process of the loop was killed, adds to `elapsed_s` the time that it worked after its last
+        save. `worked_until` is the time at which the iteration of that process last wrote to the session's journal.
         """
         unrecorded_s = (worked_until - datetime.fromisoformat(self.taken_over_at)).total_seconds()
         self._before_s += max(unrecorded_s, 0.0)

@@ -294,8 +294,8 @@ def _with_claude_files(plan: LoopPlan, environment: Mapping[str, str], events: E
 
 
 def _settings(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
-    """Loads the loop's settings. A missing API key is not an error here. The options in `plan.run_arguments` may name
-    a key, and each iteration checks that itself. Raises CannotBeginError.
+    """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
+    may name a key. Each iteration checks for itself whether it has a key. Raises CannotBeginError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
     flags = {"tools.pass_env": plan.pass_env, **plan.sandbox}

@@ -67,7 +67,9 @@ class LoopWaits(LoopEvent, frozen=True):
 
 
 class BranchChanged(LoopEvent, frozen=True):
-    """An iteration switched the git branch. If HEAD was or is detached, the branch before or after is None."""
+    """An iteration switched the git branch. `before` is None if HEAD was detached before the switch, and `after` is
+    None if HEAD is detached now.
+    """
 
     iteration: int
     before: str | None

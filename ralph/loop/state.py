@@ -93,8 +93,8 @@ class CurrentIteration(Struct, frozen=True):
     """The cost so far in US dollars, or None if unknown."""
     earlier_turns: int = 0
     earlier_cost_usd: float | None = 0.0
-    """The cost of earlier sessions of this iteration in US dollars, or None if unknown. A session is replaced by a
-    new one if it cannot be resumed."""
+    """The cost of earlier sessions of this iteration in US dollars, or None if unknown. These sessions could not be
+    resumed, so new sessions have replaced them."""
     commits: int = 0
     """The number of new commits. It is set only if the iteration was cut off."""
     guarded: tuple[FileDigest, ...] | None = None

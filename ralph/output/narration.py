@@ -1,7 +1,7 @@
 """Turns events into lines for people on standard error: the model's text, its tool calls, retries, and the outcome.
 
-The model's text is printed line by line while it arrives. The answer to a retry is printed only when it is complete,
-below the lines about the retries. Colour is used only on a terminal.
+The model's text is printed line by line while it arrives. If a request is retried, the text of its answer is printed
+only when the answer is complete, below the lines about the retries. Colour is used only on a terminal.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Narration:
         self._names_targets = False  # with a single target, its name is not worth showing
         self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """The lines of the answer to a retry. They are printed when the answer is complete. None if no retry is in
-        progress."""
+        """The lines of the answer to a retried request. They are printed when the answer is complete. None if no
+        retry is in progress."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand

@@ -58,8 +58,8 @@ class RunHistory(Struct, frozen=True, dict=True):
     lines: tuple[tuple[int, Record], ...]
     """The records of the run with their line numbers. The `run` record itself is not included."""
     is_copied: bool = False
-    """True if the run was made in another session and copied when this session was forked from it. The cost of a
-    copied run is not part of this session's cost."""
+    """True if the run was made in another session, and was copied when this session was forked from that session. The
+    cost of a copied run is not part of this session's cost."""
     told: DeliveryRecord | None = None
     """The record that says whether this run's result was delivered. None if there is no such record."""
 

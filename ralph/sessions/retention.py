@@ -102,8 +102,8 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
 
 def _remove(journal: KeptJournal) -> None:
     """Removes a journal and its `.torn` files. Does nothing if a run has written to the journal since it was listed.
-    Holds the lock meanwhile. So a run that opens the journal at the same moment finds it locked or missing, and
-    cannot write to a deleted file.
+    Locks the journal while removing it. So a run that opens the journal at the same moment finds it locked or
+    missing, and cannot write to a deleted file.
     """
     path = Path(journal.path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -33,8 +33,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
-    """A line about one attempt to get an answer. For the event that ends a turn, a line about all attempts of the
-    turn if there were several. None for other events.
+    """The line about an event. If the event is an attempt to get an answer, the line describes this attempt. If the
+    event ends a turn with several attempts, the line sums them up. None for other events.
     """
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":

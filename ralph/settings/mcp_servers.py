@@ -57,7 +57,7 @@ def configured_servers(
 
 
 def repository_file(cwd: Path) -> Path | None:
-    """The path of the nearest `.mcp.json`. The search begins in the working directory and ends at the top of its
+    """The path of the nearest `.mcp.json`. The search begins in the working directory and ends at the top of the
     repository. None if there is no such file.
     """
     found = (directory / REPOSITORY_FILE for directory in up_to_repository_root(cwd))

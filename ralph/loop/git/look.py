@@ -98,9 +98,8 @@ class Seen(Struct, frozen=True):
     """The commit and branch of each repository, git's record of each changed file, and the errors of inner
     repositories. If there is any progress, `lines` or `files` changes."""
     files: dict[str, str] = field(default_factory=dict)
-    """The digest of each changed or untracked file. The key is its path, relative to the top of the outermost
-    repository.
-    """
+    """The digest of each changed or untracked file, by the file's path relative to the top of the outermost
+    repository."""
 
     def digest(self) -> str:
         said = [*self.lines, *(f"{path}\0{digest}" for path, digest in sorted(self.files.items()))]

@@ -193,8 +193,8 @@ class _KeptSetting(Struct, frozen=True, omit_defaults=True):
             raise ValueError("a setting has a name and a value, or a digest")
 
     def restored(self, known: Mapping[str, PinnedSetting]) -> PinnedSetting | None:
-        """The setting with its value. `known` maps digests to the current settings. If only a digest was recorded,
-        the value comes from there, and None is returned if `known` lacks the digest.
+        """The setting with its value. If only a digest was recorded, the value comes from `known`, which maps digests
+        to the current settings. Returns None if `known` lacks the digest.
         """
         if self.name is None or self.value is None:
             return known.get(self.digest or "")

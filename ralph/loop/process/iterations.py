@@ -121,8 +121,8 @@ class RalphIterations:
         return running.run(order.time_s, order.waiting_for)
 
     def _arguments(self, order: IterationOrder, result_file: Path) -> Iterator[str]:
-        """The command line of the process. The plan's arguments come first. If an option is given twice, its last
-        value is used.
+        """The command line of the process. The plan's arguments come first. The loop's own options follow and
+        override them.
         """
         yield from ("run", "--iteration", *self._plan.run_arguments)
         if self._plan.directory != self._plan.launch_directory:

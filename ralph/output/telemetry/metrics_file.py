@@ -141,9 +141,9 @@ class MetricsFile:
         remove_leftovers(Path(self._path).parent)
 
     def tick(self, now_s: float) -> str | None:
-        """Writes the file if at least a minute has passed between the last attempt to write it and `now_s`. Call this
-        several times a second. A failure does not end the run. For the first failure, returns a sentence about it.
-        Otherwise returns None.
+        """Writes the file if the last attempt to write it was at least a minute ago. `now_s` is the current time.
+        Call this several times a second. A failure does not end the run. For the first failure, returns a sentence
+        about it. Otherwise returns None.
         """
         if now_s - self._tried_s < WRITE_EVERY_S:
             return None
