@@ -44,11 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.register_profile("thorough", settings.get_profile("ralph"), max_examples=1000)
     settings.load_profile("ralph")
-    # A shell that starts the tests in the background makes them ignore SIGINT, and ralph would inherit that.
+    # A shell that starts the tests in the background makes them ignore SIGINT and SIGQUIT, and `nohup` SIGHUP. ralph would
+    # inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
