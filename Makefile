@@ -31,6 +31,7 @@ soak:
 # Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ...
 nemesis:
 	$(PYTHON) quickstart.py nemesis $(NEMESIS)
+	RALPH_RESUME_TABLE=all $(PYTHON) quickstart.py test tests/recorded/test_resume_table.py
 	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/test_disk.py -k whichever
 
 bench:

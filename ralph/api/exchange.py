@@ -127,7 +127,8 @@ class Exchange:
         while True:
             word = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
             if word is TIMED_OUT:
-                return self._taken() or TIMED_OUT  # a head waits for the body, whose time may be up
+                item = self._taken()  # a head waits for the body, whose time may be up
+                return TIMED_OUT if item is None else item
             self._is_told = False  # before anything is taken, so that what comes meanwhile is told again
             item = self._taken()
             if self._arrived:

@@ -226,7 +226,7 @@ class Reception:
         If it is empty, raises StreamTransient. Otherwise raises StreamParse.
         """
         body = bytearray()
-        while chunk := self._next_of_body("the body of the answer"):
+        while (chunk := self._next_of_body("the body of the answer")) is not None:
             body += chunk
             if len(body) > JSON_BODY_BYTES:
                 break

@@ -249,6 +249,9 @@ class _Tree:
         if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
             self._settled.add(pid)
             return False
+        if not may_signal(pid):
+            self._settled.add(pid)
+            return False
         self._told.add(pid)
         self.has_stopped_any = True
         send_signal([pid], signal.SIGSTOP)
@@ -281,6 +284,17 @@ def _parent_and_state(pid: int) -> tuple[int, bytes]:
     except (OSError, ValueError):
         return 0, _GONE
     return int(parent), state
+
+
+def may_signal(pid: int) -> bool:
+    """False if the process belongs to another user (sudo), so that it can neither be stopped nor killed."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except OSError:  # gone meanwhile
+        pass
+    return True
 
 
 def send_signal(pids: list[int], number: int) -> None:
@@ -426,7 +440,8 @@ class Launcher:
                 if not self._signal_tree(number):
                     steps, due_s = iter(_WITHOUT_PATIENCE), now_s
             self._wait(min(due_s, self._count_at_s) - now_s)
-        if self._limits is not None and not self.exceeded:
+        # A command that has survived the kill of one of its processes has not been stopped.
+        if self._limits is not None and not self.exceeded and self._status:
             self.exceeded = self._limits.killed()
 
     def _count(self, now_s: float) -> float:

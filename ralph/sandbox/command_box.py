@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from functools import cached_property
-from threading import Lock
+from threading import Lock, current_thread
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -51,6 +51,8 @@ _UNDONE = "undone"
 # The directory in ralph's state for the description of protected files while a command runs.
 _RUNNING = "running"
 _PREFIX = "ralph-tmp-"
+# As long as Bash waits for a file system that does not answer.
+_MOST_WAITED_S = 30.0
 
 
 class BoxPlaces(Struct, frozen=True):
@@ -131,6 +133,7 @@ class CommandBox:
         """Call this if other processes, such as MCP servers, may change protected files between two commands. From
         then on, changes between commands are undone too. Raises OSError.
         """
+        self._join_working()
         if not self._is_watching:
             self._remember()
             self._is_watching = True
@@ -139,6 +142,7 @@ class CommandBox:
         """Stores the state of the protected files. If `watch` was called, first undoes the changes since the last
         command. Must be called before each command. Raises OSError.
         """
+        self._join_working()
         if self._is_watching:
             self._between += self._snapshot.undo_changes()
         self._remember()
@@ -236,10 +240,21 @@ class CommandBox:
         except ShortageError:
             do()
 
+    def _join_working(self) -> None:
+        """Waits until the thread of `in_turn` has ended, because two threads must not make parts of the sandbox at the
+        same time. Raises TimeoutError if the thread does not end, for example because a file system does not answer.
+        """
+        working = self._working
+        if working is not None and working is not current_thread():
+            working.join(_MOST_WAITED_S)
+            if working.is_alive():
+                raise TimeoutError(f"the sandbox was not ready after {_MOST_WAITED_S:g} s")
+
     def confinement(self, directory: str) -> Confinement:
         """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
         call. Raises OSError.
         """
+        self._join_working()
         self._close_door()
         if self._box.has_own_network and self._plan.net == "proxy":
             from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
@@ -296,6 +311,7 @@ class CommandBox:
         """Makes the environment of a command from `environment`. Adds the directories for temporary files and caches,
         and removes the addresses of the user's agents, such as the SSH agent. Raises OSError.
         """
+        self._join_working()
         gives_sockets = bool(self._plan.sockets)
         kept = {
             name: value

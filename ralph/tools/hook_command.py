@@ -98,6 +98,8 @@ def _problem(ending: CommandEnding, limit_s: float) -> str:
             return f"it did not end before its timeout of {limit_s:g} s"
         case Ended.TOO_MUCH_OUTPUT:
             return f"it printed more than {_MOST_OUTPUT_BYTES:,} bytes"
+        case Ended.TOO_MUCH_MEMORY | Ended.TOO_MANY_PROCESSES:
+            return "its processes exceeded a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"
         case _:
             return "the process that starts commands was killed"
 

@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
@@ -51,16 +50,6 @@ _LOOK_AT_THREADS_S = 1.0
 _ON_THIS_THREAD = frozenset({"Bash"})
 
 
-class _Begun(Struct, frozen=True):
-    """Jobs that were started, each on a separate thread. If no thread was available for a job, the job has run on the
-    caller's thread, and the entry in `threads` is None.
-    """
-
-    mailbox: Mailbox
-    threads: Sequence[Thread | None]
-    waiting_for: str
-
-
 class LocalToolbox:
     """Runs the six tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
     with long outputs, and ends the servers.
@@ -85,8 +74,8 @@ class LocalToolbox:
         self._why_refused = why_refused
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
-        self._looks: dict[str, _Begun] = {}
-        """Checks of the working directory that were started before their tool calls. The key is the id of the call."""
+        self._looked_for: str | None = None
+        """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
         plan = settings.box_plan
         spill = SpillDirectory((*map(str, roots.paths), *(() if plan is None else plan.write)))
@@ -134,7 +123,8 @@ class LocalToolbox:
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
-            self._looks = {call.id: self._begun_look(call)}
+            self._look()
+            self._looked_for = call.id
             return None
         [(planned, _)] = self._together([self._job(call, self._planned)])
         self._plans = {call.id: planned}
@@ -199,14 +189,16 @@ class LocalToolbox:
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
         if call.name in _ON_THIS_THREAD or self._is_mcp(call):
-            # A thread looks at the directory, because a file system may never answer.
-            look = self._looks.pop(call.id, None)
-            self._all_done(look or self._begun_look(call))
+            if call.id != self._looked_for:
+                self._look()
             return [self._timed((call.name, lambda: self._output_of(call)))]
         return self._together([self._job(call, self._output_of)])
 
-    def _begun_look(self, call: ToolCall) -> _Begun:
-        return self._begun([self._job(call, _nothing_more)])
+    def _look(self) -> None:
+        """Checks the working directory on a thread, because a file system may never answer. Raises
+        WorkingDirectoryGoneError and Interrupted.
+        """
+        self._together([("the working directory", self._room.roots.check_working_directory)])
 
     def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Job[T]:
         def there() -> T:
@@ -219,29 +211,20 @@ class LocalToolbox:
         """Runs all jobs at the same time, each on a separate thread. So a signal can end the wait for them. If the
         machine has no thread for a job, the job runs on the caller's thread.
         """
-        return self._all_done(self._begun(jobs))
-
-    def _begun(self, jobs: Sequence[Job[Any]]) -> _Begun:
         mailbox = self._room.waiter.mailbox()
         self._room.give_up.clear()
-        threads = [self._start(mailbox, index, job) for index, job in enumerate(jobs)]
-        return _Begun(mailbox, threads, ", ".join(name for name, _ in jobs))
-
-    def _all_done(self, begun: _Begun) -> list[Any]:
-        """Waits until all jobs in `begun` have finished, and returns their results. If jobs have failed, raises the
-        error of the first one in the order of the jobs. Raises Interrupted.
-        """
-        done: dict[int, tuple[Any, float] | BaseException] = {}
-        mailbox, threads = begun.mailbox, begun.threads
+        done: dict[int, tuple[T, float] | BaseException] = {}
+        waiting_for = ", ".join(name for name, _ in jobs)
         try:
-            while len(done) < len(threads):
-                done.update([self._next_done(mailbox, threads, begun.waiting_for)])
+            threads = [self._start(mailbox, index, job) for index, job in enumerate(jobs)]
+            while len(done) < len(jobs):
+                done.update([self._next_done(mailbox, threads, waiting_for)])
         except BaseException:
-            self._give_up(mailbox, len(threads) - len(done))
+            self._give_up(mailbox, len(jobs) - len(done))
             raise
         finally:
             mailbox.close()
-        return [_unless_failed(done[index]) for index in range(len(threads))]
+        return [_unless_failed(done[index]) for index in range(len(jobs))]
 
     def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> Thread | None:
         def run() -> None:
@@ -342,10 +325,6 @@ class LocalToolbox:
             return output
         text = self._room.redact(output.content) if name in _REDACTED else output.content
         return replace(output, content=text.encode("utf-8", "replace").decode())
-
-
-def _nothing_more(_call: ToolCall) -> None:
-    """Does nothing. `_job` checks the working directory before it calls this function, and no more work is needed."""
 
 
 def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:

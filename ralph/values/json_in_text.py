@@ -7,7 +7,6 @@ the caller must check whether a part is valid. The search takes linear time.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -30,11 +29,12 @@ def found_in(text: str) -> Iterator[Found]:
     if len(text) > LONGEST_TEXT:
         return
     yield Found(text.strip(), "")
-    yield from deque(_fenced(text), maxlen=1)
+    yield from _last_fenced(text)
 
 
-def _fenced(text: str) -> Iterator[Found]:
+def _last_fenced(text: str) -> Iterator[Found]:
     opened: tuple[str, int, int] | None = None
+    last: tuple[int, int, int, int] | None = None
     at = 0
     for line in text.split("\n"):
         mark, after = line.strip(), min(at + len(line) + 1, len(text))
@@ -44,9 +44,12 @@ def _fenced(text: str) -> Iterator[Found]:
                 opened = (language, at, after)
             else:
                 if opened[0] in ("", "json"):
-                    yield Found(text[opened[2] : at].strip(), _joined(text[: opened[1]], text[after:]))
+                    last = (opened[1], opened[2], at, after)
                 opened = None
         at = after
+    if last is not None:
+        begin, body, end, rest = last
+        yield Found(text[body:end].strip(), _joined(text[:begin], text[rest:]))
 
 
 def _joined(before: str, after: str) -> str:

@@ -36,6 +36,8 @@ class Machine:
         monkeypatch.setattr(launcher, "_LOOK_AGAIN_AFTER_S", 0)
         monkeypatch.setattr(launcher, "_parent_and_state", self._parent_and_state)
         monkeypatch.setattr(launcher, "send_signal", self._send_signal)
+        self.of_others: set[int] = set()
+        monkeypatch.setattr(launcher, "may_signal", lambda pid: pid not in self.of_others)
         really = os.listdir
         monkeypatch.setattr(os, "listdir", lambda path: self._names() if path == "/proc" else really(path))
 
@@ -111,3 +113,12 @@ def test_a_process_that_waits_in_the_kernel_is_asked_once_and_not_waited_for(mac
     machine.at_stop[10] = lambda: None
     launcher.kill_below(ROOT)
     assert (machine.told, machine.states) == ({10, 11}, {ROOT: b"S"})
+
+
+def test_a_process_of_another_user_is_not_waited_for(machine: Machine) -> None:
+    """Such a process, which sudo may have started, can neither be stopped nor killed."""
+    machine.states |= {10: b"S", 11: b"S"}
+    machine.of_others = {10}
+    machine.at_stop[10] = lambda: None
+    launcher.kill_below(ROOT)
+    assert machine.told == {11}

@@ -173,9 +173,12 @@ def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
     supervising = CommandSupervisor({"PATH": os.environ["PATH"]}, most_memory_bytes=60 * MIB)
     try:
         hog = f"{sys.executable} -I -S -c 'bytearray(200 * 1024 * 1024)'"
-        command = started(supervising, f"{hog}; exit 0")
-        assert finished(command)[0] == 0
+        command = started(supervising, f"{hog}; exit 5")
+        assert finished(command)[0] == 5
         assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        # A command that goes on after the kill of one of its processes was not stopped.
+        command = started(supervising, f"{hog}; exit 0")
+        assert (finished(command)[0], command.exceeded) == (0, None)
         pid = supervising.pid
         command = started(supervising, "cat /proc/self/cgroup /proc/self/oom_score_adj")
         status, output = finished(command)

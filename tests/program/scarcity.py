@@ -58,7 +58,13 @@ class _PidsGroup:
         begins. The iterations of a forked loop are made outside of the group, but all else is inside.
         """
         if self._is_short:
-            return self.start_python(ralph, "-m", "ralph", *without_sandbox(arguments), **popen)
+            return self.start_python(
+                ralph,
+                "-m",
+                "ralph",
+                *(arguments if ralph.is_sandboxed else without_sandbox(arguments)),
+                **popen,
+            )
         process = ralph.start(*arguments, **popen)
         (self._place / "cgroup.procs").write_text(str(process.pid))
         self._has_member.set()
@@ -101,7 +107,9 @@ class _UserLimit:
         self._is_short = False
 
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
-        return self.start_python(ralph, "-m", "ralph", *without_sandbox(arguments), **popen)
+        return self.start_python(
+            ralph, "-m", "ralph", *(arguments if ralph.is_sandboxed else without_sandbox(arguments)), **popen
+        )
 
     def start_python(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         limit = "ulimit -S -u 0; " if self._is_short else ""

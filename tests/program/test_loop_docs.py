@@ -296,7 +296,7 @@ ENDS = {
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the script asks jq")
 @pytest.mark.parametrize(
     ("asked", "record", "option"),
-    [("begin" if number % 2 else "", *end) for number, end in enumerate(ENDS.items())],
+    [*(("begin" if number % 2 else "", *end) for number, end in enumerate(ENDS.items())), ("", "", None)],
 )
 def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
     tmp_path, asked, record, option

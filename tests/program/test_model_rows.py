@@ -277,6 +277,7 @@ def test_d13_a_key_that_tools_find_reaches_neither_the_model_nor_the_output_exit
     assert "it is [redacted]" in ran.stdout
 
 
+@pytest.mark.sandboxed
 def test_d13_a_command_reaches_the_network_as_its_user_does_and_init_says_so_exits_0(ralph, serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

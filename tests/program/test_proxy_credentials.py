@@ -29,7 +29,7 @@ def test_a_credential_of_a_proxy_reaches_nobody(ralph, serve) -> None:
         f"http://me:{QUOTED[2]}@proxy.test",
         f"{QUOTED[3]}:@p",
     )
-    ralph.environment |= dict(zip(NAMES, urls, strict=False))
+    ralph.environment |= dict(zip(NAMES, urls + urls[:2], strict=True))
     more = {f"MORE_{number}": url for number, url in enumerate(urls)}
     more |= {f"OPTIONS_{number}": f"--proxy {url}" for number, url in enumerate(urls)}
     ralph.environment |= more

@@ -211,6 +211,7 @@ def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> Non
     assert "32 KB" in ran.stderr
 
 
+@pytest.mark.sandboxed
 def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
     server = serve(HELLO)
     (ralph.cwd / "more.txt").write_text("And rhyme.")

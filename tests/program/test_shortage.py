@@ -134,6 +134,7 @@ STARTS: dict[str, tuple[list[str], bytes | None]] = {
 }
 
 
+@pytest.mark.sandboxed
 @pytest.mark.parametrize("how", ["a piped prompt", "a driver"])
 def test_p18_a_run_that_begins_without_a_thread_left_has_a_result_that_says_so_exits_75(
     ralph, serve, scarcity, how
@@ -154,6 +155,7 @@ def test_p18_a_run_that_begins_without_a_thread_left_has_a_result_that_says_so_e
         assert {**written, "uuid": ""} == {**ran.result, "uuid": ""}
 
 
+@pytest.mark.sandboxed
 @pytest.mark.parametrize("how", ["a prompt", "piped data"])
 def test_p18_a_run_that_begins_in_a_moment_of_shortage_waits_for_it_exits_0(
     ralph, serve, scarcity, how
@@ -172,6 +174,7 @@ def test_p18_a_run_that_begins_in_a_moment_of_shortage_waits_for_it_exits_0(
     assert ("".join(first).strip() == "hi\n\nmore") is (how == "piped data"), "nothing of it is lost"
 
 
+@pytest.mark.sandboxed
 def test_p18_a_call_that_finds_no_process_is_told_so_and_may_be_made_again_exits_0(
     ralph, serve, scarcity
 ) -> None:

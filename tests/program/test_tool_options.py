@@ -18,6 +18,8 @@ from tests.settings_world import World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sandboxed
+
 ALL = "Read Write Edit Bash Glob Grep"
 
 FORMS = {
@@ -158,7 +160,6 @@ def test_misuse_of_a_list_is_one_line_exits_2(ralph_here, serve, command, typed,
     assert says in ran.stderr
 
 
-@pytest.mark.sandboxed
 def test_with_a_pipe_the_words_are_all_tools_and_the_advice_says_where_a_prompt_goes(ralph, serve) -> None:
     server = serve(DONE)
     ran = ralph("--allowedTools", "Read", "fix it", stdin=b"more")

@@ -55,6 +55,7 @@ import ralph.cli.app, ralph.cli.doctor, ralph.run.command
 for line in sys.stdin:
     sys.argv, environment, streams = json.loads(line)
     if os.fork() == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.clear()
         os.environ.update(environment)
         for number, path in enumerate(streams, 1):

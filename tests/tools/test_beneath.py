@@ -22,7 +22,7 @@ from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-RACE_S = float(os.environ.get("RALPH_TEST_RACE_S", "0.1"))
+RACE_S = float(os.environ.get("RALPH_TEST_RACE_S", "0.3"))
 
 
 def has_openat2() -> bool:

@@ -236,6 +236,7 @@ def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(
 def test_t16_rules_without_end_cost_no_memory(
     make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert ripgrep._MOST_MEMORY_BYTES == 1024**3  # as docs/tools.md says
     monkeypatch.setattr(
         ripgrep, "_MOST_MEMORY_BYTES", 150_000_000
     )  # a larger limit is met in the same way, but later
