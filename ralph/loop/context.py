@@ -225,11 +225,28 @@ def opening_state(
         raise CannotBeginError(
             Outcome.USAGE, f"{done}; ralph loop begins a new one, higher limits go on with it"
         )
+    _refuse_reached_limit(state, given)
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
         # Of an option that is given twice, the last one counts.
         plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
+
+
+def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
+    """Raises CannotBeginError if the loop has already done as many iterations as it may do. It would end at once, and
+    without a check the end would be a success, even after a failure.
+    """
+    done, recorded = len(state.iterations), state.plan.limits.max_iterations
+    has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
+    most = given.max_iterations
+    if most is None and state.plan.until is None and has_failed:
+        most = recorded
+    if most is not None and most <= done:
+        number = "1 iteration is" if done == 1 else f"{done} iterations are"
+        raise CannotBeginError(
+            Outcome.USAGE, f"{number} done already: --max-iterations must be more than that to go on"
+        )
 
 
 def _enter(directory: Path) -> None:

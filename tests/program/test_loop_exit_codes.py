@@ -147,6 +147,18 @@ def test_three_iterations_that_change_nothing_are_nudged_once_and_then_it_exits_
     assert nudged.startswith("[ralph loop 4]")
 
 
+def test_a_loop_that_failed_is_not_made_a_success_by_a_limit_that_it_has_reached_exits_2(
+    ralph, iterations
+) -> None:
+    server = iterations([Turn("Nothing to do.")])
+    assert ralph("loop", "go", "--max-iterations", "9").code == 4
+    done = server.request_count
+    refused = ralph("loop", "--continue", "--max-iterations", "4")
+    assert (refused.code, server.request_count) == (2, done)
+    assert "4 iterations are done already: --max-iterations must be more than that" in refused.last_line
+    assert loop_record(ralph)["ended"]["outcome"] == "no_progress"
+
+
 def test_an_iteration_that_reports_failure_counts_and_the_next_is_told(ralph, iterations) -> None:
     """A summary that cannot be written is reported and changes nothing else."""
     ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "gone" / "summary.md")
