@@ -228,7 +228,7 @@ def opening_state(
     _refuse_reached_limit(state, given)
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
-        # Of an option that is given twice, the last one counts.
+        # If an option is given twice, the last value is used.
         plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 

@@ -54,7 +54,7 @@ _STDIO_DESCRIPTORS = 3
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
 # A server with more pages would fill the request.
 _MOST_PAGES = 100
-# What the package says if a server knows nothing of its session any more, as after a restart.
+# The error message of the package if a server has lost its session, for example by a restart.
 _SESSION_ENDED = "Session terminated"
 # A server that has ended may have written why just before.
 _STDERR_AFTER_END_S = 0.2

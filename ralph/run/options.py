@@ -53,8 +53,8 @@ class RunOptions(Struct, frozen=True):
     """False if a prompt that begins with `/name` is ordinary text. Skills are then not listed either."""
     permission_mode: PermissionMode | None = None
     permissions: Literal["driver", "nobody"] | None = None
-    """Who is asked about a call that the permission mode does not permit by itself: "driver", or "nobody", so that
-    the call is denied. None means that such calls are permitted."""
+    """Decides about calls that the permission mode does not permit. "driver" means that the driver is asked, "nobody"
+    that the call is denied, and None that it is permitted."""
     report: RequestedReport | None = None
     """The final report that the run requires. None means the report that the resumed session required, if any."""
     is_iteration: bool = False

@@ -81,6 +81,9 @@ class CommandBox:
         self._lock = Lock()
         self._door: ProxyDoor | None = None
         self._working: Thread | None = None
+        """The thread that `in_turn` has started last."""
+        self._has_turn: Thread | None = None
+        """The thread in which `in_turn` calls its work at the moment."""
         self._is_watching = False
         self._between: tuple[Undone, ...] = ()
         self._has_looked = False
@@ -233,7 +236,11 @@ class CommandBox:
         def do() -> None:
             if before is not None:
                 before.join()
-            work()
+            self._has_turn = current_thread()
+            try:
+                work()
+            finally:
+                self._has_turn = None
 
         try:
             self._working = start_thread(do, name="sandbox")
@@ -245,7 +252,7 @@ class CommandBox:
         same time. Raises TimeoutError if the thread does not end, for example because a file system does not answer.
         """
         working = self._working
-        if working is not None and working is not current_thread():
+        if working is not None and self._has_turn is not current_thread():
             working.join(_MOST_WAITED_S)
             if working.is_alive():
                 raise TimeoutError(f"the sandbox was not ready after {_MOST_WAITED_S:g} s")
