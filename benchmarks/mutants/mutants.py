@@ -31,13 +31,12 @@ TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_rost
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_resume.py")
-LOOP = ("test_outer_loop.py", "test_loop_*.py", "test_results.py")
+LOOP = ("test_iterate.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
     "test_protected_paths.py",
     "test_write*.py",
     "test_beneath.py",
-    "test_roots.py",
 )
 COMMANDS = (
     "test_kill_below.py",
@@ -47,7 +46,7 @@ COMMANDS = (
     "test_process_storm.py",
 )
 GIT = ("test_git_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
-SETTINGS = ("test_tightening.py", "test_settings.py", "test_repository_settings.py", "test_trusted_files.py")
+SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
 TURNS = (
     "test_next_step.py",
     "test_stop_reasons.py",
@@ -156,7 +155,7 @@ MUTANTS = (
         "                site.waiter.sleep(decision.seconds, waiting_for=retry)\n"
         "                state = waited(state, decision)\n"
         "            request = affordable_request(conversation, site, state, most_tokens)\n",
-        (*RETRY, "test_limits.py", "test_budget.py"),
+        (*RETRY, "test_limits.py"),
     ),
     Mutant(
         "auto-retry-is-ignored",
@@ -291,7 +290,7 @@ MUTANTS = (
         'thinking = "none" holds on resume',
         '        if thinking == "none":\n            del requested["thinking"]',
         '        if thinking == "none":\n            requested.pop("effort", None)',
-        (*RESUME, "test_conversation.py", "test_target_settings.py"),
+        (*RESUME, "test_messages.py", "test_targets.py"),
     ),
     Mutant(
         "undelivered-is-completed",
@@ -362,14 +361,14 @@ MUTANTS = (
         "the budget counts with the dearest input price",
         "return max(price.input, price.cache_write, price.cache_read)",
         "return min(price.input, price.cache_write, price.cache_read)",
-        ("test_budget.py", "test_limits.py"),
+        ("test_limits.py",),
     ),
     Mutant(
         "unknown-price-is-free",
         "what cannot be counted cannot be kept within a budget",
         "return 0  # without a price",
         "return requested  # without a price",
-        ("test_budget.py", "test_limits.py", "test_model_rows.py"),
+        ("test_limits.py", "test_model_rows.py"),
     ),
     Mutant(
         "final-turn-runs-tools",
