@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 class StreamRedaction:
     """Redacts a stream that arrives in chunks. A credential could begin in the last bytes, so these bytes are
-    withheld. They are searched again only after as many new bytes have arrived, so that single bytes cost no more
-    time than large chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
+    withheld. The withheld bytes are searched again only when at least as many new bytes have arrived. So a stream of
+    single bytes costs no more time than a stream of large chunks. `longest_bytes` is the length of the longest credential; 0 turns the redaction off.
     """
 
     def __init__(self, redact: Callable[[str], str], longest_bytes: int) -> None:

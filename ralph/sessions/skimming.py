@@ -96,8 +96,8 @@ LONG_BYTES = 64 * 1024
 
 
 def skim(read: Read, size: int, *, long_bytes: int = LONG_BYTES) -> Skimmed:
-    """Reads a journal of `size` bytes, but skips lines of runs that have at least `long_bytes` bytes. `read(most,
-    offset)` returns at most `most` bytes of the journal, beginning at `offset`. It returns fewer bytes only at the
+    """Reads a journal of `size` bytes. In a run of at least `long_bytes` bytes, the lines between its first and its
+    last line are skipped. `read(most, offset)` returns at most `most` bytes of the journal, beginning at `offset`. It returns fewer bytes only at the
     journal's end. Raises NewerFormatError.
     """
     return _Skim(read).done(_runs(read, size, long_bytes), size)
