@@ -115,10 +115,10 @@ class Spool:
             item = self._queue.get() if following is None else following
 
     def _joined(self, first: bytes) -> tuple[bytes, bytes | Mailbox | None]:
-        """Joins `first` with the next items of the queue, as far as one write can take them as a whole. Returns the
-        joined bytes. Also returns the next item if it was taken from the queue but not joined, otherwise None.
-
-        If more items were joined, other programs that write to the same pipe could split a line.
+        """Joins `first` with the next items of the queue, up to the size that a pipe accepts in one indivisible write.
+        In a larger write, output of another program that writes to the same pipe could land in the middle of a line.
+        Returns the joined bytes. Also returns the next item if it was taken from the queue but not joined, otherwise
+        None.
         """
         parts, size = [first], len(first)
         while size < _SURE_BYTES:
