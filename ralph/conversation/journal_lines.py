@@ -1,6 +1,7 @@
 """Converts records to the lines of a journal, and lines to records. No I/O happens here.
 
-A line is a JSON object with a sequence number and a checksum. If the last line is incomplete, a write may have been
+A line is a JSON object with a sequence number, the time at which it was written, and a checksum. Lines of older
+versions of ralph have no time. If the last line is incomplete, a write may have been
 cut short, and this is not damage. Any other deviation means that the file was changed after it was written, and
 raises JournalDamage. NUL bytes are damage even at the end of the file: a power failure or a restored snapshot can
 leave them in place of data. A field of the wrong type is damage too, and the error names the path of the field.
@@ -21,6 +22,7 @@ from ralph.conversation.records import Record, Recorded, UnknownRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+_WRITTEN = b',"at":'
 _CHECKSUM = b',"crc":"'
 _CHECKSUM_TAIL = b'"}'
 _SEAL_BYTES = len(_CHECKSUM) + 8 + len(_CHECKSUM_TAIL)
@@ -50,11 +52,25 @@ class JournalReading(Struct, frozen=True):
     """True if only the line break at the end of the journal is missing. It must be added."""
 
 
-def line_of(seq: int, record: Record | Recorded) -> bytes:
-    """The journal line of a record, including the line break."""
+def line_of(seq: int, record: Record | Recorded, written_s: float | None = None) -> bytes:
+    """The journal line of a record, including the line break. `written_s` is the time of writing, in seconds since
+    1970. None leaves the time out.
+    """
+    written = {} if written_s is None else {"at": round(written_s, 3)}
     if isinstance(record, UnknownRecord):
-        return sealed({"seq": seq, "kind": record.kind, **record.fields})
-    return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text)})
+        return sealed({"seq": seq, "kind": record.kind, **record.fields, **written})
+    return sealed({"seq": seq, **to_builtins(record, enc_hook=_head_text), **written})
+
+
+def written_at(line: bytes) -> float | None:
+    """The time at which a line was written, in seconds since 1970. None if the line has no time. `line` must be a
+    complete and undamaged line; its line break may be missing.
+    """
+    body = line.rstrip(b"\n")[:-_SEAL_BYTES]
+    try:
+        return float(body.rpartition(_WRITTEN)[2])
+    except ValueError:
+        return None
 
 
 def _head_text(head: RequestHead) -> str:
@@ -197,6 +213,7 @@ def _read(line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Rec
     try:
         fields = _json(line)
         del fields["crc"]
+        fields.pop("at", None)
         number, kind = fields.pop("seq"), fields.pop("kind")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise JournalDamage(seq + 1, "is no record") from None

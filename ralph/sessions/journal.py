@@ -133,7 +133,7 @@ class FileJournal:
             elif isinstance(record, EndedRecord) and self._run_offset is not None:
                 record = replace(record, run_bytes=offset - self._run_offset)  # noqa: PLW2901 - the line differs in this
                 self._run_offset = None
-            lines += line_of(seq, record)
+            lines += line_of(seq, record, time.time())
         return lines
 
     def lines_behind_first(self) -> bytes:
@@ -152,7 +152,7 @@ class FileJournal:
         bytes, and `copied` is their number. Writes everything or nothing. Raises JournalError.
         """
         with self._lock:
-            self._write_whole(line_of(0, opening) + lines, 1 + copied, sync=True)
+            self._write_whole(line_of(0, opening, time.time()) + lines, 1 + copied, sync=True)
 
     def _write_whole(self, lines: bytes, number: int, *, sync: bool) -> None:
         if self._failure is not None:

@@ -15,6 +15,7 @@ from ralph.conversation.journal_lines import (
     line_of,
     read_lines,
     readable_part,
+    written_at,
 )
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UnknownRecord, session_record, user_record
@@ -32,7 +33,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-names = st.text(min_size=1).filter(lambda name: name not in {"seq", "kind", "crc"})
+names = st.text(min_size=1).filter(lambda name: name not in {"seq", "kind", "crc", "at"})
 
 
 @given(st.lists(st.dictionaries(names.filter(str.isascii), json_values, max_size=4), max_size=4))
@@ -127,3 +128,18 @@ def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:
     for body in (b'{"a":1', b"[1", b'{"seq":0'):
         line = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
         assert str(readable_part(line)[1]) == "line 1 is no record"
+
+
+@given(st.dictionaries(names.filter(str.isascii), json_values, max_size=3))
+def test_a_line_has_the_time_at_which_it_was_written_whatever_its_record_contains(fields) -> None:
+    record = UnknownRecord("of_tomorrow", fields)
+    line = line_of(0, record, 1764012345.6789)
+    assert written_at(line) == written_at(line[:-1]) == 1764012345.679
+    assert read_lines(line).records == read_lines(line_of(0, record)).records, (
+        "the time is no part of the record"
+    )
+
+
+@every_row("end", ['text,"at":1', {"at": 2}, [{"at": 2.5}], 3])
+def test_a_line_of_an_older_ralph_has_no_time(end) -> None:
+    assert written_at(line_of(0, UnknownRecord("of_yesterday", {"end": end}))) is None

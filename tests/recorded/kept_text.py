@@ -36,7 +36,7 @@ _MEASURED = {
 """Keys whose values differ in each run."""
 _MACHINES_OWN = {"sandbox", "sandbox_protections"}
 """Keys whose values depend on what the machine's kernel can do."""
-_JOURNALS_OWN = {"crc", "run_bytes"}
+_JOURNALS_OWN = {"crc", "run_bytes", "at"}
 """Keys that are left out. Their values follow from the bytes of the lines, which depend on paths and times."""
 _PATTERNS = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?"), "<time>"),

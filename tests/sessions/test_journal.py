@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import line_of
+from ralph.conversation.journal_lines import line_of, written_at
 from ralph.conversation.records import EventRecord
 from ralph.sessions import journal as journal_module
 from ralph.sessions.journal import FileJournal
@@ -80,5 +81,15 @@ def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for
         journal.append(ONE)
     journal.close()
     again = FileJournal.open(path)
-    assert b"".join(map(line_of, count(), again.records)) == whole
+    written = map(written_at, whole.splitlines(keepends=True))
+    assert b"".join(map(line_of, count(), again.records, written)) == whole
     again.close()
+
+
+def test_each_line_has_the_time_of_its_writing(tmp_path: Path) -> None:
+    before_s = time.time()
+    journal = FileJournal.create(tmp_path / "new.jsonl")
+    journal.append(ONE, LONG)
+    journal.close()
+    times_s = [written_at(line) for line in (tmp_path / "new.jsonl").read_bytes().splitlines()]
+    assert all(at is not None and before_s - 0.001 <= at <= time.time() + 0.001 for at in times_s)
