@@ -24,6 +24,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
+    "pages": {"loop", "sessions", "output", "conversation", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},

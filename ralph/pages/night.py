@@ -1,0 +1,236 @@
+"""The content of a report page, as values: one `Night` with one `Work` for each session or loop that the page shows.
+
+`pages/gathering.py` makes these values from journals, loop records and git. `pages/page.py` turns them into HTML. No
+I/O happens here. All times are seconds since 1970. All texts are as the model, a tool or a server wrote them, apart
+from redacted credentials: they are not safe as HTML or on a terminal.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+
+class StretchKind(enum.Enum):
+    """The use of a stretch of time."""
+
+    MODEL = "model"
+    TOOL = "tool"
+    CHECK = "check"
+    """The loop ran its `--until` check."""
+    WAITING = "waiting"
+    """ralph waited before it sent a request again."""
+    OUTAGE = "outage"
+    """The loop waited until the API or the machine was available again."""
+    IDLE = "idle"
+    """Nothing is recorded, for example because the process was killed and resumed later."""
+
+
+class MarkKind(enum.Enum):
+    """Something that happened at a moment of the timeline."""
+
+    RETRY = "retry"
+    FALLBACK = "fallback"
+    GUARD = "guard"
+    COMPACTION = "compaction"
+    DENIAL = "denial"
+    COMMIT = "commit"
+    NOTICE = "notice"
+    ENDED = "ended"
+
+
+class EntryKind(enum.Enum):
+    PROMPT = "prompt"
+    """A message of the user, or the task of an iteration."""
+    RALPH = "ralph"
+    """A message that ralph wrote to the model."""
+    TEXT = "text"
+    THINKING = "thinking"
+    CALL = "call"
+    """A tool call with its result."""
+    EVENT = "event"
+
+
+class Stretch(Struct, frozen=True):
+    kind: StretchKind
+    began_s: float
+    ended_s: float
+    label: str
+    """A few words, such as `turn 3` or `Bash: make test`."""
+    entry: str | None = None
+    """The `id` of the transcript's entry to jump to, or None."""
+
+
+class Mark(Struct, frozen=True):
+    kind: MarkKind
+    at_s: float
+    label: str
+    entry: str | None = None
+
+
+class Point(Struct, frozen=True):
+    """A point of a plot."""
+
+    at_s: float
+    value: float
+
+
+class TranscriptEntry(Struct, frozen=True):
+    """One element of the transcript."""
+
+    id: str
+    """Unique within the page. Contains only ASCII letters, digits and hyphens."""
+    kind: EntryKind
+    at_s: float | None
+    """None if the journal does not say when it was written."""
+    title: str
+    """One line, such as `Bash: make test`."""
+    text: str
+    """The text, the arguments of a call, or the fields of an event. May be cut."""
+    result: str | None = None
+    """The result of a call. None if the entry is no call, or if the call has no result. May be cut."""
+    is_error: bool = False
+    cut_chars: int = 0
+    """The number of characters that were left out of `text` and `result`."""
+    shown_by: str | None = None
+    """If something was left out: the command that shows all of it."""
+
+
+class CheckRun(Struct, frozen=True):
+    """A run of the `--until` check."""
+
+    words: str
+    """The result in a few words, such as `passed` or `exit 1`."""
+    has_passed: bool
+    output: str
+    """The end of the output. Empty if none was kept."""
+
+
+class WorkPart(Struct, frozen=True):
+    """An iteration of a loop. In a session without a loop, a run of the session."""
+
+    number: int
+    session_id: str
+    outcome: str
+    """The value of an `Outcome`, or `running` or `killed`."""
+    is_problem: bool
+    """True if a person should look at it: it failed, or was killed or stopped."""
+    reason: str
+    """Why it ended. May be empty."""
+    last_words: str
+    began_s: float | None
+    ended_s: float | None
+    turns: int
+    cost_usd: float | None
+    """The cost in US dollars, or None if it is unknown."""
+    stretches: tuple[Stretch, ...] = ()
+    """In order of time. They do not overlap."""
+    marks: tuple[Mark, ...] = ()
+    entries: tuple[TranscriptEntry, ...] = ()
+    check: CheckRun | None = None
+    commits: int = 0
+    """The number of commits that were made in it."""
+    problem: str | None = None
+    """Why its journal cannot be shown, or not all of it. None if all is shown."""
+
+
+class FileDiff(Struct, frozen=True):
+    path: str
+    added: int
+    removed: int
+    diff: str
+    """Unified diff, may be cut. Empty for a binary file."""
+    cut_lines: int = 0
+
+
+class Commit(Struct, frozen=True):
+    id: str
+    subject: str
+    body: str
+    at_s: float
+    files: tuple[FileDiff, ...]
+    iteration: int | None = None
+    """The number of the iteration that made it, or None if it is not known."""
+    shown_by: str | None = None
+    """If a part of the diff was left out: the command that shows all of it."""
+
+
+class ChangedFile(Struct, frozen=True):
+    """A file that differs between the beginning and the end of the work."""
+
+    path: str
+    added: int | None
+    """The number of added lines, or None if it is not known, as for a binary file."""
+    removed: int | None
+    is_committed: bool
+
+
+class Count(Struct, frozen=True):
+    """How often something happened that a person may ask about."""
+
+    name: str
+    """A noun, such as `retries` or `denied calls`."""
+    number: int
+    details: tuple[str, ...] = ()
+    """The first of them, a line each."""
+
+
+class Work(Struct, frozen=True):
+    """A loop, or a session without a loop."""
+
+    id: str
+    """The number of the loop, or the id of the session."""
+    is_loop: bool
+    title: str
+    """The first line of the task, or the title that the user gave."""
+    task: str
+    directory: str
+    model: str
+    """The name of the model, or of the models, separated by commas."""
+    outcome: str
+    """The value of an `Outcome`, or `running` or `killed`."""
+    exit_code: int | None
+    is_problem: bool
+    reason: str
+    """Why it ended, in a sentence. Empty if it has not ended."""
+    answer: str
+    """The last words of the model, or its final report."""
+    began_s: float
+    ended_s: float
+    """The end, or the last time at which something was written."""
+    turns: int
+    cost_usd: float | None
+    budget_usd: float | None
+    """The limit on the cost, or None without a limit."""
+    time_limit_s: float | None
+    parts: tuple[WorkPart, ...]
+    outages: tuple[Stretch, ...] = ()
+    """Waits of the loop between or within iterations. They also stand in the stretches of an iteration where there is one."""
+    first_check: CheckRun | None = None
+    commits: tuple[Commit, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
+    costs: tuple[Point, ...] = ()
+    """The total cost in US dollars over time."""
+    contexts: tuple[Point, ...] = ()
+    """The size of the context in tokens over time."""
+    counts: tuple[Count, ...] = ()
+    """Retries, fallbacks, guards, compactions, denials and the like. Only those that happened."""
+    notes: tuple[str, ...] = ()
+    """Sentences that the loop told at its end, and sentences about facts that this page could not show."""
+    resume_command: str | None = None
+    """The command that goes on with it, or None if nothing is left to do."""
+
+
+class Night(Struct, frozen=True):
+    """The content of one page."""
+
+    made_at_s: float
+    version: str
+    """The version of ralph that made the page."""
+    works: tuple[Work, ...]
+    """The newest first."""
+    place: str
+    """The directory, session or loop that the user asked for, in words."""
+    missing: tuple[str, ...] = ()
+    """Sentences about what could not be read."""
