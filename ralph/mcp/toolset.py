@@ -78,6 +78,10 @@ class McpToolset:
             found[server].append(tool)
         return found
 
+    def server_of_each(self) -> dict[str, str]:
+        """The name of the server of each tool that the run may use, by the tool's name for the model."""
+        return {name: server for name, (server, _) in self._tools.items()}
+
     def has(self, name: str) -> bool:
         return name in self._tools
 

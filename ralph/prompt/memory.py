@@ -54,6 +54,12 @@ class MemoryFile(Struct, frozen=True):
         via = f", imported by {self.imported_by}" if self.imported_by is not None else ""
         return f"# {whose} ({self.path}{via})"
 
+    @property
+    def section(self) -> str:
+        """The part of the system prompt that contains this file."""
+        note = f"\n[cut after {MOST_SHOWN}]" if self.was_cut else ""
+        return f"{self.heading}\n\n{self.text.strip()}{note}"
+
 
 class Memory(Struct, frozen=True):
     files: tuple[MemoryFile, ...] = ()

@@ -6,9 +6,12 @@ cache and the signatures of thinking.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
-from ralph.prompt.memory import MOST_SHOWN, MemoryFile
+if TYPE_CHECKING:
+    from ralph.prompt.memory import MemoryFile
 
 IDENTITY = """\
 You are ralph, a software agent that works alone in a directory on a {platform} machine. Nobody is watching and \
@@ -43,9 +46,7 @@ def system_prompt(parts: PromptParts) -> str:
     """Joins the parts of the system prompt in order, with blank lines between them."""
     identity = IDENTITY.format(platform=parts.platform, cwd=parts.cwd)
     sections = [identity if parts.replacement is None else parts.replacement, parts.sandbox]
-    for file in parts.memory:
-        note = f"\n[cut after {MOST_SHOWN}]" if file.was_cut else ""
-        sections.append(f"{file.heading}\n\n{file.text.strip()}{note}")
+    sections += [file.section for file in parts.memory]
     sections.append(parts.skills)
     if parts.appendix is not None:
         sections.append(parts.appendix)

@@ -218,6 +218,7 @@ class PreparedRun:
         user = user_folder(around.environment, around.cwd)
         why_not = None if self._guards.judge is None else self._guards.judge.why_not_read
         memory = read_memory(around.cwd, user, options.setting_sources, self._plan.read_deny, why_not)
+        self._memory_files = memory.files
         skills = self._list_skills(tools)
         if old is None or adds or options.shapes_requests:
             self._memory = shown_paths(memory, around.cwd, around.environment.get("HOME", ""))
@@ -361,7 +362,14 @@ class PreparedRun:
         """The sizes of the parts of the next request."""
         from ralph.run.driven.context_usage import sizes_of_next  # noqa: PLC0415 - few runs are driven
 
-        return sizes_of_next(self.roster, self._run.conversation, self._run.log.session.meter)
+        redact = self._around.redactor.redact
+        return sizes_of_next(
+            self.roster,
+            self._run.conversation,
+            self._run.log.session.meter,
+            memory=[(file, redact(file.section)) for file in self._memory_files],
+            servers={} if self._mcp is None else self._mcp.server_of_each(),
+        )
 
     def work(self, prompt: Prompt | None, own: slice | None = None) -> RunEnded:
         """Works on one task until it ends, and returns the event that says how it ended.

@@ -181,6 +181,32 @@ def test_the_later_requests_of_an_sdk_are_answered(serve, query_with) -> None:
     assert [sent.json()["model"] for sent in server.requests] == ["claude-opus-5-5", "claude-haiku-5-5"]
 
 
+def test_the_context_names_the_instruction_files_that_the_model_has(ralph, serve, query_with) -> None:
+    serve(Turn("one"))
+    (ralph.cwd / "CLAUDE.md").write_text("Use tabs. @style.md\n")
+    (ralph.cwd / "style.md").write_text("Lines are short. " * 400)
+    (ralph.cwd / "CLAUDE.local.md").write_text("My port is 8080.\n")
+    own = Path(ralph.environment["HOME"], ".claude/CLAUDE.md")
+    own.parent.mkdir()
+    own.write_text("I am Ada.\n")
+    sdk = query_with()
+    sdk.query("go")
+    sdk.request("get_context_usage")
+    assert sdk.read_to_end() == 0
+    usage = sdk.response("get_context_usage")["response"]
+    files = {file["path"]: (file["type"], file["tokens"]) for file in usage["memoryFiles"]}
+    kinds = {path: kind for path, (kind, _) in files.items()}
+    assert kinds == {
+        str(own): "User",
+        f"{ralph.cwd}/CLAUDE.md": "Project",
+        f"{ralph.cwd}/style.md": "Project",
+        f"{ralph.cwd}/CLAUDE.local.md": "Local",
+    }
+    sizes = {part["name"]: part["tokens"] for part in usage["categories"]}
+    assert files[f"{ralph.cwd}/style.md"][1] > 10 * files[f"{ralph.cwd}/CLAUDE.md"][1] > 0
+    assert sum(tokens for _, tokens in files.values()) == pytest.approx(sizes["Memory files"], abs=3)
+
+
 def test_the_driver_of_the_documentation_works_and_cancels_a_long_wait(ralph, serve) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(list(filter(None, example.splitlines()))) <= 25

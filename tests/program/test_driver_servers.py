@@ -72,12 +72,17 @@ def test_a_model_calls_a_tool_of_the_drivers_own_server(drive, serve, way) -> No
     ]
     driver.result()
     status = driver.ask("mcp_status")["mcpServers"]
+    [tool] = driver.ask("get_context_usage")["mcpTools"]
     [result] = results(driver.finish())
     assert result["subtype"] == "success"
     assert told(api)[0]["content"] == "5"
     assert [(one["name"], one["status"], one["tools"][0]["name"]) for one in status] == [
         ("calc", "connected", "add")
     ]
+    assert (tool.pop("tokens") > 0, tool) == (
+        True,
+        {"name": "mcp__calc__add", "serverName": "calc", "isLoaded": True},
+    )
     init = driver.event("init")
     assert "mcp__calc__add" in init["tools"]
     assert init["mcp_servers"] == [{"name": "calc", "status": "connected"}]
