@@ -82,7 +82,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     """The rules, hooks and mode in a settings document. Raises GuardError if ralph cannot provide one of them."""
     if not isinstance(document, dict):
         raise GuardError(f"{source.name}: a settings file must hold a JSON object")
-    _refuse_misspelt(document, names.TOP, source, "")
+    _refuse(names.wrong_at_top(document), source, "")
     permissions = document.get("permissions") or {}
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
@@ -108,7 +108,11 @@ def _refuse_misspelt(keys: Iterable[str], known: Iterable[str], source: Settings
     """Raises GuardError if a key resembles a known key but differs from it. Such a key is probably misspelt, and then
     it would protect nothing.
     """
-    found = names.misspelt(keys, known)
+    _refuse(names.misspelt(keys, known), source, place)
+
+
+def _refuse(found: tuple[str, str] | None, source: SettingsSource, place: str) -> None:
+    """Raises GuardError if `found` is a key with the name that is perhaps meant."""
     if found is not None:
         raise GuardError(
             f"{source.name}: {place}{found[0]} is not known, and is perhaps meant as {found[1]}: correct it; nothing runs "

@@ -17,7 +17,24 @@ OF_PERMISSIONS = (
     # Claude Code has these too. They are no guards.
     *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
 )
+_GUARDS_OF_PERMISSIONS = OF_PERMISSIONS[:5]
 OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
+OF_NETWORK = (
+    *("allowedDomains", "deniedDomains"),
+    # Claude Code reads these only in files that are not of a repository, or they open something.
+    *(
+        "strictAllowlist",
+        "allowManagedDomainsOnly",
+        "allowUnixSockets",
+        "allowAllUnixSockets",
+        "allowLocalBinding",
+    ),
+    *("allowMachLookup", "httpProxyPort", "socksProxyPort", "tlsTerminate"),
+)
+OF_FILESYSTEM = (
+    *("denyRead", "denyWrite"),
+    *("allowWrite", "allowRead", "allowManagedReadPathsOnly", "disabled"),
+)
 OF_HOOKS = ("matcher", "hooks")
 OF_HOOK = ("type", "command", "timeout")
 # `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
@@ -36,3 +53,12 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
             if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS:
                 return key, name
     return None
+
+
+def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:
+    """Finds the first top-level key that is misspelt, or that belongs into `permissions`, such as `deny`. Returns this
+    key and the name that is meant, or None if there is no such key.
+    """
+    keys = tuple(keys)
+    misplaced = ((key, f"permissions.{key}") for key in keys if key in _GUARDS_OF_PERMISSIONS)
+    return misspelt(keys, TOP) or next(misplaced, None)

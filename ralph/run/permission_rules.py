@@ -70,12 +70,12 @@ def build_guards(
 
 
 def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a file has a key that may be a misspelt name of one of the keys in `TOP`."""
+    """Whether a file has a top-level key that may be meant as a guard."""
     if not any(documents):
         return False
-    from ralph.permissions.settings_keys import TOP, misspelt  # noqa: PLC0415 - few runs have settings files
+    from ralph.permissions.settings_keys import wrong_at_top  # noqa: PLC0415 - few runs have settings files
 
-    return any(misspelt(document, TOP) for document in documents)
+    return any(wrong_at_top(document) for document in documents)
 
 
 def patterns_of_tools(around: Surroundings) -> dict[str, tuple[str, ...]]:

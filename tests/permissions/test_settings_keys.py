@@ -14,6 +14,10 @@ HOOK = {"type": "command", "command": "true"}
 MISSPELT: dict[str, dict[str, Any]] = {
     "permissons is not known, and is perhaps meant as permissions": {"permissons": {"deny": ["Bash"]}},
     "Permissions is not known, and is perhaps meant as permissions": {"Permissions": {"deny": ["Bash"]}},
+    "deny is not known, and is perhaps meant as permissions.deny": {"deny": ["Bash(rm:*)"]},
+    "ask is not known, and is perhaps meant as permissions.ask": {"ask": ["Bash"]},
+    "allow is not known, and is perhaps meant as permissions.allow": {"allow": ["Read"]},
+    "defaultMode is not known, and is perhaps meant as permissions.defaultMode": {"defaultMode": "plan"},
     "hook is not known, and is perhaps meant as hooks": {"hook": {"PreToolUse": []}},
     "sandbx is not known, and is perhaps meant as sandbox": {"sandbx": {"enabled": True}},
     "permissions.denny is not known, and is perhaps meant as deny": {"permissions": {"denny": ["Bash"]}},

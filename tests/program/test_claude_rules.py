@@ -203,6 +203,7 @@ REFUSED = {
         "permissions.deny: 'Bsh(rm)': no tool is called 'Bsh'",
     ),
     "no rule": ({"permissions": {"ask": ["Bash(rm"]}}, "permissions.ask: 'Bash(rm' is no rule"),
+    "at the top": ({"deny": ["Bash"]}, "deny is not known, and is perhaps meant as permissions.deny"),
     "no list": ({"permissions": {"deny": "Bash"}}, "permissions.deny must be a list of rules"),
     "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
     "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
