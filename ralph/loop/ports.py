@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from ralph.values.outcome import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 class CheckoutError(Exception):
     """Git or the file system refused an operation. The message is one line that names the operation and the reason."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
+        """`outcome` is the outcome of the command if the loop cannot begin because of this error."""
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Checkout(Protocol):

@@ -50,6 +50,9 @@ ENDS_THE_LOOP = frozenset(
 """Outcomes of an iteration that end the loop. Either the next iteration would end in the same way, or a person
 stopped the loop."""
 
+SAYS_THAT_WORK_IS_SAVED = frozenset({Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
+"""Outcomes of a loop after which a caller relies on saved work. `end_without_commit` replaces them."""
+
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
 
@@ -244,6 +247,16 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
         reason = f"{state.idle} iterations in a row made no progress"
         return LoopEnd(Outcome.NO_PROGRESS, Outcome.NO_PROGRESS.exit_code(), reason)
     return None
+
+
+def end_without_commit(end: LoopEnd, problem: str | None) -> LoopEnd:
+    """The loop's end, given that the last commit failed because of `problem`. None means that no commit failed. A
+    success or a limit becomes an IO_ERROR, because the caller would rely on a commit that does not exist.
+    """
+    if problem is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
+        return end
+    reason = f"{end.reason}, but not all work is committed"
+    return LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), reason)
 
 
 def with_new_limits(state: LoopState, given: LoopLimits) -> LoopState:

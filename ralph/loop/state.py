@@ -120,8 +120,8 @@ class LoopState(Struct, frozen=True):
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
-    notes: tuple[str, ...] = ()
-    """Messages to show again when the loop ends. For example, a message about a commit that failed."""
+    commit_problem: str | None = None
+    """The reason why the last commit of `--commit` failed. None if it succeeded, or if there was nothing to commit."""
     push_problem: str | None = None
     """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
     unpushed: int = 0
@@ -130,9 +130,9 @@ class LoopState(Struct, frozen=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
-        about_push = [self.push_problem] if self.push_problem is not None else []
-        about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
-        return (*self.notes, *about_push)
+        problems = [problem for problem in (self.commit_problem, self.push_problem) if problem is not None]
+        problems += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
+        return tuple(problems)
 
     @property
     def spent_usd(self) -> float | None:

@@ -176,7 +176,7 @@ def test_the_line_of_a_wait(event: LoopWaits, begins: str, ends: str) -> None:
             "completed: the check passes; ",
         ),
         ({"last_check": CheckResult(1)}, True, "check `make`: failed (exit 1)"),
-        ({"notes": ("push failed",)}, True, "push failed"),
+        ({"commit_problem": "commit failed"}, True, "commit failed"),
     ],
 )
 def test_the_status_says(changes: dict[str, object], is_running: bool, said: str) -> None:
