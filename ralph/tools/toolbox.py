@@ -43,7 +43,6 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
-_END_WITHIN_S = 2.0
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
@@ -113,13 +112,7 @@ class LocalToolbox:
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
-                if self._room.box is not None:
-                    self._room.box.in_turn(self._make_box)
-
-    def _make_box(self) -> None:
-        with suppress(OSError, ImportError, MemoryError):  # as in `expect`
-            if self._room.box is not None:
-                self._room.box.prepare()
+                self._room.turns.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
@@ -163,26 +156,9 @@ class LocalToolbox:
             self._room.close()
             return ""
         self._mcp.close()
-        undone = self._undone_at_end()
+        undone = self._room.turns.end_watch() if "turns" in vars(self._room) else ""
         self._room.close()
         return undone
-
-    def _undone_at_end(self) -> str:
-        """Undoes changes to protected files, and returns a note about them. A thread does this work, because a file
-        system may never answer. The function waits for the thread only for a moment.
-        """
-        box, told = vars(self._room).get("box"), list[str]()
-        if box is None:
-            return ""
-
-        def undo() -> None:
-            told.append(box.end_watch(str(self._room.settings.cwd)))
-
-        try:
-            start_thread(undo, name="protected files").join(_END_WITHIN_S)
-        except ShortageError:
-            undo()
-        return "".join(told)
 
     def _is_mcp(self, call: ToolCall) -> bool:
         return self._mcp is not None and self._mcp.has(call.name)
