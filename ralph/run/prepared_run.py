@@ -34,7 +34,7 @@ from ralph.run.wiring import (
     refuse_uncountable_budget,
     run_policy,
     text_of_prompt,
-    with_strict_sandbox,
+    with_sandbox_limits,
 )
 from ralph.sessions.naming import shortened
 from ralph.values.events import Notice, RunStarted, StreamReceived
@@ -110,8 +110,8 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
-        if self._guards.strict_sandbox:
-            around = self._around = with_strict_sandbox(around, self._guards.strict_sandbox)
+        if self._guards.sandbox:
+            around = self._around = with_sandbox_limits(around, self._guards.sandbox)
         # Both take long, so that they begin first.
         has_servers = bool(around.settings.mcp_servers) or of_driver is not None
         self._mcp = _build_mcp(around, controls, of_driver) if has_servers else None

@@ -248,12 +248,19 @@ def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) 
 
 
 @needs_landlock
-def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve) -> None:
+@pytest.mark.parametrize("by", ["option", "repository"])
+def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve, by) -> None:
     server = serve(bash("echo hello > /dev/tcp/127.0.0.1/${ANTHROPIC_BASE_URL##*:}"), DONE)
     ralph.environment["PORT"] = server.base_url.rpartition(":")[2]
     server = serve(bash("exec 3<>/dev/tcp/127.0.0.1/$PORT && echo reached"), DONE)
-    ran = ralph("go", "--net", "off", "--output-format", "stream-json")
+    options = ("--net", "off") if by == "option" else ()
+    if by == "repository":
+        settings = ralph.cwd / ".claude" / "settings.json"
+        settings.parent.mkdir()
+        settings.write_text('{"sandbox": {"enabled": true, "network": {"allowedDomains": []}}}')
+    ran = ralph("go", *options, "--output-format", "stream-json")
     assert ran.code == 0
+    assert (": commands are restricted by sandbox.network.allowedDomains" in ran.stderr) is (not options)
     assert "reached" not in results(server)[0][0]
     has_loopback = MEANS.has_own_network
     assert ran.objects[0]["sandbox_protections"]["network"] is has_loopback
