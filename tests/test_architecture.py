@@ -100,12 +100,14 @@ TOUCHES_THE_WORLD = (
     "sessions.command",
     "sessions.journal",
     "sessions.looking",
+    "sessions.places",
     "sessions.retention",
     "sessions.store",
     "settings.claude_files",
     "settings.files",
     "settings.handover",
     "settings.mcp_servers",
+    "settings.toml_file",
     "tools",
 )
 

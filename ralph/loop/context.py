@@ -27,9 +27,9 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, read_claude_files
-from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.toml_file import SettingsFileError
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.events import Notice
 from ralph.values.outcome import Outcome

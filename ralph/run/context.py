@@ -25,9 +25,9 @@ from ralph.run.session import CannotOpenError
 from ralph.run.session_notes import SessionNotes
 from ralph.run.telemetry import Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
-from ralph.settings.files import SettingsFileError
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings
+from ralph.settings.toml_file import SettingsFileError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Notice
