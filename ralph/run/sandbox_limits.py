@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.sandbox.allowed_hosts import allowed_hosts, is_address
+from ralph.sandbox.network.allowed_hosts import allowed_hosts, is_address
 from ralph.settings.merge import SettingsError
 
 if TYPE_CHECKING:
