@@ -92,11 +92,13 @@ tests run the same rows at every level.
 
 | Level | Needs | Found |
 | --- | --- | --- |
-| `namespaces` | bubblewrap that works (`bwrap`, or `pip install 'ralph-headless[sandbox]'`); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
+| `namespaces` | bubblewrap that works (`bwrap`, or `pipx install '.[sandbox]'` from ralph's directory); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
 | `landlock` | Landlock version 6 (Linux 6.12) for all rows, version 3 (Linux 6.2) for writing; seccomp | most containers |
 | `none` | nothing. Seccomp and dropped capabilities are used where they work | older kernels, gVisor, macOS |
 
-Each level is named with its protections, and a protection that is not in force has a reason.
+Each level is named with its protections, and a protection that is not in force has a reason. Debian's bubblewrap 0.8 and
+the packaged 0.11 were tried, as root and as an ordinary user. If bubblewrap fails because the machine is short of
+processes or memory, ralph tries again for a second. After that, the run has the next level, and a notice says why.
 """
 
 END = """## What is not protected

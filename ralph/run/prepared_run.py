@@ -312,7 +312,7 @@ class PreparedRun:
             *self.session.notices,
             *self._notices,
             *self._about_rights(),
-            *self._plan.notices,
+            *(notice.line for notice in self._plan.notices),
             *withheld_notice(self._around),
             *about_limits,
         ):
