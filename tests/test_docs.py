@@ -195,7 +195,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
     rows = {name.strip("`"): what for name, what in table(DOCS / "output.md", "Field")}
     assert list(rows) == [*fields, "dropped_events", "uuid"]  # the last two are the writer's
     never_sent = synthetic_report(
-        reason="max_turns", turns_completed=1, attempts=0, last_stop_reason=None, last_error=None
+        reason="max_turns", turns=1, turns_completed=1, attempts=0, last_stop_reason=None, last_error=None
     )
     within = {
         "usage": fields["usage"],

@@ -226,7 +226,7 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     rig = LoopRig([ScriptedIteration(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
-    assert "tried again in 3600s" in end.reason
+    assert "tried again in 1h" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:
@@ -431,6 +431,17 @@ def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
     end = rig.play()
     assert [order.time_s for order in rig.iterations.orders] == [100, 20]  # never more than half of the rest
     assert (end.exit_code, rig.check.limits_s) == (124, [200, 90, 60])
+
+
+@every_row(
+    ("limits", "reason"),
+    [
+        (LoopLimits(max_budget_usd=0.001), "the budget of $0.001 is spent"),
+        (LoopLimits(max_time_s=1), "the time limit of 1s (--max-time) is used up"),
+    ],
+)
+def test_a_tiny_limit_is_named_with_all_its_digits(limits: LoopLimits, reason: str) -> None:
+    assert LoopRig(limits=limits).play().reason == reason
 
 
 def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:

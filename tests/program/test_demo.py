@@ -41,7 +41,7 @@ FALLBACK_LINES = [
     "[target] back on main",
 ]
 OUTAGE_LINES = [
-    "[clock] bytes idle clock fired after 1.5s",
+    "[clock] not a byte of the answer for 1.5s (clocks.bytes_idle_s)",
     "[retry] Attempt 1/21: StreamTransient — waiting 0.017s",
     "[retry] Attempt 2/21: 529 — waiting 0.033s",
     "[retry] Attempt 3/21: 503 — waiting 0.1s",
@@ -142,7 +142,7 @@ LOOP_LINES = [
     "[loop] iteration 1 of 5: completed, 4 turns, ",
     "[error] HTTP 529",
     "[ralph] api_unavailable (exit 75)",
-    "[loop] the API is unavailable: waiting 0.1s (outage 1 in a row, by the schedule loop.outage_waits_s)",
+    "[loop] the API is unavailable: waiting 0.1s (outage 1, by the schedule loop.outage_waits_s)",
     "[error] connection refused",
     "[loop] the API is unavailable: waiting 0.2s (outage 2 in a row, by the schedule loop.outage_waits_s)",
     "[notice] going on with",
