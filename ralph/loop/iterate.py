@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
+from ralph.loop.commit_message import commit_message
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -137,7 +138,7 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(result.outcome)
+        is_committed = self._commit(result.outcome, result.summary or result.last_words)
         self._push()
         check = self._run_check()
         current = self._book.current
@@ -166,16 +167,17 @@ class OuterLoop:
         )
         self._emit(IterationEnded(record, self._most))
 
-    def _commit(self, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit, or if the commit
-        failed.
+    def _commit(self, outcome: Outcome, closing_words: str = "") -> bool:
+        """Commits the iteration's uncommitted work. The commit's subject comes from `closing_words`, the model's last
+        answer or report. Returns False if there was nothing to commit, or if the commit failed.
         """
         if not self.state.plan.commits:
             return False
         current = self._book.current
-        message = (
-            f"ralph loop: iteration {current.number}\n\n"
-            f"What the iteration left uncommitted ({outcome.value}, session {current.session_id})."
+        message = commit_message(
+            *(current.number, current.session_id, outcome, closing_words),
+            cost_usd=current.cost_usd,
+            redact=self._world.redact,
         )
         try:
             return self._world.checkout.commit(message)

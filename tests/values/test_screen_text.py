@@ -6,7 +6,14 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal, visible
+from ralph.values.screen_text import (
+    columns_of,
+    cut_to_columns,
+    foreign_lines,
+    in_one_line,
+    json_for_terminal,
+    visible,
+)
 from tests.rows import every_row
 
 ACTS_OR_HIDES = re.compile(
@@ -99,3 +106,25 @@ def test_json_for_a_terminal_has_the_same_value(text: str) -> None:
     shown = json_for_terminal(json.dumps({"text": text}, ensure_ascii=False))
     assert json.loads(shown) == {"text": text}
     assert not ACTS_OR_HIDES.search(shown)
+
+
+@every_row(
+    ("text", "columns", "cut"),
+    [
+        ("plain", 5, "plain"),
+        ("longer", 6, "long…"),
+        ("日本語", 6, "日本…"),
+        ("日本", 4, "日本"),
+        ("e\u0301te\u0301s", 4, "e\u0301te\u0301s"),
+        ("❤\ufe0f", 2, "❤\ufe0f"),
+        ("ab cde", 6, "ab c…"),
+    ],
+)
+def test_a_line_is_cut_by_the_columns_that_it_takes(text: str, columns: int, cut: str) -> None:
+    assert columns_of(text) == columns
+    assert cut_to_columns(text, 5) == cut
+
+
+def test_a_space_before_the_ellipsis_is_dropped_and_no_room_is_nothing() -> None:
+    assert cut_to_columns("ab cde", 4) == "ab…"
+    assert cut_to_columns("ab", 0) == ""
