@@ -68,7 +68,7 @@ def list_(
         ListFormat, typer.Option("--format", help="text: one line per session. json: one list.")
     ] = ListFormat.TEXT,
 ) -> int:
-    """List sessions: id, time of the last write, outcome, turns, cost, title or first words of the task.
+    """List sessions: id, time of the last write, outcome, turns, cost, title or first line of the task.
 
     The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its
     process is gone), damaged, empty, newer format. A cost of ? is unknown. For a fork, the turns and the cost of the

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
+from ralph.loop.commit_message import commit_message
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -139,7 +140,7 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(self._book.current, result.outcome)
+        is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
         self._push()
         check = self._run_check()
         current = self._book.current
@@ -168,15 +169,19 @@ class OuterLoop:
         )
         self._emit(IterationEnded(record, self._most))
 
-    def _commit(self, iteration: CurrentIteration | IterationRecord, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit, or if the commit
-        failed. Records the failure, so that the loop tries again and does not end as a success.
+    def _commit(
+        self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
+    ) -> bool:
+        """Commits the iteration's uncommitted work. The commit's subject comes from `closing_words`, the model's last
+        answer or report. Returns False if there was nothing to commit, or if the commit failed. Records the failure,
+        so that the loop tries again and does not end as a success.
         """
         if not self.state.plan.commits:
             return False
-        message = (
-            f"ralph loop: iteration {iteration.number}\n\n"
-            f"What the iteration left uncommitted ({outcome.value}, session {iteration.session_id})."
+        message = commit_message(
+            *(iteration.number, iteration.session_id, outcome, closing_words),
+            cost_usd=iteration.cost_usd,
+            redact=self._world.redact,
         )
         problem, is_committed = None, False
         try:
@@ -197,7 +202,7 @@ class OuterLoop:
         last = self.state.last
         if self.state.commit_problem is None or self.state.current is not None or last is None:
             return
-        if self._commit(last, last.outcome):
+        if self._commit(last, last.outcome, last.last_words):
             counted = replace(last, commits=last.commits + 1, has_loop_commit=True)
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
             self._push()

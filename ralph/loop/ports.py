@@ -122,6 +122,8 @@ class LoopWorld(Struct, frozen=True):
     own_limits: LimitSettings
     """The limits that the settings give to each iteration."""
     schedule: LoopSettings
+    redact: Callable[[str], str]
+    """Replaces everything in a text that is a known credential or looks like one."""
     late_input: Callable[[], str | None]
     """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
     If there is an error text, no iteration may begin."""

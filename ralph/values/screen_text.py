@@ -61,6 +61,32 @@ def foreign_lines(text: str) -> list[str]:
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 
+def columns_of(text: str) -> int:
+    """The number of columns that the text takes on a terminal. Wide characters, for example of Chinese, take two."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width  # noqa: PLC0415 - most texts are ASCII
+
+    columns = last = 0
+    for char in text:
+        if char == "\ufe0f":  # the form of an emoji, which is wide
+            columns, last = columns + (last == 1), 0
+        elif category(char) not in {"Mn", "Me", "Cf"}:
+            last = 2 if east_asian_width(char) in {"W", "F"} else 1
+            columns += last
+    return columns
+
+
+def cut_to_columns(text: str, most: int) -> str:
+    """The line `text`, or its beginning and an ellipsis if it takes more than `most` columns."""
+    if columns_of(text) <= most:
+        return text
+    cut = text[: max(most, 0)]
+    while cut and columns_of(cut) > most - 1:
+        cut = cut[:-1]
+    return cut.rstrip() + "\u2026" if most > 0 else ""
+
+
 def json_for_terminal(line: str) -> str:
     """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. The JSON
     value stays the same.

@@ -465,6 +465,14 @@ def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_nam
     assert [record.commits for record in rig.state.iterations] == [1, 0]
 
 
+def test_a_commit_is_named_by_the_report_or_else_by_the_answer() -> None:
+    words = {"last_words": "Read hours. More."}
+    played = [ended(Outcome.COMPLETED, **words, summary="Read minutes."), ended(Outcome.COMPLETED, **words)]
+    rig = LoopRig([ScriptedIteration(one) for one in played], limits=iterations(2), options={"commits": True})
+    rig.play()
+    assert [message.split("\n")[0] for message in rig.checkout.messages] == ["Read minutes", "Read hours"]
+
+
 def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
     rig = LoopRig(limits=iterations(3), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["no route to host"]

@@ -175,7 +175,11 @@ def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work
     assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'duration'}"
     log = ["git", "log", "--reverse", "--format=%s"]
     shown = subprocess.run(log, cwd=kept / "duration", check=True, capture_output=True, text=True).stdout
-    assert shown.splitlines()[1:] == ["Read hours", "ralph loop: iteration 2", "Refuse what is no duration"]
+    assert shown.splitlines()[1:] == [
+        "Read hours",
+        "Pad the seconds with a zero",
+        "Refuse what is no duration",
+    ]
     tests = [sys.executable, "-m", "unittest", "-q"]
     assert subprocess.run(tests, cwd=kept / "duration", check=False, capture_output=True).returncode == 0
 

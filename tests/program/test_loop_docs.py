@@ -214,7 +214,7 @@ def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path
         text=True,
         check=True,
     )
-    assert pushed.stdout == "ralph ralph loop: iteration 1\n"
+    assert pushed.stdout == "ralph A table instead of a search\n"
     kept = tmp_path / "temp" / "ralph" / "loops"
     assert (kept / "uncommitted.patch").read_text() == ""
     assert len([*kept.glob("project-*/0001/loop.json")]) == 1

@@ -7,7 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ralph.values.screen_text import (
+    columns_of,
     counted,
+    cut_to_columns,
     dollar_limit,
     dollars,
     duration,
@@ -176,3 +178,25 @@ def test_a_limit_of_money_has_all_the_digits_that_the_user_gave(usd: float, text
 def test_only_one_is_no_plural() -> None:
     assert [counted(n, "turn") for n in (0, 1, 2)] == ["0 turns", "1 turn", "2 turns"]
     assert counted(2, "retry", "retries") == "2 retries"
+
+
+@every_row(
+    ("text", "columns", "cut"),
+    [
+        ("plain", 5, "plain"),
+        ("longer", 6, "long…"),
+        ("日本語", 6, "日本…"),
+        ("日本", 4, "日本"),
+        ("e\u0301te\u0301s", 4, "e\u0301te\u0301s"),
+        ("❤\ufe0f", 2, "❤\ufe0f"),
+        ("ab cde", 6, "ab c…"),
+    ],
+)
+def test_a_line_is_cut_by_the_columns_that_it_takes(text: str, columns: int, cut: str) -> None:
+    assert columns_of(text) == columns
+    assert cut_to_columns(text, 5) == cut
+
+
+def test_a_space_before_the_ellipsis_is_dropped_and_no_room_is_nothing() -> None:
+    assert cut_to_columns("ab cde", 4) == "ab…"
+    assert cut_to_columns("ab", 0) == ""
