@@ -92,7 +92,7 @@ tests run the same rows at every level.
 
 | Level | Needs | Found |
 | --- | --- | --- |
-| `namespaces` | bubblewrap that works (`bwrap`, or `pipx install '.[sandbox]'` from ralph's directory); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
+| `namespaces` | bubblewrap that works (`bwrap`, or `pipx install --force '.[sandbox]'` in ralph's clone); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
 | `landlock` | Landlock version 6 (Linux 6.12) for all rows, version 3 (Linux 6.2) for writing; seccomp | most containers |
 | `none` | nothing. Seccomp and dropped capabilities are used where they work | older kernels, gVisor, macOS |
 

@@ -31,7 +31,7 @@ _MOST_BYTES = 4096
 # A shortage that lasts longer than about a second is not awaited: the run then has a lower level.
 _PAUSES_S = (0.05, 0.2, 0.8)
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-INSTALL = "install bubblewrap, or install ralph with pipx install '.[sandbox]' from its directory"
+INSTALL = "install bubblewrap, or pipx install --force '.[sandbox]' in ralph's clone"
 
 
 def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:

@@ -36,7 +36,7 @@ def test_without_the_package_one_line_says_what_to_install(ralph_here, monkeypat
     ran = ralph_here("go", "--output-format", "json", "--mcp-config", config(command="x"))
     assert ran.code == 78
     [error] = json.loads(ran.stdout)["errors"]
-    assert error == "MCP servers (one) need a package: pip install 'ralph-headless[mcp]'"
+    assert error == "MCP servers (one) need a package: pipx install --force '.[mcp]' in ralph's clone"
 
 
 def test_a_repositorys_settings_cannot_name_servers(ralph, ralph_here) -> None:
