@@ -16,6 +16,8 @@ import tempfile
 import venv
 from pathlib import Path
 
+from playwright.sync_api import sync_playwright
+
 from benchmarks.harness import PYTHON, ralph
 from benchmarks.night import night_environment
 from benchmarks.peers import FOLDER
@@ -72,8 +74,6 @@ def _draw_terminal(recording: Path) -> None:
 
 def _photograph(page: Path) -> None:
     """Takes pictures of the page in light, in dark and in the width of a phone."""
-    from playwright.sync_api import sync_playwright
-
     browser_path = shutil.which("chromium") or "/usr/bin/chromium"
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.getuid() == 0 else []
