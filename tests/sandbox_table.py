@@ -56,8 +56,8 @@ NOT_PROTECTED = {
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph compares these files before and after each command of Bash, undoes the "
-        "changes and says so. If ralph is killed during a command, the change stays, and the next run with a command "
-        "there names it."
+        "changes and says so. If ralph is killed during a command, the change stays, and the next run there names it "
+        "at its start."
     ),
     "other processes' memory and environment": (
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."

@@ -143,6 +143,8 @@ class PreparedRun:
             self._judge: CallJudge | None = self._task_judge or rules
             """Applies the permission rules. None if there are none."""
             self._toolbox = self._make_toolbox()
+            self._after_kill = self._toolbox.about_killed_run()
+            """A notice about protected files that have changed since an earlier run was killed, or an empty string."""
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
         except BaseException:
@@ -310,6 +312,7 @@ class PreparedRun:
             *self._notices,
             *self._about_rights(),
             *(notice.line for notice in self._plan.notices),
+            *filter(None, [self._after_kill]),
             *withheld_notice(self._around),
             *about_limits,
         ):

@@ -133,6 +133,23 @@ class BoxTurns:
         """
         return "" if self._files is None else self._files.undone_between(self._directory)
 
+    def after_kill(self, waiting_for: str) -> str:
+        """A note about the protected files that have changed since an earlier run was killed, for the start of a run.
+        Empty if there are none, or if the disk cannot be read. Raises Interrupted.
+        """
+        box = self._box
+        if box is None:
+            return ""
+
+        def look() -> str:
+            self._files = box.protected
+            return self._files.changed_since_kill(os.path.realpath(self._directory))
+
+        try:
+            return self._result_of(look, waiting_for)
+        except OSError:  # the first command raises it
+            return ""
+
     def ready(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
         """Makes the sandbox and returns the environment, as `before` does, but does not look at the protected files."""
         box = self._box

@@ -52,14 +52,27 @@ class ProtectedFiles:
         self._remember()
         self._may_have_changed = True
 
+    def changed_since_kill(self, working_directory: str) -> str:
+        """A note about the protected files that have changed since a command during which an earlier run was killed.
+        Empty if there are none. May be called before the first `look`; `undone_between` returns the note too.
+        """
+        if (
+            not self._has_looked
+        ):  # another look would take the changes since the first one as the files' own state
+            self._look()
+        return changed_since_kill_note(self._after_kill, working_directory)
+
     def _remember(self) -> None:
+        self._look()
+        self._mark.begin(self._snapshot.known)
+
+    def _look(self) -> None:
         self._snapshot.look()
         if not self._has_looked:
             self._has_looked = True
             self._after_kill = self._mark.changed_since_kill(
                 self._snapshot.known, self._snapshot.git_directories
             )
-        self._mark.begin(self._snapshot.known)
 
     def undo_changes(self, working_directory: str) -> str:
         """Undoes the changes that the command has made to protected files since the last `look`. Returns a note for

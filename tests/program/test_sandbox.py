@@ -147,6 +147,10 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
     process.communicate()
     for nth, is_told in ((2, True), (4, False)):
         ran = ralph("again")
+        # People are told before the first request, whether or not the run has a command.
+        before, call, _ = ran.stderr.partition("Bash")
+        assert call
+        assert ("[notice] [a run here was killed" in before) is is_told
         assert ran.code == 0
         note = "[a run here was killed during a command. Since that command began, these were changed, and nothing"
         assert (f"{note} was undone: .mcp.json." in results(server, nth)[0][0]) is is_told
