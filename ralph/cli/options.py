@@ -293,4 +293,6 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[bool, Option("--offline", "Do not try to reach the endpoints.")] = False
+    offline: Annotated[
+        bool, Option("--offline", "Do not try to reach the endpoints, and start no MCP servers.")
+    ] = False
