@@ -16,11 +16,6 @@ from ralph.values.permission_mode import PermissionMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events whose hooks ralph runs."""
-_BLOCKING_EVENTS = ("PermissionRequest",)
-"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
-is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -250,17 +245,17 @@ def _hooks(
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
-    _refuse_misspelt(events, (*HOOK_EVENTS, *_BLOCKING_EVENTS), source, "hooks.")
+    _refuse_misspelt(events, (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
             continue
-        if event in _BLOCKING_EVENTS:
+        if event in names.BLOCKING_EVENTS:
             raise GuardError(
-                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(HOOK_EVENTS)} alone, and does not run "
+                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(names.HOOK_EVENTS)} alone, and does not run "
                 "without a hook that may refuse something; leave it out, or leave out the file (--setting-sources)"
             )
-        if event not in HOOK_EVENTS:
+        if event not in names.HOOK_EVENTS:
             unused.append(event)
             continue
         made += list(_commands(event, entries, source))
@@ -273,7 +268,7 @@ def _named(events: Mapping[str, object]) -> Iterator[str]:
         if entries:
             listed = entries if isinstance(entries, list) else ()
             inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-            found = names.misspelt((event,), (*HOOK_EVENTS, *_BLOCKING_EVENTS)) or names.misspelt(
+            found = names.misspelt((event,), (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS)) or names.misspelt(
                 inner, names.OF_HOOKS
             )
             hint = "" if found is None else f": {found[0]} is perhaps meant as {found[1]}"
@@ -292,7 +287,7 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
         why = why_no_matcher(matcher)
         if why is not None:
-            raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {why}")
+            raise GuardError(f"{where}: the matcher {matcher!r} cannot be kept: {why}")
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
 
@@ -312,7 +307,7 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
         or not 0 < timeout <= _LONGEST_TIMEOUT_S
     ):
         raise GuardError(f"{where}: timeout must be a number of seconds, more than 0 and at most a day")
-    for key in ("shell", "args", "asyncRewake"):
+    for key in ("if", "shell", "args", "asyncRewake"):
         if hook.get(key):
             raise GuardError(f"{where}: a hook with {key!r} cannot be run")
     return HookCommand(event, matcher, command, float(timeout), source.name)
