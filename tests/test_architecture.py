@@ -71,6 +71,7 @@ TOUCHES_THE_WORLD = (
     "output.spool",
     "output.standard_streams",
     "output.telemetry",
+    "pages.page",
     "prompt",
     "run.command",
     "run.context",
