@@ -25,7 +25,7 @@ class ReportSubject(Struct, frozen=True):
     """The loops and sessions of one page."""
 
     place: str
-    """What the user asked for, in words."""
+    """The user's request, in words."""
     directory: Path
     """The directory whose loops the numbers name."""
     loops: tuple[FileRecord, ...] = ()

@@ -73,7 +73,7 @@ class CommitRange(Struct, frozen=True):
 
 
 class GitQuestion(Struct, frozen=True):
-    """What a work asks of git."""
+    """The question of one work to git."""
 
     directory: Path
     ranges: tuple[CommitRange, ...] = ()
@@ -95,7 +95,7 @@ class GitReader:
         self._excerpts = excerpts
 
     def facts(self, question: GitQuestion) -> GitFacts:
-        """What git tells about the work. If git tells nothing, a note says why."""
+        """The answer to the question. If git fails, a note says why."""
         try:
             top = repository_top(question.directory)
         except OSError as error:

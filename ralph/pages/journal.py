@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ralph.conversation.journal_lines import CheckedLines, JournalDamage, record_of, written_at
 from ralph.conversation.records import NewerFormatError
-from ralph.pages.story import PassedAttempt, SessionStory, StoryOptions, Tally
+from ralph.pages.story import Incidents, PassedAttempt, SessionStory, StoryOptions
 from ralph.sessions.history import KILLED, RUNNING
 from ralph.sessions.looking import is_locked
 from ralph.values.outcome import Delivery
@@ -68,7 +68,7 @@ class JournalRead(Struct):
 
     path: Path
     story: SessionStory
-    tally: Tally
+    incidents: Incidents
     written_at_s: float
     """The time of the last write to the file."""
     is_running: bool = False
@@ -123,10 +123,10 @@ def read_journal(path: Path, share: PageShare, lines: int, excerpts: Excerpts, *
     FileNotFoundError.
     """
     most = share.entries_of(lines)
-    tally = Tally()
+    incidents = Incidents()
     options = StoryOptions(prefix, share.most_chars, most, f"ralph sessions export {path.stem}")
-    story = SessionStory(options, excerpts, tally)
-    read = JournalRead(path, story, tally, path.stat().st_mtime)
+    story = SessionStory(options, excerpts, incidents)
+    read = JournalRead(path, story, incidents, path.stat().st_mtime)
     shown = most * _LINES_PER_ENTRY
     passed = range(shown // _SHARE_OF_FIRST, lines - shown + shown // _SHARE_OF_FIRST)
     try:

@@ -29,7 +29,7 @@ from ralph.conversation.records import (
 from ralph.output.narration import Narration, describe_call
 from ralph.output.system_events import event_of
 from ralph.pages.night import EntryKind, MarkKind, TranscriptEntry
-from ralph.pages.timeline import Step, What
+from ralph.pages.timeline import JournalStep, What
 from ralph.sessions.history import calls_of, is_copied_run, prompt_text
 from ralph.sessions.story_text import result_text
 from ralph.sessions.words import attempts_line, ending
@@ -68,7 +68,7 @@ _SHARE_OF_FIRST = 3
 """Where there are too many entries, one third is taken from the beginning and the rest from the end."""
 
 
-class Tally:
+class Incidents:
     """Counts what a person may ask about, by name, and keeps the first lines about each."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class RunStory(Struct):
     """The steps of one run, and what it came to."""
 
     opening: RunRecord
-    steps: list[Step]
+    steps: list[JournalStep]
     is_copied: bool = False
     """True if another session made this run, and a fork copied it."""
     ended: EndedRecord | None = None
@@ -155,10 +155,10 @@ class SessionStory:
     `pass_...` get records whose text is not shown.
     """
 
-    def __init__(self, options: StoryOptions, excerpts: Excerpts, tally: Tally) -> None:
+    def __init__(self, options: StoryOptions, excerpts: Excerpts, incidents: Incidents) -> None:
         self._options = options
         self._excerpts = excerpts
-        self._tally = tally
+        self._incidents = incidents
         self._narration = Narration(is_quiet=False, has_color=False)
         self.opening: SessionRecord | None = None
         self.runs: list[RunStory] = []
@@ -226,7 +226,7 @@ class SessionStory:
         self._number += 1
         draft = self._calls.pop(call_id, None)
         if is_error:
-            self._tally.add("calls with an error", "" if draft is None else draft.entry.title)
+            self._incidents.add("calls with an error", "" if draft is None else draft.entry.title)
         self._results[call_id] = len(self.runs[-1].steps)
         self._step(What.RESULT, at_s, call_id=call_id)
 
@@ -252,7 +252,7 @@ class SessionStory:
         self.models[record.model] = None
         self.title = record.title or self.title
         is_copied = self.opening is not None and is_copied_run(self.opening, record, number)
-        step = Step(What.RUN, started_s, f"run {len(self.runs) + 1}")
+        step = JournalStep(What.RUN, started_s, f"run {len(self.runs) + 1}")
         self.runs.append(RunStory(record, [step], is_copied, first_entry=self._number + 1))
         self._results.clear()
         self._has_answer = False
@@ -333,7 +333,7 @@ class SessionStory:
             draft.finish(text, is_error=record.is_error, shown_by=self._options.shown_by)
             entry, title = draft.entry.id, draft.entry.title
         if record.is_error:
-            self._tally.add("calls with an error", title)
+            self._incidents.add("calls with an error", title)
         self._results[record.tool_use_id] = len(self.runs[-1].steps)
         self._step(What.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
 
@@ -367,7 +367,7 @@ class SessionStory:
         mark = _MARKS.get(str(subtype))
         name = _COUNTED.get(str(subtype))
         if name is not None:
-            self._tally.add(name, label or "")
+            self._incidents.add(name, label or "")
         self._step(What.OTHER, at_s, label or "", entry=entry, mark=mark)
 
     def _told(self, fields: Mapping[str, Any]) -> str:
@@ -390,7 +390,7 @@ class SessionStory:
                 at = self._results[call_id]
                 step = run.steps[at]
                 run.steps[at] = replace(step, mark=MarkKind.DENIAL, label=f"denied: {step.label}")
-                self._tally.add("denied calls", step.label)
+                self._incidents.add("denied calls", step.label)
         text = ending(record)
         entry = self._entry(EntryKind.EVENT, at_s, text, "")
         line = self._line(text)
@@ -411,7 +411,7 @@ class SessionStory:
         context_tokens: int | None = None,
     ) -> None:
         self.runs[-1].steps.append(
-            Step(what, at_s, label, entry, took_s, wait_s, call_id, mark, cost_usd, context_tokens)
+            JournalStep(what, at_s, label, entry, took_s, wait_s, call_id, mark, cost_usd, context_tokens)
         )
 
     def _entry(

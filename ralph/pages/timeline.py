@@ -41,7 +41,7 @@ class What(enum.Enum):
     OTHER = "other"
 
 
-class Step(Struct, frozen=True):
+class JournalStep(Struct, frozen=True):
     """A record of a journal, as the timeline needs it."""
 
     what: What
@@ -63,7 +63,7 @@ class Step(Struct, frozen=True):
 
 
 class TimedStep(Struct, frozen=True):
-    step: Step
+    step: JournalStep
     at_s: float
 
 
@@ -77,7 +77,7 @@ class Timed(Struct, frozen=True):
     """True if the clock was set back between two steps."""
 
 
-def timed(steps: Sequence[Step]) -> Timed:
+def timed(steps: Sequence[JournalStep]) -> Timed:
     """Gives each step a time. The first step must be a run, whose `at_s` is known. If no time is known at all, the
     steps begin at 0.
     """
@@ -105,7 +105,7 @@ def timed(steps: Sequence[Step]) -> Timed:
     return Timed(tuple(placed), is_estimated, was_set_back)
 
 
-def _share_of_calls(steps: Sequence[Step], begin: int) -> float:
+def _share_of_calls(steps: Sequence[JournalStep], begin: int) -> float:
     """The estimated duration of each call in the run that begins at the index `begin`: an equal share of the time
     that was spent neither on requests nor on waits. 0 if the run has no recorded end.
     """
@@ -157,7 +157,7 @@ class _Stretches:
         """The end of the wait that the last attempt announced."""
         self._end_s: float | None = None
 
-    def add(self, kind: StretchKind, began_s: float, ended_s: float, step: Step) -> None:
+    def add(self, kind: StretchKind, began_s: float, ended_s: float, step: JournalStep) -> None:
         if self._end_s is not None:
             began_s = max(began_s, self._end_s)
         if ended_s <= began_s:

@@ -26,7 +26,7 @@ from ralph.pages.night import (
     Work,
     WorkPart,
 )
-from ralph.pages.story import Tally
+from ralph.pages.story import Incidents
 from ralph.pages.timeline import (
     Timed,
     TimedStep,
@@ -71,7 +71,7 @@ _WAITED_FOR = {
 
 
 class GitFacts(Struct, frozen=True):
-    """What git tells about a work."""
+    """The commits and files that git shows for a work."""
 
     commits: tuple[Commit, ...] = ()
     files: tuple[ChangedFile, ...] = ()
@@ -170,7 +170,7 @@ def session_work(
         parts=tuple(parts),
         contexts=_contexts(own_steps),
         costs=_costs(own_steps),
-        counts=_counts([read.tally]),
+        counts=_counts([read.incidents]),
         notes=(*_notes_on_times([times]), *git.notes),
         resume_command=resume,
         files=git.files,
@@ -231,7 +231,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         first_check=_check(state.first_check, excerpts),
         costs=_costs(steps),
         contexts=_contexts(steps),
-        counts=_counts([read.tally for read in facts.journals.values()], outages),
+        counts=_counts([read.incidents for read in facts.journals.values()], outages),
         notes=tuple(
             excerpts.of(note, _REASON_CHARS).text
             for note in (
@@ -439,15 +439,15 @@ def _placed(at_s: float, part: WorkPart) -> float:
     return min(at_s, part.ended_s) if part.ended_s is not None else at_s
 
 
-def _counts(tallies: Iterable[Tally], outages: Sequence[Stretch] = ()) -> tuple[Count, ...]:
-    whole = Tally()
+def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ()) -> tuple[Count, ...]:
+    whole = Incidents()
     for stretch in outages:
         whole.add("waits of the loop", f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
-    for tally in tallies:
-        for name, number in tally.numbers.items():
+    for incidents in all_incidents:
+        for name, number in incidents.numbers.items():
             whole.numbers[name] = whole.numbers.get(name, 0) + number
             lines = whole.details.setdefault(name, [])
-            lines += tally.details[name][: _MOST_DETAILS - len(lines)]
+            lines += incidents.details[name][: _MOST_DETAILS - len(lines)]
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
