@@ -1,7 +1,7 @@
 """`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
 
 It gives advice for each problem. If a check fails, the next check is still done. It shows no secret. It changes no
-file, but creates the directory for sessions if that directory is missing.
+file, but creates the directory for sessions if that directory is missing, and starts the MCP servers of a run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
 
     The options of `ralph run` have the same effect here.
 
-    No key is shown. Endpoints are only connected to; no request is sent. Exit 78 if a check says FAIL.
+    No key is shown. Endpoints are only connected to; no request is sent. MCP servers are started and ended. Exit 78 if
+    a check says FAIL.
     """
     # Paths on the command line are relative to the directory where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
@@ -218,6 +219,10 @@ def _findings(
         yield warn("settings", remark.text, remark.advice)
     if line.offline:
         return
+    if settings is not None and settings.mcp_servers and cwd is not None:
+        from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
+
+        yield from look_at_servers(settings, environment, cwd, waiter, clock)
     if settings is None:
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
     else:

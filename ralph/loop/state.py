@@ -145,8 +145,8 @@ class LoopState(Struct, frozen=True):
     format: int = FORMAT
     waits: tuple[LoopWait, ...] = ()
     """The last `MOST_WAITS_KEPT` waits after failures."""
-    notes: tuple[str, ...] = ()
-    """Messages to show again when the loop ends. For example, a message about a commit that failed."""
+    commit_problem: str | None = None
+    """The reason why the last commit of `--commit` failed. None if it succeeded, or if there was nothing to commit."""
     push_problem: str | None = None
     """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
     unpushed: int = 0
@@ -155,9 +155,9 @@ class LoopState(Struct, frozen=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
-        about_push = [self.push_problem] if self.push_problem is not None else []
-        about_push += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
-        return (*self.notes, *about_push)
+        problems = [problem for problem in (self.commit_problem, self.push_problem) if problem is not None]
+        problems += [f"commits that were not pushed: {self.unpushed}"] if self.unpushed else []
+        return tuple(problems)
 
     @property
     def spent_usd(self) -> float | None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.loop.values import OWN_DIRECTORY
-from ralph.sessions.store import SessionStore, directory_name, make_private, written_at
+from ralph.sessions.places import directory_name
+from ralph.sessions.store import SessionStore, make_private, written_at
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

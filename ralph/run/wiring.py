@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.claude_settings import SandboxLimits
     from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
@@ -150,17 +151,17 @@ def _tool_settings(
     )
 
 
-def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
-    """The surroundings with `--sandbox strict`, which the settings file named `wanted_by` requires. Raises
-    SettingsError if the user has switched the sandbox off.
+def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, SandboxLimits]]) -> Surroundings:
+    """The surroundings with the restrictions of settings files for Claude Code, each with the name of its file. Raises
+    SettingsError if a restriction cannot be kept.
     """
+    from ralph.run.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
+
     settings = around.settings
-    if settings.sandbox.mode == "off":
-        raise SettingsError(
-            f"{wanted_by}: sandbox.failIfUnavailable cannot be kept with --sandbox off ([sandbox] mode): leave one of the "
-            "two out"
-        )
-    return replace(around, settings=replace(settings, sandbox=replace(settings.sandbox, mode="strict")))
+    sandbox = settings.sandbox
+    for name, one in limits:
+        sandbox = restricted(sandbox, name, one)
+    return replace(around, settings=replace(settings, sandbox=sandbox))
 
 
 def begin_sandbox_trial(around: Surroundings) -> None:

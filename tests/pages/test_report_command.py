@@ -142,7 +142,7 @@ def test_with_a_dash_the_page_is_standard_output_and_the_headline_is_not_in_it(
 def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(work, report, capfd) -> None:
     path = kept(work, completed().data)
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"completed", b"complated")]))
+    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"delivered", b"delivared")]))
     assert report(output="-") == 74
     told = capfd.readouterr()
     assert "does not match its checksum" in told.err
