@@ -22,6 +22,7 @@ _MODULES = {
     INIT: ("loop_init", "COMMAND"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
+    "report": ("report", "COMMAND"),
     "sessions": ("sessions", "COMMAND"),
 }
 """For each small command, two names: the module in `ralph.cli`, and the command object in this module."""

@@ -141,9 +141,12 @@ class OuterLoop:
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
         is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
+        head = self._world.checkout.snapshot().head if is_committed else after.head
         self._push()
         check = self._run_check()
         current = self._book.current
+        if check is not None:
+            self._world.record.keep_check(current.number, check.tail)
         record = IterationRecord(
             number=current.number,
             session_id=current.session_id,
@@ -160,6 +163,11 @@ class OuterLoop:
             has_loop_commit=is_committed,
             reason=result.reason,
             last_words=result.last_words,
+            started_at=current.started_at,
+            ended_at=self._book.now(),
+            check_s=None if check is None else check.duration_s,
+            head_before=before.head,
+            head_after=head,
         )
         self._book.save(
             current=None,

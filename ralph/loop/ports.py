@@ -104,6 +104,10 @@ class LoopRecord(Protocol):
         """Saves the state atomically. Raises OSError."""
         ...
 
+    def keep_check(self, iteration: int, tail: str) -> None:
+        """Keeps the end of the check's output after an iteration. If that fails, the output is not kept."""
+        ...
+
 
 class LoopWorld(Struct, frozen=True):
     """All ports and settings that a loop uses."""

@@ -238,14 +238,14 @@ def history_of_numbered(numbered: Iterable[tuple[int, Record]]) -> SessionHistor
                 runs[-1][-1].append((line, record))
     histories = [
         RunHistory(
-            number, run, tuple(lines), is_copied=opening is not None and _is_copied(opening, run, line)
+            number, run, tuple(lines), is_copied=opening is not None and is_copied_run(opening, run, line)
         )
         for number, (line, run, lines) in enumerate(runs, start=1)
     ]
     return SessionHistory(opening, tuple(_told(histories)))
 
 
-def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
+def is_copied_run(opening: SessionRecord, run: RunRecord, line: int) -> bool:
     """Whether the run was copied when the session was forked. The first record of a fork contains the number of
     copied records.
 

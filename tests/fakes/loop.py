@@ -175,9 +175,13 @@ class FakeRecord:
 
     def __init__(self) -> None:
         self.states: list[LoopState] = []
+        self.checks: dict[int, str] = {}
 
     def save(self, state: LoopState) -> None:
         self.states.append(read_state(state_text(state)))
+
+    def keep_check(self, iteration: int, tail: str) -> None:
+        self.checks[iteration] = tail
 
 
 @dataclass
