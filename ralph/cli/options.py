@@ -296,3 +296,12 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     offline: Annotated[
         bool, Option("--offline", "Do not try to reach the endpoints, and start no MCP servers.")
     ] = False
+    probe: Annotated[
+        bool,
+        Option(
+            "--probe",
+            "Send one small request to each target with each key, try out a push, and end with a verdict. Costs less "
+            "than a cent for most models.",
+        ),
+    ] = False
+    is_json: Annotated[bool, Option("--json", "Print one JSON object with all findings.")] = False
