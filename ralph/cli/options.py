@@ -160,7 +160,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         Option(
             "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
-            metavar="NAMES",
+            metavar="SOURCES",
         ),
     ] = None
     permission_mode: Annotated[

@@ -39,6 +39,11 @@ def typer_command(name: str, function: Callable[..., int]) -> Command:
     return get_command(app)
 
 
+def small_commands() -> tuple[str, ...]:
+    """The names of the commands whose command lines typer parses."""
+    return tuple(_MODULES)
+
+
 def named_command(name: str) -> Command:
     """The small command with this name."""
     module, attribute = _MODULES[name]
