@@ -19,6 +19,7 @@ from ralph.loop.events import (
 )
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
+from ralph.output.amounts import money_text, time_text
 from ralph.values.events import Event, Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
@@ -46,7 +47,7 @@ STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:
     ],
 )
 def test_times(seconds: float, text: str) -> None:
-    assert words.time_text(seconds) == text
+    assert time_text(seconds) == text
 
 
 @every_row(
@@ -54,7 +55,7 @@ def test_times(seconds: float, text: str) -> None:
     [(None, "$?"), (0.0, "$0.00"), (0.0004, "$0.0004"), (0.9999, "$0.9999"), (12.345, "$12.35")],
 )
 def test_sums(cost: float | None, text: str) -> None:
-    assert words.money_text(cost) == text
+    assert money_text(cost) == text
 
 
 def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:

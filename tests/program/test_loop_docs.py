@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.words import time_text
 from ralph.mock_api import Fault, Text, ToolUse, Turn
+from ralph.output.amounts import time_text
 from ralph.retry.backoff import PATIENT_SCHEDULE_S
 from tests.patience import PATIENCE_S
 from tests.program.conftest import loop_lines
