@@ -108,7 +108,7 @@ class Block(Struct, frozen=True):
     is_problem: bool
 
 
-class Row(Struct, frozen=True):
+class Lane(Struct, frozen=True):
     """A row of a timeline, with its place in pixels."""
 
     kind: str
@@ -130,7 +130,7 @@ class Timeline(Struct, frozen=True):
     id: str
     label: str
     height: int
-    rows: list[Row]
+    rows: list[Lane]
     ticks: list[Tick]
 
 
@@ -260,7 +260,7 @@ def _all_stretches(work: Work) -> list[Stretch]:
 
 
 def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
-    """What went wrong, in sentences: parts, outages, the last check, and what ralph told at the end."""
+    """The problems of a night, in sentences: parts, outages, the last check, and what ralph told at the end."""
     bad = [
         Problem(
             f"{view.name.capitalize()}: {view.headline[0].lower()}{view.headline[1:]}"
@@ -303,8 +303,8 @@ def _work_timeline(
     zone: tzinfo | None,
 ) -> Timeline:
     rows = [
-        Row("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
-        Row("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
+        Lane("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
+        Lane("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
     ]
     marks = [mark for part in work.parts for mark in part.marks if mark.kind is not MarkKind.ENDED]
     top = _add_marks(rows, marks, axis, 70)
@@ -312,11 +312,11 @@ def _work_timeline(
     context = curve_of(work.contexts, axis, most=_MOST_POINTS)
     if cost is not None:
         limit = f"budget {_money(work.budget_usd)}" if cost.limit_y is not None else ""
-        rows.append(Row("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
+        rows.append(Lane("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
         top += 84
     if context is not None:
         rows.append(
-            Row("curve", "context", top + 10, 64, curve=context, most=f"{_short(context.most)} tokens")
+            Lane("curve", "context", top + 10, 64, curve=context, most=f"{_short(context.most)} tokens")
         )
         top += 78
     label = (
@@ -329,17 +329,17 @@ def _part_timeline(part: WorkPart, name: str, bars: int, zone: tzinfo | None) ->
     if not part.stretches or part.began_s is None or part.ended_s is None:
         return None
     axis = axis_of(part.began_s, part.ended_s)
-    rows = [Row("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
+    rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
     top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34)
     return Timeline(name, "Timeline", top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)))
 
 
-def _add_marks(rows: list[Row], marks: Sequence[Mark], axis: Axis, top: int) -> int:
+def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) -> int:
     """Adds a row for each kind of mark that there is. Returns the place of the next row."""
     found = marks_of(marks, axis)
     for kind, title in _ROWS.items():
         if kind.value in found:
-            rows.append(Row("marks", title, top, 18, bars=found[kind.value], mark=kind.value))
+            rows.append(Lane("marks", title, top, 18, bars=found[kind.value], mark=kind.value))
             top += 18
     return top
 
