@@ -27,9 +27,9 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, read_claude_files
-from ralph.settings.files import SettingsFileError
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
+from ralph.settings.toml_file import SettingsFileError
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
@@ -239,6 +239,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     """
     done, recorded = len(state.iterations), state.plan.limits.max_iterations
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
+    has_failed = has_failed and state.commit_problem is None  # else the loop continues to commit the work
     most = given.max_iterations
     if most is None and state.plan.until is None and has_failed:
         most = recorded

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.loop.values import OWN_DIRECTORY
-from ralph.sessions.store import SessionStore, directory_name, make_private, written_at
+from ralph.sessions.places import directory_name
+from ralph.sessions.store import SessionStore, make_private, written_at
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -68,6 +69,14 @@ class LoopStore:
         for number in sorted(numbers)[: -(MOST_KEPT - 1)]:
             shutil.rmtree(self.place / f"{number:04d}", ignore_errors=True)
         return FileRecord(folder)
+
+    def records(self) -> list[FileRecord]:
+        """All records, the most recently written first. Skips loops that were killed before they saved a record."""
+        records = [
+            FileRecord(place / f"{number:04d}") for place in self._places for number in _numbers(place)
+        ]
+        kept = [record for record in records if os.path.lexists(record.path)]
+        return sorted(kept, key=lambda record: written_at(record.path), reverse=True)
 
     def newest(self) -> FileRecord:
         """The most recently written record. Raises RecordError if there is no record."""

@@ -25,9 +25,9 @@ from ralph.run.session import CannotOpenError
 from ralph.run.session_notes import SessionNotes
 from ralph.run.telemetry import Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
-from ralph.settings.files import SettingsFileError
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings
+from ralph.settings.toml_file import SettingsFileError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Notice
@@ -178,9 +178,19 @@ def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Pat
     settings = load_settings(options.settings, environment, cwd, config_file, files)
     if of_loop is not None:
         settings = replace(settings, claude_files=of_loop.claude_files)
+    if options.is_restricted:
+        settings = replace(settings, origins=_origins_of_restricted(settings.origins, options.settings))
     if not options.session.is_old:
         refuse_uncountable_budget(settings.targets, settings)
     return settings
+
+
+def _origins_of_restricted(origins: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, str]:
+    """The origins of the settings under `--restricted`, which stands for other flags that the user did not type."""
+    own, lists = "flag --restricted", "flag --disallowed-tools"
+    typed = own if flags["tools.disallowed"] == ("Bash",) else f"{lists}, {own}"
+    changed = {name: origins[name].replace(lists, typed) for name in ("tools", "tools.disallowed")}
+    return {**origins, **changed, "sandbox.mode": own}
 
 
 def _files_of_loop(descriptor: int | None) -> HandedOver | None:

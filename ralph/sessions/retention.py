@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.sessions.journal import SessionLockedError, lock_file
-from ralph.sessions.store import SUFFIX
+from ralph.sessions.places import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

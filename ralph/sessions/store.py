@@ -7,28 +7,36 @@ change its own history. Only the user can access the directories that ralph make
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import stat
-import tempfile
 import time
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.conversation.journal_lines import begins_kind
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.naming import SHORT_ID_CHARS, named_session
+from ralph.sessions.places import (
+    SUFFIX,
+    absolute,
+    directory_name,
+    is_ours_alone,
+    journals_in,
+    listed,
+    places_to_read,
+    state_directory,
+    temporary_if_ours,
+    temporary_path,
+    usual_place,
+)
 from ralph.values.outcome import UsageError
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
     from typing import BinaryIO
 
-SUFFIX = ".jsonl"
 _PIECE_BYTES = 64 * 1024
 _MOST_NAMED = 3
 
@@ -47,15 +55,15 @@ class SessionStore:
         """Finds the store and makes its directory. If the user named a place (`--session-dir`, RALPH_STATE_DIR), the
         store is there. Otherwise it is at the first usable place. Raises JournalError if no place is usable.
         """
-        chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+        chosen = named or absolute(environment.get("RALPH_STATE_DIR"), "sessions")
         if chosen is not None:
             make_private(chosen)
             return cls(chosen)
-        usual = _usual_place(environment)
+        usual = usual_place(environment)
         try:
             if usual is not None:
                 make_private(usual)
-                return cls(usual, others=_temporary_if_ours())
+                return cls(usual, others=temporary_if_ours())
             why = "there is no HOME"
         except JournalError as error:
             why = str(error)
@@ -68,15 +76,8 @@ class SessionStore:
         """Finds the store that a run of this user would use. Makes no directory. If the directory is missing, the
         store is empty.
         """
-        chosen = named or _absolute(environment.get("RALPH_STATE_DIR"), "sessions")
-        if chosen is not None:
-            return cls(chosen)
-        usual, others = _usual_place(environment), _temporary_if_ours()
-        if usual is None:
-            return cls(_temporary_path())
-        if others and not os.access(usual, os.W_OK | os.X_OK):
-            return cls(others[0], others=(usual,))
-        return cls(usual, others=others)
+        root, *others = places_to_read(environment, named)
+        return cls(root, others=tuple(others))
 
     def create(self, session_id: str, cwd: Path) -> FileJournal:
         """Creates the journal of a new session. Raises JournalError, caused by FileExistsError if the session exists."""
@@ -98,7 +99,7 @@ class SessionStore:
         """The paths that a file called `name` can have beside the sessions: one path for each place that the store
         searches. A new file must be made at the first path.
         """
-        return tuple(_state_directory(root) / name for root in self._roots)
+        return tuple(state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
         """The most recently written journal of the working directory `cwd`, or None if there is none."""
@@ -142,15 +143,15 @@ class SessionStore:
     def of(self, cwd: Path) -> Iterator[Path]:
         """The journals of the working directory `cwd`. Raises OSError as `all` does."""
         name = directory_name(cwd)
-        return chain.from_iterable(_journals_in(root / name) for root in self._roots)
+        return chain.from_iterable(journals_in(root / name) for root in self._roots)
 
     def all(self) -> Iterator[Path]:
         """All journals. Skips a directory that this user may not read. Raises OSError if a directory cannot be listed
         for another reason, such as a lack of file descriptors.
         """
         for root in self._roots:
-            for directory in _listed(root):
-                yield from _journals_in(directory)
+            for directory in listed(root):
+                yield from journals_in(directory)
 
     def _instead(self, prefix: str, cwd: Path | None) -> str:
         """A suggestion for an error message: ids that are similar to `prefix`. If no id is similar, suggests the
@@ -164,26 +165,6 @@ class SessionStore:
             return f"; the closest: {_names([beginnings[each] for each in alike])}"
         newest = sorted(self.of(cwd) if cwd is not None else (), key=written_at, reverse=True)[:_MOST_NAMED]
         return f"; the newest of this directory: {_names(newest)}" if newest else ""
-
-
-def _journals_in(directory: Path) -> Iterator[Path]:
-    return (path for path in _listed(directory) if path.name.endswith(SUFFIX))
-
-
-def _listed(directory: Path) -> list[Path]:
-    # `Path.glob` would not do: since Python 3.12 it ignores every error, so that a session would seem to be missing.
-    try:
-        return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []
-
-
-def directory_name(cwd: Path) -> str:
-    """The name of the directory that stores the sessions of the working directory `cwd`. The name ends with a hash of
-    the whole path, because two working directories may have the same name.
-    """
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
-    return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
 
 
 def _names(paths: Iterable[Path]) -> str:
@@ -231,62 +212,15 @@ def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
     return end.endswith((b'"}\n', b'"}'))
 
 
-def _usual_place(environment: Mapping[str, str]) -> Path | None:
-    return _absolute(environment.get("XDG_STATE_HOME"), "ralph", "sessions") or _absolute(
-        environment.get("HOME"), ".local", "state", "ralph", "sessions"
-    )
-
-
-def _absolute(base: str | None, *rest: str) -> Path | None:
-    """The path below `base`. None if `base` is not set. None also if `base` is a relative path, because that would
-    lead into the working directory.
-    """
-    return Path(base, *rest) if base and Path(base).is_absolute() else None
-
-
-def _state_directory(root: Path) -> Path:
-    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
-    directory above it is shared with other users.
-    """
-    return root if root.name == _temporary_name() else root.parent
-
-
 def _temporary_place() -> Path:
     """Makes the store in the temporary directory and returns its path. Another user may already have made a directory
     with this name. So raises JournalError unless only this user can access the directory.
     """
-    place = _temporary_path()
+    place = temporary_path()
     make_private(place)
-    if not _is_ours_alone(place):
+    if not is_ours_alone(place):
         raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
     return place
-
-
-def _temporary_path() -> Path:
-    return Path(tempfile.gettempdir()) / _temporary_name()
-
-
-def _temporary_name() -> str:
-    return f"ralph-sessions-{os.getuid()}"
-
-
-def _temporary_if_ours() -> tuple[Path, ...]:
-    """The store in the temporary directory, in which earlier runs may have left sessions. Empty if that store does
-    not exist, or if other users can access it.
-    """
-    try:
-        place = _temporary_path()
-    except OSError:  # there is no temporary directory at all
-        return ()
-    return (place,) if _is_ours_alone(place) else ()
-
-
-def _is_ours_alone(place: Path) -> bool:
-    try:
-        status = place.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def make_private(directory: Path) -> None:

@@ -17,14 +17,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, convert, to_builtins
 
 from ralph.settings.claude_files import ClaudeFile  # noqa: TC001 - decoded by its hints
-from ralph.settings.files import (
-    RecordedFile,
-    SettingsFile,
-    SettingsFileError,
-    find_settings_files,
-    leads_through,
-    read_settings_file,
-)
+from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files, leads_through
+from ralph.settings.toml_file import SettingsFileError, read_settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import up_to_repository_root
 from ralph.mcp.configuration import entries_of, names_in, server_of
-from ralph.settings.files import SettingsFileError, leads_through, read_settings_file
+from ralph.settings.files import leads_through
 from ralph.settings.merge import SettingsError
+from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.credentials import child_environment, known_secrets
 
 if TYPE_CHECKING:

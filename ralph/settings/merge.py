@@ -17,13 +17,10 @@ from msgspec.structs import replace
 from ralph.settings.claude_environment import ALIAS_VARIABLES, aliases_from
 from ralph.settings.files import (
     SettingsFile,
-    SettingsFileError,
     find_settings_files,
     flattened,
     keys_at_any_depth,
     leads_through,
-    parsed,
-    user_settings_path,
 )
 from ralph.settings.keys import ALLOWED, BY_NAME, CUSTOM_ONLY, KEYS, TARGETS, other_places
 from ralph.settings.tables import TABLES, McpSettings, ModelSettings, Remark, Settings
@@ -39,6 +36,7 @@ from ralph.settings.targets import (
     with_fallbacks,
     with_first,
 )
+from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
 from ralph.values.credentials import Secret, credential_from
 from ralph.values.endpoint import header_lines
 from ralph.values.models import NamedModel, named_model

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple, replace
 
-from ralph.settings.files import MAX_BYTES, user_settings_path
 from ralph.settings.keys import ALL_KEYS, KEYS
 from ralph.settings.listing import reference_lines
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import TABLES, Settings
+from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
 from tests.rows import every_row
 from tests.settings_world import KEY, World

@@ -1,0 +1,101 @@
+"""The places on disk where sessions are stored. This module imports little, because the shell's completion looks for
+sessions while the user waits. `store.py` reads and makes the sessions in these places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SUFFIX = ".jsonl"
+
+
+def places_to_read(environment: Mapping[str, str], named: Path | None = None) -> tuple[Path, ...]:
+    """The root directories in which sessions of this user may be. The first is the root directory for new sessions.
+    A directory may be missing. `named` is the value of `--session-dir`.
+    """
+    chosen = named or absolute(environment.get("RALPH_STATE_DIR"), "sessions")
+    if chosen is not None:
+        return (chosen,)
+    usual, others = usual_place(environment), temporary_if_ours()
+    if usual is None:
+        return (temporary_path(),)
+    if others and not os.access(usual, os.W_OK | os.X_OK):
+        return (others[0], usual)
+    return (usual, *others)
+
+
+def journals_in(directory: Path) -> Iterator[Path]:
+    return (path for path in listed(directory) if path.name.endswith(SUFFIX))
+
+
+def listed(directory: Path) -> list[Path]:
+    # `Path.glob` would not do: since Python 3.12 it ignores every error, so that a session would seem to be missing.
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def directory_name(cwd: Path) -> str:
+    """The name of the directory that stores the sessions of the working directory `cwd`. The name ends with a hash of
+    the whole path, because two working directories may have the same name.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
+    return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+
+
+def usual_place(environment: Mapping[str, str]) -> Path | None:
+    return absolute(environment.get("XDG_STATE_HOME"), "ralph", "sessions") or absolute(
+        environment.get("HOME"), ".local", "state", "ralph", "sessions"
+    )
+
+
+def absolute(base: str | None, *rest: str) -> Path | None:
+    """The path below `base`. None if `base` is not set. None also if `base` is a relative path, because that would
+    lead into the working directory.
+    """
+    return Path(base, *rest) if base and Path(base).is_absolute() else None
+
+
+def state_directory(root: Path) -> Path:
+    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
+    directory above it is shared with other users.
+    """
+    return root if root.name == temporary_name() else root.parent
+
+
+def temporary_path() -> Path:
+    import tempfile  # noqa: PLC0415 - takes longer to load than the rest of this module
+
+    return Path(tempfile.gettempdir()) / temporary_name()
+
+
+def temporary_name() -> str:
+    return f"ralph-sessions-{os.getuid()}"
+
+
+def temporary_if_ours() -> tuple[Path, ...]:
+    """The store in the temporary directory, in which earlier runs may have left sessions. Empty if that store does
+    not exist, or if other users can access it.
+    """
+    try:
+        place = temporary_path()
+    except OSError:  # there is no temporary directory at all
+        return ()
+    return (place,) if is_ours_alone(place) else ()
+
+
+def is_ours_alone(place: Path) -> bool:
+    try:
+        status = place.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077

@@ -1,0 +1,111 @@
+"""Reads one settings file (TOML). This module imports little, because the shell's completion reads the names of targets
+while the user waits. `files.py` says which files are read and which are trusted.
+
+It refuses a file that could block a run or fill its memory: a pipe, a device, or a file that is too large. Each error
+is one line that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_BYTES = 100_000
+"""The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
+tenth of this maximum."""
+_MOST_DOTS_IN_LINE = 100
+"""The maximum number of dots in a line. tomllib splits a key at its dots, and the time and memory for that grow with
+the square of their number. A line with 80,000 dots can take all memory."""
+_MOST_LEVELS = 50
+"""The maximum nesting of tables and lists. Settings need five levels. With 200 levels or more, recursive code would
+overflow the stack."""
+
+
+class SettingsFileError(Exception):
+    """A settings file cannot be used, or a file given with `--config` does not exist. The message is one line: path,
+    line number if known, and reason.
+    """
+
+
+def user_settings_path(environment: Mapping[str, str]) -> Path | None:
+    """The path of the user's `config.toml`, which need not exist. None if neither XDG_CONFIG_HOME nor HOME is an
+    absolute path.
+
+    Relative paths in these variables are ignored, as the XDG specification requires. A relative path would lead into
+    the working directory.
+    """
+    config_home = environment.get("XDG_CONFIG_HOME", "")
+    if Path(config_home).is_absolute():
+        return Path(config_home, "ralph", "config.toml")
+    home = Path(environment.get("HOME", ""))
+    return home / ".config" / "ralph" / "config.toml" if home.is_absolute() else None
+
+
+def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
+    """The content of a settings file. If the file does not exist, the result is None, unless `required` is True.
+    Raises SettingsFileError if the file cannot be used.
+    """
+    try:
+        # `O_NONBLOCK` because an agent could have put a pipe there, and opening it would block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SettingsFileError(f"{path}: not a regular file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not required:
+            return None
+        raise SettingsFileError(f"{path}: no such file") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise SettingsFileError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    if len(data) > MAX_BYTES:
+        raise SettingsFileError(f"{path}: larger than {MAX_BYTES} bytes")
+    return data
+
+
+def parsed(path: Path, data: bytes) -> dict[str, Any]:
+    """The tables of a settings file. Raises SettingsFileError if the content is not valid TOML or exceeds a limit."""
+    import tomllib  # noqa: PLC0415 - most runs have no settings file, and start-up is a feature
+
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SettingsFileError(f"{path}:{line}: not valid TOML: not UTF-8") from error
+    for line, content in enumerate(text.split("\n"), start=1):
+        if content.count(".") > _MOST_DOTS_IN_LINE:
+            raise SettingsFileError(f"{path}:{line}: more than {_MOST_DOTS_IN_LINE} dots in a line")
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(error))
+        line = int(where[1]) if where and where[1] else text.rstrip("\n").count("\n") + 1
+        reason = str(error)[: where.start()] if where else str(error)
+        raise SettingsFileError(f"{path}:{line}: not valid TOML: {reason}") from error
+    except (ValueError, RecursionError) as error:  # 5,000 digits, lists 1,000 deep
+        raise SettingsFileError(f"{path}: not valid TOML: {type(error).__name__}") from error
+    if _is_deeper(document, _MOST_LEVELS):
+        raise SettingsFileError(f"{path}: tables and lists are nested deeper than {_MOST_LEVELS} levels")
+    return document
+
+
+def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
+    """Whether the document is nested more than `most_levels` deep. Uses no recursion, because deep nesting could
+    exceed Python's recursion limit.
+    """
+    level: list[Any] = [document]
+    for _ in range(most_levels):
+        inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]
+        level = [one for one in inner if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
