@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import Struct
 
-from ralph.loop.words import counted, time_text
 from ralph.pages.drawing import (
     Axis,
     Bar,
@@ -33,6 +32,7 @@ from ralph.pages.drawing import (
     totals_of,
 )
 from ralph.pages.night import MarkKind, StretchKind
+from ralph.values.screen_text import counted, dollar_limit, dollars, duration, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,6 +181,8 @@ def html_of(night: Night, zone: tzinfo | None = None) -> bytes:
         "clock": _clock_in(zone),
         "diff": _diff_blocks,
         "money": _money,
+        "dollar_limit": dollar_limit,
+        "time_limit": time_limit,
         "took": _took,
         "counted": counted,
         "headline": _headline,
@@ -283,7 +285,7 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
     if work.outages:
         lost_s = sum(length_s(outage) for outage in work.outages)
         bad.append(
-            Problem(f"{counted(len(work.outages), 'outage')}, {time_text(lost_s)} in all", f"#{name}-time")
+            Problem(f"{counted(len(work.outages), 'outage')}, {duration(lost_s)} in all", f"#{name}-time")
         )
     return [*bad, *broken, *map(Problem, work.notes)]
 
@@ -311,7 +313,7 @@ def _work_timeline(
     cost = curve_of(work.costs, axis, limit=work.budget_usd, most=_MOST_POINTS)
     context = curve_of(work.contexts, axis, most=_MOST_POINTS)
     if cost is not None:
-        limit = f"budget {_money(work.budget_usd)}" if cost.limit_y is not None else ""
+        limit = f"budget {dollar_limit(work.budget_usd or 0.0)}" if cost.limit_y is not None else ""
         rows.append(Lane("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
         top += 84
     if context is not None:
@@ -363,13 +365,11 @@ def _headline(outcome: str) -> str:
 
 
 def _money(cost_usd: float | None) -> str:
-    if cost_usd is None:
-        return "$?"
-    return f"${cost_usd:,.2f}" if cost_usd >= 0.1 or not cost_usd else f"${cost_usd:.4f}"
+    return dollars(cost_usd) if cost_usd is not None and math.isfinite(cost_usd) else "$?"
 
 
 def _took(seconds: float) -> str:
-    return time_text(seconds) if 0 <= seconds < math.inf else "?"
+    return duration(seconds) if 0 <= seconds < math.inf else "?"
 
 
 def _share(part: float, whole: float | None) -> float:
