@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.loop.words import time_text
+from ralph.values.screen_text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,10 +102,10 @@ def _bar_of(stretches: Sequence[Stretch], axis: Axis) -> Bar:
     x = axis.place(first.began_s)
     width = max(round(axis.place(last.ended_s) - x, 3), NARROWEST)
     if first is last:
-        title = f"{first.label}: {first.kind.value}, {time_text(length_s(first))}"
+        title = f"{first.label}: {first.kind.value}, {duration(length_s(first))}"
         return Bar(first.kind.value, x, width, title, first.entry)
     totals = totals_of(stretches)
-    words = ", ".join(f"{kind} {time_text(took_s)}" for kind, took_s in totals.items())
+    words = ", ".join(f"{kind} {duration(took_s)}" for kind, took_s in totals.items())
     longest = max(totals, key=totals.__getitem__)
     entry = next((stretch.entry for stretch in stretches if stretch.entry is not None), None)
     return Bar(longest, x, width, f"{first.label} to {last.label}: {words}", entry)

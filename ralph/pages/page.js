@@ -54,7 +54,7 @@
 
   // The width of a timeline, from that of the page to 32 times as much.
   for (const row of all(".zoom")) {
-    const lanes = row.parentElement.querySelector(".lanes");
+    const lanes = row.closest("section").querySelector(".lanes");
     let times = 1;
     row.hidden = false;
     row.addEventListener("click", (event) => {

@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import Struct
 
-from ralph.loop.words import counted, time_text
 from ralph.pages.drawing import (
     Axis,
     Bar,
@@ -33,6 +32,7 @@ from ralph.pages.drawing import (
     totals_of,
 )
 from ralph.pages.night import MarkKind, StretchKind
+from ralph.values.screen_text import counted, dollar_limit, dollars, duration, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,7 +108,7 @@ class Block(Struct, frozen=True):
     is_problem: bool
 
 
-class Row(Struct, frozen=True):
+class Lane(Struct, frozen=True):
     """A row of a timeline, with its place in pixels."""
 
     kind: str
@@ -130,7 +130,7 @@ class Timeline(Struct, frozen=True):
     id: str
     label: str
     height: int
-    rows: list[Row]
+    rows: list[Lane]
     ticks: list[Tick]
 
 
@@ -181,6 +181,8 @@ def html_of(night: Night, zone: tzinfo | None = None) -> bytes:
         "clock": _clock_in(zone),
         "diff": _diff_blocks,
         "money": _money,
+        "dollar_limit": dollar_limit,
+        "time_limit": time_limit,
         "took": _took,
         "counted": counted,
         "headline": _headline,
@@ -260,7 +262,7 @@ def _all_stretches(work: Work) -> list[Stretch]:
 
 
 def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
-    """What went wrong, in sentences: parts, outages, the last check, and what ralph told at the end."""
+    """The problems of a night, in sentences: parts, outages, the last check, and what ralph told at the end."""
     bad = [
         Problem(
             f"{view.name.capitalize()}: {view.headline[0].lower()}{view.headline[1:]}"
@@ -283,7 +285,7 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
     if work.outages:
         lost_s = sum(length_s(outage) for outage in work.outages)
         bad.append(
-            Problem(f"{counted(len(work.outages), 'outage')}, {time_text(lost_s)} in all", f"#{name}-time")
+            Problem(f"{counted(len(work.outages), 'outage')}, {duration(lost_s)} in all", f"#{name}-time")
         )
     return [*bad, *broken, *map(Problem, work.notes)]
 
@@ -303,20 +305,20 @@ def _work_timeline(
     zone: tzinfo | None,
 ) -> Timeline:
     rows = [
-        Row("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
-        Row("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
+        Lane("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
+        Lane("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
     ]
     marks = [mark for part in work.parts for mark in part.marks if mark.kind is not MarkKind.ENDED]
     top = _add_marks(rows, marks, axis, 70)
     cost = curve_of(work.costs, axis, limit=work.budget_usd, most=_MOST_POINTS)
     context = curve_of(work.contexts, axis, most=_MOST_POINTS)
     if cost is not None:
-        limit = f"budget {_money(work.budget_usd)}" if cost.limit_y is not None else ""
-        rows.append(Row("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
+        limit = f"budget {dollar_limit(work.budget_usd or 0.0)}" if cost.limit_y is not None else ""
+        rows.append(Lane("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
         top += 84
     if context is not None:
         rows.append(
-            Row("curve", "context", top + 10, 64, curve=context, most=f"{_short(context.most)} tokens")
+            Lane("curve", "context", top + 10, 64, curve=context, most=f"{_short(context.most)} tokens")
         )
         top += 78
     label = (
@@ -329,17 +331,17 @@ def _part_timeline(part: WorkPart, name: str, bars: int, zone: tzinfo | None) ->
     if not part.stretches or part.began_s is None or part.ended_s is None:
         return None
     axis = axis_of(part.began_s, part.ended_s)
-    rows = [Row("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
+    rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
     top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34)
     return Timeline(name, "Timeline", top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)))
 
 
-def _add_marks(rows: list[Row], marks: Sequence[Mark], axis: Axis, top: int) -> int:
+def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) -> int:
     """Adds a row for each kind of mark that there is. Returns the place of the next row."""
     found = marks_of(marks, axis)
     for kind, title in _ROWS.items():
         if kind.value in found:
-            rows.append(Row("marks", title, top, 18, bars=found[kind.value], mark=kind.value))
+            rows.append(Lane("marks", title, top, 18, bars=found[kind.value], mark=kind.value))
             top += 18
     return top
 
@@ -363,13 +365,11 @@ def _headline(outcome: str) -> str:
 
 
 def _money(cost_usd: float | None) -> str:
-    if cost_usd is None:
-        return "$?"
-    return f"${cost_usd:,.2f}" if cost_usd >= 0.1 or not cost_usd else f"${cost_usd:.4f}"
+    return dollars(cost_usd) if cost_usd is not None and math.isfinite(cost_usd) else "$?"
 
 
 def _took(seconds: float) -> str:
-    return time_text(seconds) if 0 <= seconds < math.inf else "?"
+    return duration(seconds) if 0 <= seconds < math.inf else "?"
 
 
 def _share(part: float, whole: float | None) -> float:
