@@ -14,7 +14,7 @@ from tests.program.model_answers import bash
 from tests.program.several import at, settings
 
 if TYPE_CHECKING:
-    from ralph.pages.night import Night
+    from ralph.pages.night import Night, Work
 
 OVERLOADED = Fault(status=529)
 CHECK = "echo looked; test $(git rev-list --count HEAD) -ge 4"
@@ -30,7 +30,11 @@ def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
 ) -> None:
     first = bash("echo 1 > done; git add done; git commit -qm 'the first <b>step</b>'")
     server = iterations(
-        [in_turn(OVERLOADED, first), bash("rm -rf done"), bash("echo 2 > 'a b'; git add .; git commit -qm two")],
+        [
+            in_turn(OVERLOADED, first),
+            bash("rm -rf done"),
+            bash("echo 2 > 'a b'; git add .; git commit -qm two"),
+        ],
         [in_turn(OVERLOADED, OVERLOADED, bash("echo 3 > third"))],
     )
     path = settings(
@@ -42,11 +46,29 @@ def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
         max_retries=0,
     )
     path.write_text(f"[loop]\noutage_waits_s = [0.3]\n{path.read_text()}")
-    options = ("--config", str(path), "--disallowed-tools", "Bash(rm *)", "--commit", "--max-budget-usd", "5")
+    options = [
+        "--config",
+        str(path),
+        "--disallowed-tools",
+        "Bash(rm *)",
+        "--commit",
+        "--max-budget-usd",
+        "5",
+        "--report",
+        "night.html",
+    ]
     ran = ralph("loop", "do it all", "--until", CHECK, *options)
     assert ran.code == 0, ran.stderr
     (work,) = night_of(ralph).works
+    page = (ralph.cwd / "night.html").read_text()
+    assert "the first &lt;b&gt;step&lt;/b&gt;" in page, "it was rewritten after the last iteration"
+    assert "the page" not in ran.stderr
+    assert checkout.git("status", "--porcelain") == "?? night.html", "it is no work of the loop"
+    the_facts_are_there(work, ralph.cwd)
+    the_timeline_is_in_order(work)
 
+
+def the_facts_are_there(work: Work, directory: Path) -> None:
     assert (work.outcome, work.exit_code, work.is_problem, work.reason) == (
         "completed",
         0,
@@ -71,7 +93,15 @@ def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
     assert work.commits[0].files[0].diff.endswith("+1")
     assert [part.commits for part in work.parts] == [2, 1]
     assert {(file.path, file.is_committed) for file in work.files} >= {("done", True), ("third", True)}
+    counts = {one.name: one.number for one in work.counts}
+    assert counts["denied calls"] == 1
+    assert counts["waits of the loop"] == 1
+    assert counts["fallbacks to another target"] >= 2
+    assert work.resume_command is None
+    assert Path(work.directory) == directory
 
+
+def the_timeline_is_in_order(work: Work) -> None:
     marks = [[mark.kind for mark in part.marks] for part in work.parts]
     assert {MarkKind.FALLBACK, MarkKind.DENIAL, MarkKind.COMMIT, MarkKind.ENDED} <= {*marks[0]}
     assert MarkKind.FALLBACK in marks[1]
@@ -93,9 +123,3 @@ def test_the_page_of_a_night_has_its_outage_fallback_denial_checks_and_commits(
         assert part.ended_s is not None
         assert part.began_s <= edges[0]
         assert edges[-1] <= part.ended_s
-    counts = {one.name: one.number for one in work.counts}
-    assert counts["denied calls"] == 1
-    assert counts["waits of the loop"] == 1
-    assert counts["fallbacks to another target"] >= 2
-    assert work.resume_command is None
-    assert Path(work.directory) == ralph.cwd
