@@ -15,6 +15,7 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from playwright.sync_api import sync_playwright
 
@@ -27,6 +28,22 @@ PICTURES = TOP / "docs" / "pictures"
 ASCIINEMA, SVG_TERM = "2.4.0", "2.1.1"
 COLUMNS, ROWS = 112, 34
 _NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
+
+
+class Shot(NamedTuple):
+    """A picture of the page. Width and height are in pixels."""
+
+    name: str
+    width: int
+    height: int
+    scheme: Literal["light", "dark"]
+
+
+_SHOTS = (
+    Shot("report", 1200, 860, "light"),
+    Shot("report-dark", 1200, 860, "dark"),
+    Shot("report-phone", 390, 844, "light"),
+)
 
 
 def main() -> None:
@@ -78,14 +95,12 @@ def _photograph(page: Path) -> None:
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.getuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=browser_path, args=options)
-        for name, width, height, scheme in (
-            ("report", 1200, 860, "light"),
-            ("report-dark", 1200, 860, "dark"),
-            ("report-phone", 390, 844, "light"),
-        ):
-            view = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        for picture in _SHOTS:
+            view = browser.new_page(
+                viewport={"width": picture.width, "height": picture.height}, color_scheme=picture.scheme
+            )
             view.goto(page.as_uri())
-            view.screenshot(path=PICTURES / f"{name}.png")
+            view.screenshot(path=PICTURES / f"{picture.name}.png")
         browser.close()
 
 

@@ -132,6 +132,12 @@ class RunLine(Struct, frozen=True, kw_only=True):
     iteration: Annotated[bool, Option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
         False
     )
+    loop_folder: Annotated[
+        str | None, Option("--loop-folder", "The folder of the outer loop's log.", is_hidden=True)
+    ] = None
+    loop_number: Annotated[
+        int, Option("--loop-number", "The number of the outer loop's iteration.", is_hidden=True)
+    ] = 0
     task_chars: Annotated[
         int | None,
         Option("--task-chars", "The end of the prompt, which an outer loop did not write.", is_hidden=True),
@@ -160,7 +166,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         Option(
             "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
-            metavar="NAMES",
+            metavar="SOURCES",
         ),
     ] = None
     permission_mode: Annotated[
@@ -296,3 +302,12 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     offline: Annotated[
         bool, Option("--offline", "Do not try to reach the endpoints, and start no MCP servers.")
     ] = False
+    probe: Annotated[
+        bool,
+        Option(
+            "--probe",
+            "Send one small request to each target with each key, try out a push, and end with a verdict. Costs less "
+            "than a cent for most models.",
+        ),
+    ] = False
+    is_json: Annotated[bool, Option("--json", "Print one JSON object with all findings.")] = False

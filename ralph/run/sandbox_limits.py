@@ -12,12 +12,24 @@ from ralph.sandbox.network.allowed_hosts import allowed_hosts, is_address
 from ralph.settings.merge import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ralph.permissions.claude_settings import SandboxLimits
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 
-def restricted(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> SandboxSettings:
-    """The settings `wanted` with the restrictions of the file `name`. Raises SettingsError if one cannot be kept."""
+def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimits]]) -> SandboxSettings:
+    """The settings `wanted` with the restrictions of files, each with the name of its file. Raises SettingsError if a
+    restriction cannot be kept.
+    """
+    for name, one in limits:
+        wanted = _with_limits(wanted, name, one)
+    for name, one in limits:  # after the lists of all files, which may leave a denied host out
+        _refuse_denied(name, wanted, one.denied_hosts)
+    return wanted
+
+
+def _with_limits(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> SandboxSettings:
     if wanted.mode == "off":
         raise SettingsError(
             f"{name}: {limits.keys[0]} cannot be kept with --sandbox off ([sandbox] mode): leave one of the two out"
@@ -26,8 +38,6 @@ def restricted(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> San
     if limits.hosts is not None and net != "off":
         hosts = _common(name, hosts if net == "proxy" else None, limits.hosts)
         net = "proxy" if any(not _is_network(host) for host in hosts) else "off"
-    if net != "off":
-        _refuse_denied(name, net, hosts, limits.denied_hosts)
     return replace(
         wanted,
         mode="strict" if limits.is_strict else wanted.mode,
@@ -57,17 +67,22 @@ def _is_network(host: str) -> bool:
     return is_address(host.partition("/")[0])
 
 
-def _refuse_denied(name: str, net: str, hosts: tuple[str, ...], denied: tuple[str, ...]) -> None:
+def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) -> None:
     """Raises SettingsError if commands could reach one of the `denied` hosts. Ralph can allow hosts, and not deny
     them.
     """
+    if wanted.asked_net == "off":
+        return
+    reached = [host.partition(":")[0].removeprefix("*.") for host in wanted.allow_hosts]
     for one in denied:
         bare = one.removeprefix("*.")
-        reached = [host.partition(":")[0].removeprefix("*.") for host in hosts]
-        if net == "full" or any(
-            f".{bare}".endswith(f".{it}") or f".{it}".endswith(f".{bare}") for it in reached
-        ):
+        if wanted.asked_net == "full" or any(_overlap(bare, host) for host in reached):
             raise SettingsError(
                 f"{name}: sandbox.network.deniedDomains: {one} cannot be denied alone; --net off denies every host, and "
                 "--allow-host allows only others"
             )
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one of two names is the other, or a name below it."""
+    return f".{one}".endswith(f".{other}") or f".{other}".endswith(f".{one}")

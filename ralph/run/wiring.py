@@ -158,10 +158,10 @@ def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, Sandbo
     from ralph.run.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
 
     settings = around.settings
-    sandbox = settings.sandbox
-    for name, one in limits:
-        sandbox = restricted(sandbox, name, one)
-    return replace(around, settings=replace(settings, sandbox=sandbox))
+    closing = ", ".join(name for name, one in limits if one.read_deny)
+    origins = {**settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
+    wanted = restricted(settings.sandbox, limits)
+    return replace(around, settings=replace(settings, sandbox=wanted, origins=origins))
 
 
 def begin_sandbox_trial(around: Surroundings) -> None:
@@ -182,7 +182,9 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     try:
         return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
     except CannotConfineError as error:
-        raise SettingsError(str(error)) from error
+        origin = settings.origins.get("sandbox.read_deny", "default")
+        is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
+        raise SettingsError(f"{origin}: {error}" if is_about_reading else str(error)) from error
 
 
 def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:

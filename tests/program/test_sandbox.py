@@ -252,6 +252,17 @@ def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) 
 
 
 @needs_landlock
+def test_a_place_that_cannot_be_closed_names_the_repositorys_file_exits_78(ralph, serve) -> None:
+    server = serve(DONE)
+    settings = ralph.cwd / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(f'{{"sandbox": {{"filesystem": {{"denyRead": ["{ralph.cwd}/sub"]}}}}}}')
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{settings}: sandbox.read_deny: {ralph.cwd}/sub cannot be closed" in ran.last_line
+
+
+@needs_landlock
 @pytest.mark.parametrize("by", ["option", "repository"])
 def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve, by) -> None:
     server = serve(bash("echo hello > /dev/tcp/127.0.0.1/${ANTHROPIC_BASE_URL##*:}"), DONE)

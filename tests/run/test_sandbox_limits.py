@@ -14,8 +14,9 @@ from ralph.settings.merge import SettingsError
 PROJECT = SettingsSource("f.json", "project")
 
 
-def sandbox_with(block: dict[str, Any], **users: Any) -> SandboxSettings:
-    return restricted(SandboxSettings(**users), "f.json", read_settings({"sandbox": block}, PROJECT).sandbox)
+def sandbox_with(*blocks: dict[str, Any], **users: Any) -> SandboxSettings:
+    limits = [("f.json", read_settings({"sandbox": block}, PROJECT).sandbox) for block in blocks]
+    return restricted(SandboxSettings(**users), limits)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,17 @@ def sandbox_with(block: dict[str, Any], **users: Any) -> SandboxSettings:
 def test_commands_reach_what_both_the_user_and_the_repository_allow(network, users, net, hosts) -> None:
     found = sandbox_with({"enabled": True, "network": network}, **users)
     assert (found.asked_net, found.allow_hosts) == (net, hosts)
+
+
+def test_the_blocks_of_two_files_hold_together_in_any_order() -> None:
+    denies, allows = (
+        {"network": {"deniedDomains": ["z.org"]}},
+        {"network": {"allowedDomains": ["x.org", "y.org"]}},
+    )
+    narrower = {"network": {"allowedDomains": ["y.org", "z.org"]}}
+    for blocks in ((denies, allows, narrower), (narrower, allows, denies)):
+        found = sandbox_with(*blocks)
+        assert (found.asked_net, found.allow_hosts) == ("proxy", ("y.org",))
 
 
 def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sandbox() -> None:
