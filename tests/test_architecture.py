@@ -68,6 +68,7 @@ TOUCHES_THE_WORLD = (
     "mock_api",
     "output.diagnostics",
     "output.iteration_log",
+    "output.screen",
     "output.result_file",
     "output.spool",
     "output.standard_streams",

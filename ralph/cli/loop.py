@@ -58,7 +58,7 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
-_STATUS_TAKES = ("status", "json_", "directory")
+_STATUS_TAKES = ("status", "json_", "watch", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
 
 REFUSED = {
@@ -139,6 +139,10 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     json_: Annotated[
         bool, Option("--json", "With --status: the loop's whole record, as one JSON object.")
     ] = False
+    watch: Annotated[
+        bool,
+        Option("--watch", "With --status: show it again and again until the loop has ended."),
+    ] = False
 
 
 _OWN = frozenset(LoopLine.__struct_fields__)
@@ -161,7 +165,9 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
         from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(line.directory), is_json=line.json_)
+        return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
+    if line.watch:
+        raise UsageError("--watch goes with --status")
     if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(line)
