@@ -52,6 +52,7 @@ TOUCHES_THE_WORLD = (
     "loop.command",
     "loop.context",
     "loop.git",
+    "loop.history",
     "loop.process",
     "loop.record",
     "loop.sinks",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.cli.commands import IN_LOOP
 from ralph.cli.errors import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.line_reader import TypedOption
@@ -52,7 +53,8 @@ Examples:
   ralph loop init
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
-  ralph loop --status
+  ralph loop --status --watch
+  ralph loop ls
 
 Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
@@ -289,8 +291,8 @@ def _check_timeout_s(line: LoopLine) -> float:
 
 
 def _refuse_command_word(prompt: str | None) -> None:
-    if prompt == "init":
-        raise UsageError("`ralph loop init` takes its options after `init`")
+    if prompt in IN_LOOP:
+        raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
         return
     from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
@@ -31,9 +32,10 @@ from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
-    from pathlib import Path
+
+    from ralph.loop.record import FileRecord
 
 _WATCH_EVERY_S = 1.0
 _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
@@ -49,14 +51,28 @@ class LoopLook(Struct, frozen=True):
     """The content of the live file. None if no iteration is running, or if the file belongs to another iteration."""
     at: datetime
 
-    def lines(self) -> list[str]:
+    @property
+    def present(self) -> LoopState:
+        """The state at this moment. The running iteration is included."""
+        return at_present(self.state, self.live, self.at) if self.is_running else self.state
+
+    def lines(self, most_iterations: int = 10, *, tells_words: bool = False) -> list[str]:
+        """The lines of `status_lines` about this moment."""
         return [
-            *status_lines(self.state, self.folder, is_running=self.is_running, now=self.at, live=self.live)
+            *status_lines(
+                self.state,
+                self.folder,
+                is_running=self.is_running,
+                now=self.at,
+                live=self.live,
+                most_iterations=most_iterations,
+                tells_words=tells_words,
+            )
         ]
 
     def fields(self) -> dict[str, Any]:
         """The facts of the lines, and the loop's whole record."""
-        state = at_present(self.state, self.live, self.at) if self.is_running else self.state
+        state = self.present
         current = state.current
         turns = sum(record.turns for record in state.iterations) + (0 if current is None else current.turns)
         totals_now = {
@@ -73,7 +89,7 @@ class LoopLook(Struct, frozen=True):
         """One line about this moment. It contains no duration, so that it changes only if something happens."""
         if not self.is_running:
             return self.lines()[1]
-        state = at_present(self.state, self.live, self.at)
+        state = self.present
         now = "between iterations"
         if state.current is not None:
             doing = state.current.phase.value
@@ -98,16 +114,21 @@ def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False
         complain(str(error))
         return error.outcome.exit_code()
     with suppress(ReaderLeftError):
-        print_lines([_json(look, redact)] if is_json else _safe(look.lines(), redact))
+        print_lines([_json(look, redact)] if is_json else safe_lines(look.lines(), redact))
     return 0
 
 
 def look_at_loop(directory: Path, store: LoopStore) -> LoopLook:
     """Reads the newest loop of the directory. Raises RecordError."""
-    record = store.newest()
+    return look_at_record(store.newest(), directory, store)
+
+
+def look_at_record(record: FileRecord, directory: Path | None, store: LoopStore) -> LoopLook:
+    """Reads the loop of a record. If `directory` is None, it is the loop's own directory. Raises RecordError."""
     state = record.load()
+    where = Path(state.plan.directory) if directory is None else directory
     # The lock is for the checkout, which may contain several directories, and a loop works in one of them.
-    is_running = state.ended is None and holder_of(directory, store.place) == state.pid
+    is_running = state.ended is None and holder_of(where, store.place_of(where)) == state.pid
     live = read_live(record.folder) if is_running else None
     if live is not None and not _is_current(live, state):
         live = None
@@ -139,11 +160,11 @@ def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, i
         look = look_at_loop(directory, store)
         while True:
             if screen is not None:
-                screen.draw(_safe(look.lines(), redact))
+                screen.draw(safe_lines(look.lines(), redact))
             elif (text := look.change_text()) != last:
                 last = text
                 line = _json(look, redact) if is_json else f"{look.at.astimezone():%H:%M:%S} {text}"
-                print_lines([line] if is_json else _safe([line], redact))
+                print_lines([line] if is_json else safe_lines([line], redact))
             if not look.is_running:
                 return 0
             waiter.sleep(_WATCH_EVERY_S, waiting_for="the loop")
@@ -162,6 +183,6 @@ def _json(look: LoopLook, redact: Callable[[str], str]) -> str:
     return json.dumps(redacted(look.fields(), redact))
 
 
-def _safe(lines: list[str], redact: Callable[[str], str]) -> list[str]:
+def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
     """Text of a model, a file's name or a record becomes one line, whatever it contains."""
     return [redact(in_one_line(line)) for line in lines]

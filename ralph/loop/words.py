@@ -195,10 +195,11 @@ def status_lines(
     now: datetime,
     live: LiveIteration | None = None,
     most_iterations: int = 10,
+    tells_words: bool = False,
 ) -> Iterator[str]:
     """The lines of `ralph loop --status`. `folder` is the loop's folder. `is_running` is True if a process of the
     loop holds the lock. `live` is the content of the live file of the running iteration, or None if it is not known.
-    Shows the last `most_iterations` iterations.
+    Shows the last `most_iterations` iterations, and with `tells_words` the reason and the last words of each.
     """
     plan = state.plan
     if is_running:
@@ -217,7 +218,10 @@ def status_lines(
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
     most = plan.limits.max_iterations
-    yield from (iteration_line(record, most) for record in state.iterations[-most_iterations:])
+    for record in state.iterations[-most_iterations:]:
+        yield iteration_line(record, most)
+        if tells_words:
+            yield from (f"  {text}" for text in (record.reason, record.last_words) if text)
     yield from state.warnings
     yield f"record, last prompt, log and the check's output: {folder}"
     if state.ended is not None:
@@ -227,7 +231,7 @@ def status_lines(
 
 
 def left_text(state: LoopState) -> str | None:
-    """What is left of the loop's limits. None if the loop has no limits."""
+    """The rest of the loop's limits, as text. None if the loop has no limits."""
     limits, left = state.plan.limits, left_of(state)
     parts = []
     if left.iterations is not None:
@@ -240,7 +244,7 @@ def left_text(state: LoopState) -> str | None:
 
 
 class Left(Struct, frozen=True):
-    """What is left of a loop's limits. None without a limit."""
+    """The rest of a loop's limits. None without a limit."""
 
     iterations: int | None
     """The number of iterations that have not begun."""
@@ -272,7 +276,7 @@ def _now_at(state: LoopState, now: datetime, live: LiveIteration | None, *, is_r
 
 
 def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
-    """What the running iteration does now: its turn, and the tool or the wait. Without `has_times`, the text contains
+    """The present moment of the running iteration: its turn, and the tool or the wait. Without `has_times`, the text contains
     no duration, so that it changes only if something else happens.
     """
     run, now_s = live.run, now.timestamp()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.output.standard_streams import ReaderLeftError
+from ralph.output.standard_streams import ReaderLeftError, print_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +78,4 @@ class Screen:
     @staticmethod
     def _write(before: str, lines: Sequence[str]) -> None:
         text = before + "".join(f"{line}{_CLEAR_TO_END}\n" for line in lines) + _CLEAR_BELOW
-        try:
-            sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise ReaderLeftError from None
+        print_bytes(text.encode("utf-8", "replace"))
