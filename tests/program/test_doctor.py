@@ -614,11 +614,16 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
     assert "absent.git" in found["push"][1]
     assert len(server.requests) == 2
 
+    remote = ["git", f"--git-dir={tmp_path / 'absent.git'}"]
+    subprocess.run([*remote, "init", "--quiet", "--bare"], check=True)
     told = ralph_here("doctor", "--probe", "--json")
+    assert not subprocess.run([*remote, "for-each-ref"], check=True, capture_output=True).stdout
     written = json.loads(told.stdout)
     assert (told.code, written["exit_code"]) == (77, 77)
     assert {one["level"] for one in written["findings"]} == {"ok", "warn", "fail"}
     assert all(bool(one["remedy"]) == (one["level"] != "ok") for one in written["findings"])
+    (push,) = [one for one in written["findings"] if one["check"] == "push"]
+    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would take a push")
     figures = {one["check"]: one["figures"] for one in written["findings"] if "figures" in one}
     assert figures["target main with ANTHROPIC_API_KEY"]["called_tool"] is True
     assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
