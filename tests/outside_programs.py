@@ -28,7 +28,7 @@ VERSIONS = {
     ORCHESTRATOR: "1.2.3",
 }
 INSTALL_S = 300
-DISTRIBUTION = ("zsh", "fish", "mandoc")
+DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
 """Programs of the distribution. The package has the name of the program. CI installs them, and no test does."""
 
 _TOP = Path(__file__).parents[1]
