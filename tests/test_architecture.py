@@ -56,7 +56,7 @@ TOUCHES_THE_WORLD = (
     "loop.process",
     "loop.record",
     "loop.sinks",
-    "loop.starter_files",
+    "loop.starter",
     "loop.status",
     "loop.stop_file",
     "loop.store",
