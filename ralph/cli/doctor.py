@@ -268,7 +268,11 @@ def _findings(
         from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
 
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    if settings is not None and line.probe:
+    if line.probe and problem is not None:
+        yield warn(
+            "targets", "not asked: a run would not begin with these settings", "correct the settings first"
+        )
+    elif settings is not None and line.probe:
         from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
 
         ca_file = settings.model.ca_file

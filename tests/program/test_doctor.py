@@ -629,8 +629,17 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
     assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
 
 
-def test_a_budget_that_cannot_be_counted_fails_before_the_night(ralph, ralph_here) -> None:
+def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
+    ralph, ralph_here
+) -> None:
     shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5")
     assert shown.code == 78
     assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 78
+    assert checks(shown.stdout)["targets"][0] == "warn", (
+        "a request without the key that a run needs says nothing"
+    )
+    assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
     assert "exclude each other" in ralph_here("doctor", "--offline", "--probe").stderr
