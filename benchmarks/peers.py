@@ -65,7 +65,7 @@ def main() -> None:
     programs = [
         Program("ralph", __version__, ralph("hi"), "Bash"),
         Program("the floor", "", (PYTHON, str(Path(__file__).with_name("floor.py")), "hi"), "Bash"),
-        *_peers(),
+        *installed_peers(),
     ]
     turns = _in_turn(programs, _one_turn, RUNS)
     gaps = _in_turn(programs, _gap, RUNS)
@@ -82,7 +82,7 @@ def main() -> None:
         )
 
 
-def _peers() -> Iterator[Program]:
+def installed_peers() -> Iterator[Program]:
     """Yields the other agents, and installs them if necessary. If one cannot be installed, leaves it out and prints
     the reason to standard error.
     """
@@ -127,7 +127,7 @@ def _in_turn(
 
 def _one_turn(program: Program) -> list[float]:
     with _Server(_answer, program.tool, 0) as server, workplace(server.base_url) as place:
-        _configure(place)
+        configure(place)
         measured = place.measure(program.command)
     return [measured.wall_s, measured.cpu_s, measured.peak_mb]
 
@@ -137,7 +137,7 @@ def _gap(program: Program) -> list[float]:
     commands are different.
     """
     with _Server(_answer, program.tool, COMMANDS) as server, workplace(server.base_url) as place:
-        _configure(place)
+        configure(place)
         place.measure(program.command)
         times_s = server.times_s()
     gaps_ms = [(after - before) * 1000 for before, after in pairwise(times_s)]
@@ -148,12 +148,12 @@ def _gap(program: Program) -> list[float]:
 
 def _stream(program: Program) -> list[float]:
     with _Server(_stream_apart, program.tool, 0) as server, workplace(server.base_url) as place:
-        _configure(place)
+        configure(place)
         measured = place.measure(program.command)
     return [measured.wall_s, measured.cpu_s]
 
 
-def _configure(place: Workplace) -> None:
+def configure(place: Workplace) -> None:
     """Writes the server's address into a file, because `pi` reads it from there and not from the environment."""
     folder = place.home / ".pi" / "agent"
     folder.mkdir(parents=True)

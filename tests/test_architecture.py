@@ -71,6 +71,12 @@ TOUCHES_THE_WORLD = (
     "output.spool",
     "output.standard_streams",
     "output.telemetry",
+    "pages.command",
+    "pages.finding",
+    "pages.gathering",
+    "pages.git_changes",
+    "pages.journal",
+    "pages.page",
     "prompt",
     "run.command",
     "run.context",
@@ -84,14 +90,16 @@ TOUCHES_THE_WORLD = (
     "sandbox.box",
     "sandbox.box_places",
     "sandbox.box_plan",
+    "sandbox.box_turns",
     "sandbox.command_box",
+    "sandbox.command_variables",
     "sandbox.denials",
     "sandbox.detection",
     "sandbox.kernel.landlock",
     "sandbox.killed_command",
     "sandbox.probe",
     "sandbox.protected_places",
-    "sandbox.proxy",
+    "sandbox.network.proxy",
     "sandbox.protected_snapshot",
     "sandbox.self_test",
     "sandbox.trial",
@@ -393,7 +401,7 @@ def test_a_look_at_a_standard_stream_is_no_write() -> None:
 
 def test_requests_are_sent_from_one_place_alone() -> None:
     """All retries are in the flat loop around this call. A second call, or a second loop below it, would multiply
-    the requests.
+    the requests. The probe of `ralph doctor` sends single requests.
     """
     calls = [
         f"{module_name(path)}:{node.lineno}"
@@ -401,8 +409,9 @@ def test_requests_are_sent_from_one_place_alone() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".send_message")
     ]
-    at_the_call_site, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
+    at_the_call_site, probed, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
     assert at_the_call_site == "ralph.retry.loop"
+    assert probed == "ralph.cli.checks.probe"
     assert handed_on == "ralph.api.target_clients"
     (loop,) = [
         node

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.patience import Patience
-from ralph.values.events import Notice
 
 if TYPE_CHECKING:
     from ralph.loop.ports import LoopWorld
@@ -51,13 +50,6 @@ class LoopBook:
         """Sets the turns and the cost of the iteration in progress. Does not write to disk; the next `save` does."""
         current = replace(self.current, turns=result.turns, cost_usd=result.cost_usd)
         self.state = replace(self.state, current=current)
-
-    def note(self, text: str) -> None:
-        """Prints the text now. Also adds it to the state, so that it is printed again when the loop ends. The next
-        `save` writes it to disk.
-        """
-        self._world.events.emit(Notice(text, is_vital=True))
-        self.state = replace(self.state, notes=(*self.state.notes, text))
 
     def count_unrecorded(self, worked_until: datetime) -> None:
         """If an earlier process of the loop was killed, adds to `elapsed_s` the time that it worked after its last

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from ralph.loop.state import LoopState
 
 T = TypeVar("T")
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Error numbers that come from a disk and not from a bug in ralph. For example, git's temporary files need space."""
 
 
 def loop_command(options: LoopOptions) -> int:
@@ -77,20 +80,22 @@ def _ended_by(work: Callable[[], T]) -> T | LoopEnded:
     """
     try:
         return work()
-    except (CannotBeginError, RecordError) as error:
+    except (CannotBeginError, RecordError, CheckoutError) as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         return LoopEnded(LoopEnd(error.outcome, error.outcome.exit_code(), str(error)))
-    except CheckoutError as error:
-        return LoopEnded(LoopEnd(Outcome.CONFIG, Outcome.CONFIG.exit_code(), str(error)))
     except Interrupted as stop:
         return LoopEnded(LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop)))
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is: one line, no traceback
         shortage = shortage_of(error)
-        outcome = Outcome.INTERNAL_ERROR if shortage is None else Outcome.API_UNAVAILABLE
-        reason = describe_bug(error) if shortage is None else line_with_advice(shortage)
+        if shortage is not None:
+            outcome, reason = Outcome.API_UNAVAILABLE, line_with_advice(shortage)
+        elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            outcome, reason = Outcome.IO_ERROR, str(error)
+        else:
+            outcome, reason = Outcome.INTERNAL_ERROR, describe_bug(error)
         return LoopEnded(LoopEnd(outcome, outcome.exit_code(), reason))
 
 

@@ -239,6 +239,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     """
     done, recorded = len(state.iterations), state.plan.limits.max_iterations
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
+    has_failed = has_failed and state.commit_problem is None  # else the loop continues to commit the work
     most = given.max_iterations
     if most is None and state.plan.until is None and has_failed:
         most = recorded

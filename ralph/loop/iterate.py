@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
+from ralph.loop.commit_message import commit_message
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -28,6 +29,7 @@ from ralph.loop.rules import (
     end_at_first_look,
     end_before,
     end_by_result,
+    end_without_commit,
     idle_after,
 )
 from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
@@ -38,6 +40,7 @@ from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
     from ralph.loop.ports import LoopWorld
+    from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult, Snapshot
     from ralph.values.events import LoopEvent
 
@@ -80,11 +83,11 @@ class OuterLoop:
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._book.patience.end()
-        self._record_end(end)
-        return end
+        return self._record_end(end)
 
     def _work(self) -> LoopEnd:
         self._book.save()  # before the first check, which may take long: `--status` and `--continue` need a record
+        self._commit_late()
         end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
@@ -137,10 +140,13 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(result.outcome)
+        is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
+        head = self._world.checkout.snapshot().head if is_committed else after.head
         self._push()
         check = self._run_check()
         current = self._book.current
+        if check is not None:
+            self._world.record.keep_check(current.number, check.tail)
         record = IterationRecord(
             number=current.number,
             session_id=current.session_id,
@@ -157,6 +163,11 @@ class OuterLoop:
             has_loop_commit=is_committed,
             reason=result.reason,
             last_words=result.last_words,
+            started_at=current.started_at,
+            ended_at=self._book.now(),
+            check_s=None if check is None else check.duration_s,
+            head_before=before.head,
+            head_after=head,
         )
         self._book.save(
             current=None,
@@ -166,24 +177,43 @@ class OuterLoop:
         )
         self._emit(IterationEnded(record, self._most))
 
-    def _commit(self, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit, or if the commit
-        failed.
+    def _commit(
+        self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
+    ) -> bool:
+        """Commits the iteration's uncommitted work. The commit's subject comes from `closing_words`, the model's last
+        answer or report. Returns False if there was nothing to commit, or if the commit failed. Records the failure,
+        so that the loop tries again and does not end as a success.
         """
         if not self.state.plan.commits:
             return False
-        current = self._book.current
-        message = (
-            f"ralph loop: iteration {current.number}\n\n"
-            f"What the iteration left uncommitted ({outcome.value}, session {current.session_id})."
+        message = commit_message(
+            *(iteration.number, iteration.session_id, outcome, closing_words),
+            cost_usd=iteration.cost_usd,
+            redact=self._world.redact,
         )
+        problem, is_committed = None, False
         try:
-            return self._world.checkout.commit(message)
+            is_committed = self._world.checkout.commit(message)
         except CheckoutError as error:
-            self._book.note(
-                f"iteration {current.number}: its work could not be committed, and stays as it is: {error}"
+            problem = (
+                f"iteration {iteration.number}: its work could not be committed, and stays as it is: {error}"
             )
-            return False
+            self._warn(problem)
+        if problem != self.state.commit_problem:
+            self._book.save(commit_problem=problem)
+        return is_committed
+
+    def _commit_late(self) -> None:
+        """Commits and pushes the work of the last iteration if an earlier process of the loop could not commit it. Does
+        nothing if an iteration is in progress, because the loop commits after this iteration.
+        """
+        last = self.state.last
+        if self.state.commit_problem is None or self.state.current is not None or last is None:
+            return
+        if self._commit(last, last.outcome, last.last_words):
+            counted = replace(last, commits=last.commits + 1, has_loop_commit=True)
+            self._book.save(iterations=(*self.state.iterations[:-1], counted))
+            self._push()
 
     def _push(self) -> None:
         if not self.state.plan.pushes:
@@ -234,7 +264,8 @@ class OuterLoop:
 
     # --- its end
 
-    def _record_end(self, end: LoopEnd) -> None:
+    def _record_end(self, end: LoopEnd) -> LoopEnd:
+        """Commits what is left to commit, records the end, and returns it. A failed commit may change the end."""
         unpushed = 0
         try:
             self._save_cut_off(end)
@@ -243,10 +274,12 @@ class OuterLoop:
             self._warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
             self._warn(f"what the last iteration has done stays as it is: {_reason(error)}")
+        end = end_without_commit(end, self.state.commit_problem)
         try:
             self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
             self._warn(f"the end is not recorded: {_reason(error)}")
+        return end
 
     def _save_cut_off(self, end: LoopEnd) -> None:
         """Commits and pushes the work of an iteration that was cut off. This is needed because the machine may be
@@ -255,9 +288,10 @@ class OuterLoop:
         current, plan = self.state.current, self.state.plan
         if current is None or not (plan.commits or plan.pushes):
             return
-        if self._world.checkout.snapshot().digest == current.digest:
+        is_unchanged = self._world.checkout.snapshot().digest == current.digest
+        if is_unchanged and self.state.commit_problem is None:
             return
-        self._commit(end.outcome)
+        self._commit(current, end.outcome)
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
         if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote

@@ -217,6 +217,7 @@ def loop_world(
         events=context.events,
         waiter=context.waiter,
         clock=context.clock,
+        redact=context.redactor.redact_all,
         late_input=late_input,
         read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
         own_limits=context.settings.limits,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from ralph.values.outcome import Outcome
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 class CheckoutError(Exception):
     """Git or the file system refused an operation. The message is one line that names the operation and the reason."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
+        """`outcome` is the outcome of the command if the loop cannot begin because of this error."""
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Checkout(Protocol):
@@ -97,6 +104,10 @@ class LoopRecord(Protocol):
         """Saves the state atomically. Raises OSError."""
         ...
 
+    def keep_check(self, iteration: int, tail: str) -> None:
+        """Keeps the end of the check's output after an iteration. If that fails, the output is not kept."""
+        ...
+
 
 class LoopWorld(Struct, frozen=True):
     """All ports and settings that a loop uses."""
@@ -115,6 +126,8 @@ class LoopWorld(Struct, frozen=True):
     own_limits: LimitSettings
     """The limits that the settings give to each iteration."""
     schedule: LoopSettings
+    redact: Callable[[str], str]
+    """Replaces everything in a text that is a known credential or looks like one."""
     late_input: Callable[[], str | None]
     """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
     If there is an error text, no iteration may begin."""

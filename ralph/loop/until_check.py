@@ -17,6 +17,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.terminal_text import readable_text
+from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
 from ralph.sandbox.tree_limits import TreeLimits
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Waiter
 
 _GRACE_S = 5.0
+_WAITING_FOR = "the check"
 _STILL_RUNS = "\n[something it started could not be stopped and still runs]"
 
 
@@ -159,6 +161,7 @@ class UntilCheck:
         self._waiter = waiter
         self._clock = clock
         self._grace_s = grace_s
+        self._turns = BoxTurns(box, str(directory), waiter, clock)
 
     def run(self, limit_s: float) -> CheckResult:
         """Runs the check for at most `limit_s` seconds. If this machine lacks a resource such as memory, raises
@@ -169,18 +172,17 @@ class UntilCheck:
         log = CheckLog(self._folder, redact=self._redact, longest_bytes=self._longest_bytes)
         undone = ""
         try:
-            if self._box is not None:
-                self._box.look()
+            environment = self._turns.before(self._environment, _WAITING_FOR)
             try:
-                ending = self._followed(log, limit_s)
+                ending = self._followed(log, limit_s, environment)
+                undone = self._turns.after(_WAITING_FOR)
+            except BaseException:
+                self._tell_all(self._turns.after_stop())
+                raise
             finally:
-                if self._box is not None:
-                    undone = self._box.undo_changes(str(self._directory))
-                    between = self._box.undone_between(str(self._directory))
-                    refusals = (*self._box.refusals(), *([between] if between else []))
-                    for refusal in refusals:
-                        self._tell(f"check: {refusal}")
-                    undone = "\n".join((*filter(None, [undone]), *refusals))
+                told = (*self._refusals(), *filter(None, [self._turns.between()]))
+                self._tell_all(*told)
+            undone = "\n".join(filter(None, (undone, *told)))
         except OSError as error:
             log.close()
             if shortage_of(error) is not None:
@@ -199,14 +201,20 @@ class UntilCheck:
         code = ending.status if problem is None else None
         return CheckResult(code, tail, problem, self._clock.now_s() - started_s)
 
+    def _refusals(self) -> tuple[str, ...]:
+        return () if self._box is None else self._box.refusals()
+
+    def _tell_all(self, *notes: str) -> None:
+        for note in filter(None, notes):
+            self._tell(f"check: {note}")
+
     def _why(self, error: OSError) -> str:
-        if not self._directory.is_dir():
+        if not isinstance(error, SilentDiskError) and not self._directory.is_dir():
             return f"the directory {self._directory} is gone"
         return error.strerror or type(error).__name__
 
-    def _followed(self, log: CheckLog, limit_s: float) -> CommandEnding:
+    def _followed(self, log: CheckLog, limit_s: float, environment: Mapping[str, str]) -> CommandEnding:
         work = repository_top(self._directory) or self._directory
-        environment = self._environment if self._box is None else self._box.variables(self._environment)
         shell = own_program("bash", self._environment.get("PATH", os.defpath), work) or "/bin/sh"
         process = self._supervisor.start(
             [shell, "-c", self._command],
@@ -215,7 +223,7 @@ class UntilCheck:
             grace_s=self._grace_s,
         )
         running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock, grace_s=self._grace_s)
-        return running.run(limit_s, "the check")
+        return running.run(limit_s, _WAITING_FOR)
 
 
 def _problem(ending: CommandEnding, limit_s: float, limits: TreeLimits) -> str | None:

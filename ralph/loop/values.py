@@ -186,6 +186,8 @@ class IterationResult(Struct, frozen=True):
     """The cost of the whole session in US dollars, or None if unknown."""
     last_words: str = ""
     """The last answer or report of the model, or "" if there is none."""
+    summary: str = ""
+    """The summary in the model's final report, or "" if there is none."""
     reason: str = ""
     """A sentence that says why the process ended. Empty if that is unknown."""
     limit: str | None = None

@@ -25,7 +25,7 @@ from ralph.loop.values import Setback
 from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,6 @@ _SETBACKS = {
 }
 _ITERATION = "iteration"
 """While the loop waits for an iteration, `waiting_for` in a heartbeat begins with this word."""
-TENTHS_BELOW_S, MINUTE_S, HOUR_S = 9.95, 60, 3600
 _MOST_NAME_CHARS = 80
 _DOING = {
     Phase.WORKING: "the model works",
@@ -55,29 +54,9 @@ _DOING = {
 }
 
 
-def time_text(seconds: float) -> str:
-    """A duration as text, such as `4.2s`, `42s`, `3m12s` or `2h05m`."""
-    if seconds < TENTHS_BELOW_S:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < MINUTE_S:
-        return f"{whole}s"
-    if whole < HOUR_S:
-        return f"{whole // MINUTE_S}m{whole % MINUTE_S:02d}s"
-    return f"{whole // HOUR_S}h{whole % HOUR_S // MINUTE_S:02d}m"
-
-
 def money_text(cost_usd: float | None) -> str:
-    """The cost in dollars as text. An amount between 0 and 1 dollar has four decimal places. An unknown cost is shown
-    as `$?`.
-    """
-    if cost_usd is None:
-        return "$?"
-    return f"${cost_usd:.2f}" if cost_usd >= 1 or not cost_usd else f"${cost_usd:.4f}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """The cost in dollars as text. An unknown cost is shown as `$?`."""
+    return "$?" if cost_usd is None else dollars(cost_usd)
 
 
 def line_of(event: Event) -> str | None:
@@ -88,7 +67,7 @@ def line_of(event: Event) -> str | None:
         case Heartbeat(waiting_for=waiting_for, since_s=since_s):
             # An iteration reports its own progress.
             is_iteration = waiting_for.startswith(_ITERATION)
-            return None if is_iteration else f"{since_s:.0f}s for {waiting_for}"
+            return None if is_iteration else f"waiting for {waiting_for}, {duration(since_s)} so far"
         case CheckedFirst(result=result):
             return f"check before the first iteration: {result.words}"
         case LoopWaits():
@@ -105,7 +84,7 @@ def _line_about_iteration(event: Event) -> str | None:
     match event:
         case IterationBegan(number=number, max_iterations=most, session_id=session_id):
             left = [money_text(event.left_usd)] if event.left_usd is not None else []
-            left += [time_text(event.left_s)] if event.left_s is not None else []
+            left += [duration(event.left_s)] if event.left_s is not None else []
             rest = f", {' and '.join(left)} left" if left else ""
             return f"{_which(number, most, session_id)}{rest}"
         case IterationResumed(number=number, max_iterations=most, session_id=session_id):
@@ -117,7 +96,7 @@ def _line_about_iteration(event: Event) -> str | None:
             spent = f"{counted(event.turns, 'turn')}, {money_text(event.cost_usd)}"
             how = f"{outcome.value}{_code(event.exit_code)}"
             return (
-                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {time_text(event.took_s)}"
+                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {duration(event.took_s)}"
             )
         case BranchChanged(iteration=number, before=before, after=after):
             now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
@@ -131,7 +110,11 @@ def _line_about_iteration(event: Event) -> str | None:
 def _waiting_line(event: LoopWaits) -> str:
     what, counts = _SETBACKS[event.setback]
     own = ", by the schedule loop.outage_waits_s" if event.has_own_schedule else ""
-    why = "as the server asks" if event.is_from_server else f"{counts} {event.setbacks} in a row{own}"
+    why = (
+        "as the server asks"
+        if event.is_from_server
+        else f"{counts} {event.setbacks}{' in a row' if event.setbacks > 1 else ''}{own}"
+    )
     then = "it is tried again"
     if event.iteration is not None and event.session_id is not None:
         # An iteration that was killed or not started may have no session yet.
@@ -139,7 +122,7 @@ def _waiting_line(event: LoopWaits) -> str:
         who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
         then = f"{who} goes on"
     until = f"{event.until.astimezone():%H:%M:%S}"
-    return f"{what}: waiting {time_text(event.wait_s)} ({why}), until {until}, then {then}"
+    return f"{what}: waiting {time_limit(event.wait_s)} ({why}), until {until}, then {then}"
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
@@ -151,7 +134,7 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
         counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
         changed(record),
         *check,
-        time_text(record.duration_s),
+        duration(record.duration_s),
     ]
     number = _number(record.number, max_iterations)
     return f"iteration {number}: {record.outcome.value}{_code(record.exit_code)}, {', '.join(parts)}"
@@ -187,7 +170,7 @@ def totals(state: LoopState) -> str:
     turns += state.current.turns if state.current is not None else 0
     return (
         f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {money_text(state.spent_usd)}, "
-        f"{counted(commits, 'commit')}, {time_text(state.elapsed_s)}"
+        f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 
 
@@ -234,7 +217,7 @@ def _since(moment: str, now: datetime) -> str:
         seconds = (now - datetime.fromisoformat(moment)).total_seconds()
     except (ValueError, TypeError):
         return moment
-    return f"{time_text(max(seconds, 0))} ago"
+    return f"{duration(max(seconds, 0))} ago"
 
 
 _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED: " with a higher limit"}
@@ -288,7 +271,7 @@ def _row(record: IterationRecord) -> str:
         str(record.commits),
         changed(record),
         record.check or "",
-        time_text(record.duration_s),
+        duration(record.duration_s),
     )
     return _joined(cells)
 
@@ -296,7 +279,7 @@ def _row(record: IterationRecord) -> str:
 def _row_of_current(state: LoopState, end: LoopEnd) -> Iterator[str]:
     current = state.current
     if current is not None:
-        took = time_text(state.elapsed_s - current.elapsed_s)
+        took = duration(state.elapsed_s - current.elapsed_s)
         spent = str(current.turns), money_text(current.cost_usd), str(current.commits)
         yield _joined((str(current.number), end.outcome.value, *spent, "not finished", "", took))
 

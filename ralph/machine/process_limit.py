@@ -85,7 +85,7 @@ class ProcessLimit:
         with suppress(OSError):
             _remove(self.directory)
             if self._shared is not None:
-                _write(self._shared, "-pids")
+                _disable(self._shared, "pids")
         os.close(self._lock)
 
 
@@ -145,7 +145,7 @@ class MemoryLimit:
             if self._lock is not None:
                 _remove(self.directory)
             if self._shared is not None:
-                _write(self._shared, "-memory")
+                _disable(self._shared, "memory")
         if self._lock is not None:
             os.close(self._lock)
 
@@ -282,6 +282,14 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
         raise NoLimitError("ralph shares its control group with other processes")
     _write(shared, "+pids")
     return shared
+
+
+def _disable(shared: Path, controller: str) -> None:
+    """Disables the limits of `controller` again that this process has enabled by the control file `shared`. They stay
+    enabled if there is another ralph's group, because that group would lose its limit. Raises OSError.
+    """
+    if not any(shared.parent.glob(f"{_PREFIX}*")):
+        _write(shared, f"-{controller}")
 
 
 def _is_delegated(group: Path) -> bool:

@@ -38,6 +38,15 @@ def print_lines(lines: Iterable[str]) -> None:
         raise ReaderLeftError from None
 
 
+def print_bytes(data: bytes) -> None:
+    """Prints the bytes as they are. Raises as `print_lines` does."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderLeftError from None
+
+
 def has_closed_output() -> bool:
     """Whether standard output was closed when ralph started (`>&-`), so that no result can be written to it."""
     return fcntl.fcntl(_STDOUT, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY

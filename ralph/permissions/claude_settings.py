@@ -16,11 +16,6 @@ from ralph.values.permission_mode import PermissionMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events whose hooks ralph runs."""
-_BLOCKING_EVENTS = ("PermissionRequest",)
-"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
-is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -62,6 +57,29 @@ class SettingsSource(Struct, frozen=True):
         return self.kind in ("user", "flag")
 
 
+class SandboxLimits(Struct, frozen=True):
+    """The restrictions of a `sandbox` block that ralph keeps for commands."""
+
+    is_strict: bool = False
+    """True if the run must not start unless its commands get a sandbox."""
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that commands may reach. None means that the block names no such list."""
+    denied_hosts: tuple[str, ...] = ()
+    read_deny: tuple[str, ...] = ()
+    """Paths that commands must not read. Each is absolute or begins with `~/`."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the block that hold these restrictions."""
+        asked = {
+            "failIfUnavailable": self.is_strict,
+            "network.allowedDomains": self.hosts is not None,
+            "network.deniedDomains": self.denied_hosts,
+            "filesystem.denyRead": self.read_deny,
+        }
+        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)
+
+
 class ClaudeSettings(Struct, frozen=True):
     rules: tuple[PermissionRule, ...] = ()
     hooks: tuple[HookCommand, ...] = ()
@@ -69,10 +87,11 @@ class ClaudeSettings(Struct, frozen=True):
     """The permission mode in the document, if it is stricter than the default mode. Otherwise None."""
     forbids_bypass: bool = False
     """True if the document forbids the permission mode in which all calls run without a question."""
-    needs_sandbox: bool = False
-    """True if the run must not start unless its commands get a sandbox."""
+    sandbox: SandboxLimits = SandboxLimits()
+    idle_sandbox: tuple[str, ...] = ()
+    """The keys of a repository's `sandbox` block that have no effect, because they restrict nothing."""
     unused_hooks: tuple[str, ...] = ()
-    """The events whose hooks ralph does not run."""
+    """The events whose hooks ralph does not run. A misspelt event has a hint."""
     unread_keys: tuple[str, ...] = ()
     unknown_permissions: tuple[str, ...] = ()
     """Keys of `permissions` that Claude Code does not have."""
@@ -87,7 +106,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
     _refuse_misspelt(permissions, names.OF_PERMISSIONS, source, "permissions.")
-    needs_sandbox = _needs_sandbox(document, source)
+    sandbox, idle = _sandbox(document, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
     if isinstance(mode, str):
@@ -97,7 +116,8 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
         hooks=hooks,
         mode=mode if mode in _TIGHT_MODES else None,
         forbids_bypass=bool(permissions.get("disableBypassPermissionsMode")),
-        needs_sandbox=needs_sandbox,
+        sandbox=sandbox,
+        idle_sandbox=idle,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
         unknown_permissions=tuple(key for key in permissions if key not in names.OF_PERMISSIONS),
@@ -141,21 +161,74 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _needs_sandbox(document: Mapping[str, Any], source: SettingsSource) -> bool:
-    """Whether the user's document requires a sandbox for every command. Raises GuardError if the document sets more
-    restrictions for the sandbox of Claude Code, because they do not affect the sandbox of ralph.
+def _sandbox(document: Mapping[str, Any], source: SettingsSource) -> tuple[SandboxLimits, tuple[str, ...]]:
+    """Returns the restrictions of the `sandbox` block, and the keys of a repository's block that have no effect. Raises
+    GuardError for a restriction that ralph cannot keep.
     """
     sandbox = document.get("sandbox")
-    if not source.is_trusted or not isinstance(sandbox, dict):
-        return False
+    if sandbox is None:
+        return SandboxLimits(), ()
+    if not isinstance(sandbox, dict):
+        raise GuardError(f"{source.name}: sandbox must be an object")
     _refuse_misspelt(sandbox, names.OF_SANDBOX, source, "sandbox.")
-    asked = [key for key in _SANDBOX_GUARDS if sandbox.get(key)]
-    if asked:
-        raise GuardError(
-            f"{source.name}: sandbox.{asked[0]} cannot be honoured; set it with --net, --allow-host or [sandbox] in "
-            "ralph's own settings"
-        )
-    return bool(sandbox.get("failIfUnavailable")) and sandbox.get("enabled") is not False
+    is_strict = bool(sandbox.get("failIfUnavailable")) and sandbox.get("enabled") is not False
+    if not source.is_trusted:
+        return _of_repository(sandbox, source, is_strict=is_strict)
+    for key in _SANDBOX_GUARDS:
+        if sandbox.get(key):
+            raise _not_kept(source, key)
+    return SandboxLimits(is_strict), ()
+
+
+def _of_repository(
+    sandbox: Mapping[str, Any], source: SettingsSource, *, is_strict: bool
+) -> tuple[SandboxLimits, tuple[str, ...]]:
+    if sandbox.get("enabled") is False:  # Claude Code ignores the rest of the block too
+        return SandboxLimits(), tuple(f"sandbox.{key}" for key in sandbox)
+    parts = {}
+    for part, known in (("network", names.OF_NETWORK), ("filesystem", names.OF_FILESYSTEM)):
+        parts[part] = sandbox.get(part) or {}
+        if not isinstance(parts[part], dict):
+            raise GuardError(f"{source.name}: sandbox.{part} must be an object")
+        _refuse_misspelt(parts[part], known, source, f"sandbox.{part}.")
+    network, filesystem = parts["network"], parts["filesystem"]
+    if sandbox.get("credentials"):
+        raise _not_kept(source, "credentials")
+    if filesystem.get("denyWrite"):
+        raise _not_kept(source, "filesystem.denyWrite")
+    read_deny = _texts(filesystem, "denyRead", source) or ()
+    if any(not path.startswith(("/", "~/")) or set(path) & set("*?[") for path in read_deny):
+        raise _not_kept(source, "filesystem.denyRead")
+    limits = SandboxLimits(
+        is_strict,
+        _texts(network, "allowedDomains", source),
+        _texts(network, "deniedDomains", source) or (),
+        read_deny,
+    )
+    inner = [f"{part}.{key}" for part, keys in parts.items() for key in keys]
+    given = [f"sandbox.{key}" for key in (*(key for key in sandbox if key not in parts), *inner)]
+    # Ralph's own sandbox is on, so `enabled` is kept without a word.
+    said = (*limits.keys, "sandbox.enabled", "sandbox.failIfUnavailable", "sandbox.credentials")
+    return limits, tuple(key for key in given if key not in said)
+
+
+def _texts(part: Mapping[str, Any], key: str, source: SettingsSource) -> tuple[str, ...] | None:
+    listed = part.get(key)
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise GuardError(f"{source.name}: sandbox: {key} must be a list of texts")
+    return tuple(listed)
+
+
+def _not_kept(source: SettingsSource, key: str) -> GuardError:
+    advice = (
+        "set it with --net, --allow-host or [sandbox] in ralph's own settings"
+        if source.is_trusted
+        else "nothing runs without a guard that was asked for: use permissions.deny with Read(...) or Edit(...), or "
+        "remove it"
+    )
+    return GuardError(f"{source.name}: sandbox.{key} cannot be honoured; {advice}")
 
 
 # --- Hooks
@@ -167,28 +240,39 @@ def _hooks(
     """Returns the hooks that ralph runs, and the names of the events whose hooks it does not run."""
     events = document.get("hooks") or {}
     if not source.is_trusted:
-        return (), tuple(event for event, entries in events.items() if entries) if isinstance(
-            events, dict
-        ) else ()
+        return (), tuple(_named(events)) if isinstance(events, dict) else ("which are no object",)
     if not isinstance(events, dict):
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
-    _refuse_misspelt(events, (*HOOK_EVENTS, *_BLOCKING_EVENTS), source, "hooks.")
+    _refuse_misspelt(events, (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
             continue
-        if event in _BLOCKING_EVENTS:
+        if event in names.BLOCKING_EVENTS:
             raise GuardError(
-                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(HOOK_EVENTS)} alone, and does not run "
+                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(names.HOOK_EVENTS)} alone, and does not run "
                 "without a hook that may refuse something; leave it out, or leave out the file (--setting-sources)"
             )
-        if event not in HOOK_EVENTS:
+        if event not in names.HOOK_EVENTS:
             unused.append(event)
             continue
         made += list(_commands(event, entries, source))
     return tuple(made), tuple(unused)
+
+
+def _named(events: Mapping[str, object]) -> Iterator[str]:
+    """The events of a repository's hooks, with a hint for a misspelt name."""
+    for event, entries in events.items():
+        if entries:
+            listed = entries if isinstance(entries, list) else ()
+            inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
+            found = names.misspelt((event,), (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS)) or names.misspelt(
+                inner, names.OF_HOOKS
+            )
+            hint = "" if found is None else f": {found[0]} is perhaps meant as {found[1]}"
+            yield f"{event}{hint}"
 
 
 def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[HookCommand]:
@@ -203,7 +287,7 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
         why = why_no_matcher(matcher)
         if why is not None:
-            raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {why}")
+            raise GuardError(f"{where}: the matcher {matcher!r} cannot be kept: {why}")
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
 
@@ -223,7 +307,7 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
         or not 0 < timeout <= _LONGEST_TIMEOUT_S
     ):
         raise GuardError(f"{where}: timeout must be a number of seconds, more than 0 and at most a day")
-    for key in ("shell", "args", "asyncRewake"):
+    for key in ("if", "shell", "args", "asyncRewake"):
         if hook.get(key):
             raise GuardError(f"{where}: a hook with {key!r} cannot be run")
     return HookCommand(event, matcher, command, float(timeout), source.name)

@@ -16,7 +16,7 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SandboxLimits, SettingsSource
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
+_MODES_WITHOUT_BYPASS = (PermissionMode.PLAN, PermissionMode.DONT_ASK)
 _MOST_PATHS = 50_000
 """The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
 contains a denied file."""
@@ -39,8 +40,8 @@ class RunGuards(Struct, frozen=True):
     hooks: tuple[HookCommand, ...] = ()
     mode: PermissionMode | None = None
     """The permission mode that a settings file sets, or None."""
-    strict_sandbox: str = ""
-    """The name of the settings file that requires a sandbox, or an empty string."""
+    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
+    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
     notices: tuple[str, ...] = ()
 
 
@@ -134,14 +135,14 @@ def _built(
             "commands; install them, or remove the rules"
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
-    strict = next((source.name for source, found in pairs if found.needs_sandbox), "")
+    limits = tuple((source.name, found.sandbox) for source, found in pairs if found.sandbox.keys)
     is_narrow = (mode or controls.permission_mode) is PermissionMode.DONT_ASK
     are_told = is_narrow and not options.names_sources
     notices = (
         *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
-        *_notices(pairs),
+        *_notices(pairs, mode or controls.permission_mode),
     )
-    return RunGuards(judge, hooks, mode, strict, notices)
+    return RunGuards(judge, hooks, mode, limits, notices)
 
 
 def has_parser() -> bool:
@@ -209,7 +210,7 @@ def _allowing_sources(
 
 def _refuse_bypass(mode: PermissionMode, pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> None:
     """Raises SettingsError if `mode` permits calls without a question, but the user's settings forbid such a mode."""
-    if mode in (PermissionMode.PLAN, PermissionMode.DONT_ASK):
+    if mode in _MODES_WITHOUT_BYPASS:
         return
     for source, found in pairs:
         if found.forbids_bypass and source.is_trusted:
@@ -256,20 +257,48 @@ def _listed(rules: Sequence[PermissionRule]) -> str:
     return shown if len(rules) <= _MOST_SHOWN else f"{shown} and {len(rules) - _MOST_SHOWN} more"
 
 
-def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
+def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]], mode: PermissionMode) -> Iterator[str]:
     """Notices about the parts of the settings files that ralph does not use."""
     for source, found in pairs:
-        if found.unused_hooks and not source.is_trusted:
-            yield f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)}): a repository may not start programs"
-        elif found.unused_hooks:
-            yield f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run"
-        if found.forbids_bypass and not source.is_trusted:
-            yield f"{source.name}: disableBypassPermissionsMode is not honoured; --permission-mode dontAsk runs only what a rule allows"
-        if found.unknown_permissions:
-            listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
-            yield f"{source.name}: permissions has keys that ralph does not know, and that guard nothing: {listed}"
+        for fact, advice in not_kept(source, found, mode):
+            yield f"{fact}: {advice}"
+        if found.sandbox.keys and not source.is_trusted:
+            yield f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
+
+
+def not_kept(
+    source: SettingsSource, found: ClaudeSettings, mode: PermissionMode | None = None
+) -> Iterator[tuple[str, str]]:
+    """The requests of a settings file that ralph does not fulfil in this permission mode, each with advice."""
+    if found.unused_hooks and source.is_trusted:
+        yield (
+            f"{source.name}: hooks for {', '.join(found.unused_hooks)} are not run",
+            "ralph has no such event",
+        )
+    elif found.unused_hooks:
+        yield (
+            f"hooks of {source.name} are not run ({', '.join(found.unused_hooks)})",
+            "a repository may not start programs; pass those that you trust by --settings",
+        )
+    if found.idle_sandbox:
+        yield (
+            f"{source.name}: keys without effect: {', '.join(found.idle_sandbox)}",
+            "a repository may only restrict commands; use --net, --allow-host or [sandbox] in your own settings",
+        )
+    if found.forbids_bypass and mode not in _MODES_WITHOUT_BYPASS:
+        does = "lets no run begin" if source.is_trusted else "is not honoured"
+        yield (
+            f"{source.name}: permissions.disableBypassPermissionsMode {does}",
+            "--permission-mode dontAsk runs only what a rule allows",
+        )
+    if found.unknown_permissions:
+        listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
+        yield (
+            f"{source.name}: permissions has keys that ralph does not know ({listed})",
+            "they guard nothing; correct or remove them",
+        )
 
 
 def _home(around: Surroundings) -> str:

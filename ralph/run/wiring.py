@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.claude_settings import SandboxLimits
     from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
@@ -150,17 +151,17 @@ def _tool_settings(
     )
 
 
-def with_strict_sandbox(around: Surroundings, wanted_by: str) -> Surroundings:
-    """The surroundings with `--sandbox strict`, which the settings file named `wanted_by` requires. Raises
-    SettingsError if the user has switched the sandbox off.
+def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, SandboxLimits]]) -> Surroundings:
+    """The surroundings with the restrictions of settings files for Claude Code, each with the name of its file. Raises
+    SettingsError if a restriction cannot be kept.
     """
+    from ralph.run.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
+
     settings = around.settings
-    if settings.sandbox.mode == "off":
-        raise SettingsError(
-            f"{wanted_by}: sandbox.failIfUnavailable cannot be kept with --sandbox off ([sandbox] mode): leave one of the "
-            "two out"
-        )
-    return replace(around, settings=replace(settings, sandbox=replace(settings.sandbox, mode="strict")))
+    closing = ", ".join(name for name, one in limits if one.read_deny)
+    origins = {**settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
+    wanted = restricted(settings.sandbox, limits)
+    return replace(around, settings=replace(settings, sandbox=wanted, origins=origins))
 
 
 def begin_sandbox_trial(around: Surroundings) -> None:
@@ -181,7 +182,9 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     try:
         return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
     except CannotConfineError as error:
-        raise SettingsError(str(error)) from error
+        origin = settings.origins.get("sandbox.read_deny", "default")
+        is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
+        raise SettingsError(f"{origin}: {error}" if is_about_reading else str(error)) from error
 
 
 def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:

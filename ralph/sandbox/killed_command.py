@@ -42,12 +42,14 @@ class CommandMark:
         self._descriptor: int | None = None
         self._entries: Mapping[str, Entry] | None = None
         self._described = b""
+        self._is_running = False
 
     def begin(self, entries: Mapping[str, Entry]) -> None:
         """Writes the state of the protected files to the file. Must be called before a command starts."""
         if entries != self._entries:
             self._entries = dict(entries)
             self._described = json.dumps({path: _digest(entry) for path, entry in entries.items()}).encode()
+        self._is_running = True
         with suppress(OSError):
             if self._descriptor is None:
                 self._open()
@@ -68,16 +70,20 @@ class CommandMark:
 
     def end(self) -> None:
         """Empties the file. Must be called after the command's changes were undone."""
+        self._is_running = False
         with suppress(OSError):
             if self._descriptor is not None:
                 os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
-        """Removes the file. Must be called when no command runs."""
+        """Removes the file. If `begin` was called and `end` was not, the file stays: changes may not be undone yet, and
+        the next run tells them.
+        """
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            with suppress(OSError):
-                os.unlink(self._path)
+            if not self._is_running:
+                with suppress(OSError):
+                    os.unlink(self._path)
             os.close(descriptor)
 
     def changed_since_kill(

@@ -27,7 +27,7 @@ def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
     if names:
-        from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - few users list hosts
+        from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - few users list hosts
 
         try:
             allowed_hosts(names)

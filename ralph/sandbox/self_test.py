@@ -155,8 +155,8 @@ class SelfTest:
         is True, also connects to those of `hosts` that are names. Returns an empty list if there is no network
         namespace, because there is no proxy then. Raises ProbeError.
         """
-        from ralph.sandbox.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
-        from ralph.sandbox.proxy import ProxyDoor  # noqa: PLC0415 - as above
+        from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
+        from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - as above
 
         if self._means.bwrap is None or not self._means.has_network_namespace:
             return []

@@ -1,8 +1,16 @@
-"""Short descriptions of a session for the user: its id, its age and its task. No I/O happens here."""
+"""Short descriptions of a session for the user: its id, its age, its task and a title. No I/O happens here."""
 
 from __future__ import annotations
 
+import re
+
+from ralph.values.screen_text import visible
+
 SHORT_ID_CHARS = 8
+_LONGEST_TITLE = 120
+# The marks of a heading, a quotation or a list item of Markdown, and a line that is only a tag.
+_MARK = re.compile(r"(?:#{1,6}|>|[-*+])\s+")
+_TAG = re.compile(r"</?[\w-]+>")
 _TASK_CHARS = 60
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -14,6 +22,19 @@ def named_session(session_id: str, age_s: float, task: str) -> str:
     """
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
+
+
+def title_from(task: str) -> str:
+    """The first line of the task that has a letter or a digit, as a title of at most 120 characters. Empty if there is
+    no such line.
+    """
+    for line in visible(task).split("\n"):
+        words = line.strip()
+        while mark := _MARK.match(words):
+            words = words[mark.end() :]
+        if any(char.isalnum() for char in words) and not _TAG.fullmatch(words):
+            return shortened(words, _LONGEST_TITLE)
+    return ""
 
 
 def age_text(age_s: float) -> str:

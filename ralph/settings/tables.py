@@ -358,8 +358,7 @@ class McpSettings(Struct, frozen=True):
             must_be.PLACES_OR_JSON,
             flag=Flag(
                 "--mcp-config",
-                "MCP servers: files like .mcp.json, or JSON. Takes all words up to the next option (pip install "
-                "'ralph-headless[mcp]').",
+                "MCP servers: files like .mcp.json, or JSON. Takes all words up to the next option. Needs the extra mcp.",
                 "FILE|JSON...",
                 Takes.PLACES,
             ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.starting import start_thread
+from ralph.sandbox.box_turns import SilentDiskError
 from ralph.values.error_text import ToolError, os_error_text
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ralph.machine.command_supervisor import SupervisedCommand
-    from ralph.sandbox.command_box import CommandBox
     from ralph.tools.tool_room import Arguments, ToolRoom
 
 # Linux MAX_ARG_STRLEN: the most bytes of one argument of a program, its final NUL included.
@@ -27,8 +27,6 @@ _LONGEST_COMMAND_BYTES = 131_072 - 1
 _LONGEST_PURPOSE = 80
 # Looking at the paths in a command's output takes microseconds, unless one is on a file system that does not answer.
 _EXPLAIN_WITHIN_S = 2.0
-# A network file system that is away for longer than this is not there.
-_LOOK_WITHIN_S = 30.0
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
@@ -49,7 +47,7 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = () if room.box is None else room.box.refusals()
-    between = "" if room.box is None else room.box.undone_between(str(settings.cwd))
+    between = room.turns.between()
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     return ToolOutput(
         "\n".join([text, *notes, *denials, *([between] if between else [])]),
@@ -60,65 +58,46 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
 
 
 def _denials(output: str, room: ToolRoom, *, has_failed: bool) -> list[str]:
-    """Notes for the model. One note is about changes to protected files that ralph has undone. The other is about an
-    action that the sandbox denied.
+    """Notes for the model. One note is about an action that the sandbox denied. The other is about changes to protected
+    files that ralph has undone. Raises Interrupted.
+    """
+    undone = ""
+    try:
+        undone = room.turns.after("Bash: protected files")
+        denial = _denial_note(output, room) if has_failed else ""
+    except Interrupted as stop:
+        stop.undone = room.redact(undone or room.turns.after_stop())
+        raise
+    return [note for note in (denial, undone) if note]
 
-    A thread makes both notes, because a file system may never answer, and the command's output can name any path.
-    This function waits for the first note without a time limit, and leaves the second note out if it takes long.
-    Raises Interrupted.
+
+def _denial_note(output: str, room: ToolRoom) -> str:
+    """A note about an action that the sandbox denied to a failed command, or an empty string. A thread makes the note,
+    because the command's output can name any path, also one on a file system that never answers. The note is left out
+    if it takes long. Raises Interrupted.
     """
     box = room.box
     if box is None:
-        return []
-    mailbox, told = room.waiter.mailbox(), list[str]()
+        return ""
+    mailbox = room.waiter.mailbox()
 
     def look() -> None:
         try:
-            working_directory = os.path.realpath(room.settings.cwd)
-            told.append(box.undo_changes(working_directory))
-            mailbox.put(told[0])
-            denial = box.denial_note(output, working_directory) if has_failed else None
-            mailbox.put(f"[{denial}]" if denial else "")
+            mailbox.put(box.denial_note(output, os.path.realpath(room.settings.cwd)))
         except BaseException as failed:  # noqa: BLE001 - raised where it is waited for
             mailbox.put(failed)
 
     try:
-        thread = start_thread(look, name="sandbox notes")
-    except ShortageError:
-        return [note] if (note := box.undo_changes(str(room.settings.cwd))) else []
-    try:
-        undone = room.waiter.wait(mailbox, until_s=None, waiting_for="Bash: protected files")
+        start_thread(look, name="sandbox notes")
         until_s = room.clock.now_s() + _EXPLAIN_WITHIN_S
-        denial = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: what the sandbox denied")
-    except BaseException as error:
-        thread.join(_EXPLAIN_WITHIN_S)  # a change that is half undone would stay
-        if isinstance(error, Interrupted) and told:
-            error.undone = room.redact(told[0])
-        raise
+        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: what the sandbox denied")
+    except ShortageError:
+        return ""
     finally:
         mailbox.close()
-    for found in (undone, denial):
-        if isinstance(found, BaseException):
-            raise found
-    return [note for note in (denial, undone) if note and note is not TIMED_OUT]
-
-
-def _undone_at_stop(room: ToolRoom) -> str:
-    """Undoes the changes that a stopped command has made to protected files, and returns a note about them. A thread
-    does this work. The function waits for the thread only for a moment.
-    """
-    box, told = room.box, list[str]()
-    if box is None:
-        return ""
-
-    def undo() -> None:
-        told.append(box.undo_changes(os.path.realpath(room.settings.cwd)))
-
-    try:
-        start_thread(undo, name="protected files").join(_EXPLAIN_WITHIN_S)
-    except ShortageError:
-        undo()
-    return room.redact(told[0]) if told else ""
+    if isinstance(found, BaseException):
+        raise found
+    return "" if found is None or found is TIMED_OUT else f"[{found}]"
 
 
 def _ran(
@@ -131,79 +110,60 @@ def _ran(
         spill=room.spill,
         redaction=StreamRedaction(room.redact, room.redact_longest),
     )
-    running = RunningCommand(
-        _started(command, room),
-        capture,
-        waiter=room.waiter,
-        clock=room.clock,
-        grace_s=settings.kill_grace_s,
-    )
+    environment = _prepared(room)
     try:
+        running = RunningCommand(
+            _started(command, room, environment),
+            capture,
+            waiter=room.waiter,
+            clock=room.clock,
+            grace_s=settings.kill_grace_s,
+        )
         return running.run(limit_s, waiting_for), capture
     except BaseException as error:
-        undone = _undone_at_stop(room)  # the command may have changed protected files before it was stopped
-        if isinstance(error, NotFollowedError):
+        undone = room.redact(room.turns.after_stop())  # a stopped command may have changed protected files
+        if isinstance(error, (NotFollowedError, ToolError)):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
 
 
-def _started(command: str, room: ToolRoom) -> SupervisedCommand:
+def _prepared(room: ToolRoom) -> Mapping[str, str]:
+    """Prepares the sandbox for a command. Returns the command's environment variables. Raises ToolError and
+    Interrupted.
+    """
+    try:
+        return room.turns.before(room.settings.environment, "Bash: the sandbox")
+    except OSError as error:
+        raise _not_started(error, room) from None
+
+
+def _started(command: str, room: ToolRoom, environment: Mapping[str, str]) -> SupervisedCommand:
     from ralph.machine.processes import environment_for_commands  # noqa: PLC0415 - only Bash needs it
 
     settings = room.settings
     try:
-        environment = settings.environment
-        if room.box is not None:
-            environment = _looked(room, room.box)
         return room.supervisor.start(
             [room.program("bash") or "/bin/sh", "-c", command],
             cwd=settings.cwd,
             environment=environment_for_commands(environment),
             grace_s=settings.kill_grace_s,
         )
-    except ShortageError as error:
-        raise ToolError(f"the command was not started: {error}. That passes: try again") from None
     except OSError as error:
-        short = shortage_of(error)
-        if short is not None:
-            raise ToolError(f"the command was not started: {short}. That passes: try again") from None
-        if not settings.cwd.is_dir():
-            raise ToolError(f"the working directory {settings.cwd} no longer exists") from None
-        raise ToolError(f"the command could not be started: {os_error_text(error)}") from None
+        raise _not_started(error, room) from None
 
 
-def _looked(room: ToolRoom, box: CommandBox) -> Mapping[str, str]:
-    """Prepares the start of a command: records the state of the protected files, and makes the sandbox. Returns the
-    command's environment variables. Raises OSError and Interrupted, and ToolError if the disk does not answer.
-    """
-    mailbox = room.waiter.mailbox()
-
-    def look() -> None:
-        try:
-            environment = box.variables(room.settings.environment)
-            box.look()
-            box.prepare()
-            mailbox.put(environment)
-        except BaseException as failed:  # noqa: BLE001 - raised where it is waited for
-            mailbox.put(failed)
-
-    box.in_turn(look)
-    until_s = room.clock.now_s() + _LOOK_WITHIN_S
-    try:
-        found = room.waiter.wait(mailbox, until_s=until_s, waiting_for="Bash: the sandbox")
-    finally:
-        mailbox.close()
-    if found is TIMED_OUT:
-        raise ToolError(
-            "the command was not started: a file system that the sandbox must look at (protected files, places with "
-            "secrets) does not answer"
-        )
-    if isinstance(found, BaseException):
-        raise found
-    environment: Mapping[str, str] = found
-    return environment
+def _not_started(error: OSError, room: ToolRoom) -> ToolError:
+    """The error for the model if a command could not be started."""
+    short = shortage_of(error)
+    if short is not None:
+        return ToolError(f"the command was not started: {short}. That passes: try again")
+    if isinstance(error, SilentDiskError):
+        return ToolError(f"the command was not started: {error}")
+    if not room.settings.cwd.is_dir():
+        return ToolError(f"the working directory {room.settings.cwd} no longer exists")
+    return ToolError(f"the command could not be started: {os_error_text(error)}")
 
 
 def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:

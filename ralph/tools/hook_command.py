@@ -18,6 +18,8 @@ from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.machine.command_supervisor import SupervisedCommand
     from ralph.machine.running_command import CommandEnding
     from ralph.tools.tool_room import ToolRoom
@@ -46,24 +48,26 @@ class HookEnding(Struct, frozen=True):
 
 def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room: ToolRoom) -> HookEnding:
     """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
-    box, cwd, undone = room.box, str(room.settings.cwd), ""
+    turns, undone = room.turns, ""
     try:
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as errors:
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            if box is not None:
-                box.look()
+            environment = turns.before(room.settings.environment, waiting_for)
             capture = _Kept()
             try:
-                process = _started(command, room, stdin.fileno(), errors.fileno())
+                process = _started(command, room, environment, stdin.fileno(), errors.fileno())
                 running = RunningCommand(
                     process, capture, waiter=room.waiter, clock=room.clock, grace_s=room.settings.kill_grace_s
                 )
                 ending = running.run(limit_s, waiting_for)
+                undone = turns.after(waiting_for)
+            except BaseException:
+                undone = turns.after_stop()
+                raise
             finally:
-                if box is not None:
-                    undone = "\n".join(filter(None, (box.undo_changes(cwd), box.undone_between(cwd))))
+                undone = "\n".join(filter(None, (undone, turns.between())))
             errors.seek(0)
             said = room.redact(errors.read(_MOST_ERROR_BYTES).decode("utf-8", "replace").strip())
     except Interrupted as stop:
@@ -73,13 +77,14 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
         return HookEnding(None, problem=f"it could not be run: {error}", undone=undone)
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
-    problem = _problem(ending, limit_s)
+    problem = problem_of(ending, limit_s)
     return HookEnding(None if problem else ending.status, capture.text(), said, problem, undone)
 
 
-def _started(command: str, room: ToolRoom, stdin: int, errors: int) -> SupervisedCommand:
+def _started(
+    command: str, room: ToolRoom, environment: Mapping[str, str], stdin: int, errors: int
+) -> SupervisedCommand:
     settings = room.settings
-    environment = settings.environment if room.box is None else room.box.variables(settings.environment)
     return room.supervisor.start(
         [room.program("bash") or "/bin/sh", "-c", command],
         cwd=settings.cwd,
@@ -90,7 +95,8 @@ def _started(command: str, room: ToolRoom, stdin: int, errors: int) -> Supervise
     )
 
 
-def _problem(ending: CommandEnding, limit_s: float) -> str:
+def problem_of(ending: CommandEnding, limit_s: float) -> str:
+    """The reason why a hook's answer does not count. Empty if the hook ended by itself. `limit_s` is its time limit."""
     match ending.how:
         case Ended.BY_ITSELF:
             return ""

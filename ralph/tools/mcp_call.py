@@ -11,6 +11,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
+from ralph.sandbox.box_turns import SilentDiskError
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
 from ralph.values.error_text import ToolError
@@ -18,6 +19,8 @@ from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolOutput, unknown_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_room import ToolRoom
@@ -38,9 +41,11 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
     # A sandbox's way to the allowed hosts lasts until its next command. A server needs one that lasts.
     needs_own = settings.box_plan is not None and settings.box_plan.net == "proxy"
     box = None if not server.is_confined else room.new_box() if needs_own else room.box
-    environment = settings.environment if box is None else box.variables(settings.environment)
-    if server.is_confined and room.box is not None:
-        room.box.watch()
+    waiting_for = f"the sandbox of the MCP server {server.name}"
+    environment: Mapping[str, str] = settings.environment
+    if server.is_confined:
+        room.turns.watch(waiting_for)
+        environment = room.turns_of(box).ready(environment, waiting_for)
     return ServerProcess(
         [program, *server.arguments],
         supervisor=room.new_supervisor(box),
@@ -53,23 +58,26 @@ def start_server(server: McpServer, room: ToolRoom) -> ServerProcess:
 
 
 def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises Interrupted. The attribute
-    `undone` of this exception says which changes of the call ralph has undone.
+    """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted. The
+    attribute `undone` of Interrupted says which changes of the call ralph has undone.
     """
-    box, cwd = room.box, str(room.settings.cwd)
-    if box is not None:
-        box.look()
+    turns, waiting_for = room.turns, f"{call.name}: protected files"
     try:
-        shown, failed = _shown_result(call, toolset, room)
-    except CallFailedError as error:
-        shown, failed = [str(error)], True
+        turns.before_call(waiting_for)
+    except SilentDiskError as error:
+        raise ToolError(f"the call was not made: {error}") from None
+    try:
+        try:
+            shown, failed = _shown_result(call, toolset, room)
+        except CallFailedError as error:
+            shown, failed = [str(error)], True
+        undone = turns.after(waiting_for)
     except BaseException as error:
-        undone = "" if box is None else room.redact(box.undo_changes(cwd))
+        undone = room.redact(turns.after_stop())
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
-    undone = "" if box is None else box.undo_changes(cwd)
-    between = "" if box is None else box.undone_between(cwd)
+    between = turns.between()
     notes = [note for note in (undone, between) if note]
     return ToolOutput(
         _content([*shown, *notes], room),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.box_turns import BoxTurns
     from ralph.sandbox.command_box import CommandBox
     from ralph.sandbox.tree_limits import TreeLimits
     from ralph.tools.files.path_guard import PathGuard
@@ -159,6 +160,16 @@ class ToolRoom(Struct, frozen=True, dict=True):
     def box(self) -> CommandBox | None:
         """The sandbox of commands and searches, or None if there is no sandbox."""
         return self.new_box()
+
+    @cached_property
+    def turns(self) -> BoxTurns:
+        """Does the work of `box` before and after each command."""
+        return self.turns_of(self.box)
+
+    def turns_of(self, box: CommandBox | None) -> BoxTurns:
+        from ralph.sandbox.box_turns import BoxTurns  # noqa: PLC0415 - for the first command
+
+        return BoxTurns(box, str(self.settings.cwd), self.waiter, self.clock)
 
     def new_box(self) -> CommandBox | None:
         """A second sandbox with the same rights as `box`, or None if commands run without a sandbox. The caller must

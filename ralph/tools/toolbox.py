@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +44,6 @@ _REDACTED = frozenset({"Bash", "Glob", "Grep"})
 # How long stopped calls may take to end. Searches notice a stop ten times a second. A write that has begun should
 # finish and not leave a temporary file. A thread that waits for a file system without an answer is left behind.
 _GIVE_UP_S = 0.8
-_END_WITHIN_S = 2.0
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
@@ -88,6 +88,22 @@ class LocalToolbox:
         own = [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
         return own if self._mcp is None else [*own, *self._mcp.definitions]
 
+    def about_killed_run(self) -> str:
+        """A note for people about protected files that have changed since an earlier run was killed during a command
+        in the same directories. Empty if there are none. Raises Interrupted.
+        """
+        settings = self._room.settings
+        if settings.box_plan is None or settings.box_plan.means is None:
+            return ""
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        try:
+            # In most runs, nothing is there. Only then is the sandbox made so early.
+            if not os.listdir(_running_directory(environment)):  # noqa: PTH208 - for speed
+                return ""
+        except OSError:
+            return ""
+        return self._room.turns.after_kill("protected files")
+
     def connect_servers(self) -> None:
         """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
         Interrupted.
@@ -113,13 +129,7 @@ class LocalToolbox:
         if name == "Bash" and name in self._room.settings.enabled and self._why_refused(name) is None:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._room.supervisor.start_early()
-                if self._room.box is not None:
-                    self._room.box.in_turn(self._make_box)
-
-    def _make_box(self) -> None:
-        with suppress(OSError, ImportError, MemoryError):  # as in `expect`
-            if self._room.box is not None:
-                self._room.box.prepare()
+                self._room.turns.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name not in FILE_TOOLS:
@@ -163,26 +173,9 @@ class LocalToolbox:
             self._room.close()
             return ""
         self._mcp.close()
-        undone = self._undone_at_end()
+        undone = self._room.turns.end_watch() if "turns" in vars(self._room) else ""
         self._room.close()
         return undone
-
-    def _undone_at_end(self) -> str:
-        """Undoes changes to protected files, and returns a note about them. A thread does this work, because a file
-        system may never answer. The function waits for the thread only for a moment.
-        """
-        box, told = vars(self._room).get("box"), list[str]()
-        if box is None:
-            return ""
-
-        def undo() -> None:
-            told.append(box.end_watch(str(self._room.settings.cwd)))
-
-        try:
-            start_thread(undo, name="protected files").join(_END_WITHIN_S)
-        except ShortageError:
-            undo()
-        return "".join(told)
 
     def _is_mcp(self, call: ToolCall) -> bool:
         return self._mcp is not None and self._mcp.has(call.name)
@@ -331,6 +324,21 @@ def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _running_directory(environment: Mapping[str, str]) -> str:
+    """The directory where `ProtectedFiles` describes protected files while a command runs, below the first of
+    `state_directories`. Importing those modules would take longer than to look.
+    """
+    for variable, rest in (
+        ("RALPH_STATE_DIR", ""),
+        ("XDG_STATE_HOME", "/ralph"),
+        ("HOME", "/.local/state/ralph"),
+    ):
+        place = environment.get(variable, "")
+        if place.startswith("/"):
+            return f"{place.rstrip('/')}{rest}/running"
+    return ""
 
 
 def _is_read_only(call: ToolCall) -> bool:

@@ -114,7 +114,7 @@ REFUSED = {
     "the first wrong value": (["--price=x", "--turns=x", "y", "z"], "Invalid value for '--price': 'x'"),
     "words too many": (["x", "y", "--", "-q"], "Got unexpected extra argument(s) (y -q)"),
     "words too many after --": (["--", "x", "y", "-q"], "Got unexpected extra argument(s) (y -q)"),
-    "no word of a list": (["--tools"], '--tools needs a word at least; --tools "" is an empty list'),
+    "no word of a list": (["--tools"], "--tools needs a word at least; leave it out to name none"),
     "option instead of a word": (["--tools", "-q"], "--tools needs a word at least"),
     "-- instead of a word": (["--tools", "--", "x"], "--tools needs a word at least"),
     "standard input instead of a word": (["--tools", "-"], "--tools needs a word at least"),

@@ -28,6 +28,7 @@ from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 
@@ -174,9 +175,13 @@ class FakeRecord:
 
     def __init__(self) -> None:
         self.states: list[LoopState] = []
+        self.checks: dict[int, str] = {}
 
     def save(self, state: LoopState) -> None:
         self.states.append(read_state(state_text(state)))
+
+    def keep_check(self, iteration: int, tail: str) -> None:
+        self.checks[iteration] = tail
 
 
 @dataclass
@@ -226,6 +231,7 @@ class LoopRig:
                 self.prompt,
                 self.own_limits,
                 self.schedule,
+                Redactor().redact_all,
                 lambda: None,
             ),
         )

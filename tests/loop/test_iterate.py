@@ -226,7 +226,7 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     rig = LoopRig([ScriptedIteration(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
-    assert "tried again in 3600s" in end.reason
+    assert "tried again in 1h" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:
@@ -433,6 +433,17 @@ def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
     assert (end.exit_code, rig.check.limits_s) == (124, [200, 90, 60])
 
 
+@every_row(
+    ("limits", "reason"),
+    [
+        (LoopLimits(max_budget_usd=0.001), "the budget of $0.001 is spent"),
+        (LoopLimits(max_time_s=1), "the time limit of 1s (--max-time) is used up"),
+    ],
+)
+def test_a_tiny_limit_is_named_with_all_its_digits(limits: LoopLimits, reason: str) -> None:
+    assert LoopRig(limits=limits).play().reason == reason
+
+
 def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
     rig = LoopRig(
         [ScriptedIteration(ended(Outcome.TIMED_OUT), seconds=100)],
@@ -452,6 +463,14 @@ def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_nam
     assert message.startswith("ralph loop: iteration 1\n\n")
     assert rig.iterations.orders[0].session_id in message
     assert [record.commits for record in rig.state.iterations] == [1, 0]
+
+
+def test_a_commit_is_named_by_the_report_or_else_by_the_answer() -> None:
+    words = {"last_words": "Read hours. More."}
+    played = [ended(Outcome.COMPLETED, **words, summary="Read minutes."), ended(Outcome.COMPLETED, **words)]
+    rig = LoopRig([ScriptedIteration(one) for one in played], limits=iterations(2), options={"commits": True})
+    rig.play()
+    assert [message.split("\n")[0] for message in rig.checkout.messages] == ["Read minutes", "Read hours"]
 
 
 def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
@@ -504,11 +523,54 @@ def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_n
     assert rig.checkout.messages == []
 
 
-def test_work_that_cannot_be_committed_stays_and_the_loop_goes_on() -> None:
-    rig = LoopRig(limits=iterations(2), options={"commits": True})
+def failing_commit(**fields: Any) -> LoopRig:
+    rig = LoopRig(options={"commits": True}, **fields)
     rig.checkout.commit_problem = "index.lock is there"
-    assert (rig.play().exit_code, rig.checkout.uncommitted) == (0, 2)
-    assert "index.lock is there" in rig.state.notes[0]
+    return rig
+
+
+@every_row(
+    ("fields", "code"),
+    [
+        ({"limits": iterations(2)}, 74),
+        ({"limits": iterations(2), "verdicts": [1]}, 74),
+        ({"limits": LoopLimits(max_time_s=100), "verdicts": [1]}, 74),
+        ({"script": [ScriptedIteration(), ScriptedIteration(ended(Outcome.AUTH))]}, 77),
+    ],
+)
+def test_work_that_cannot_be_committed_stays_and_a_later_end_is_no_success(
+    fields: dict[str, Any], code: int
+) -> None:
+    rig = failing_commit(**fields)
+    assert (rig.play().exit_code, rig.checkout.uncommitted) == (code, 2)
+    assert rig.state.ended is not None
+    assert rig.state.ended.exit_code == code
+    [warning] = rig.state.warnings
+    assert warning == "iteration 2: its work could not be committed, and stays as it is: index.lock is there"
+
+
+@every_row(("second", "code"), [(DONE, 0), (ended(Outcome.AUTH), 77)])
+def test_a_commit_that_failed_is_no_news_once_one_succeeded(second: IterationResult, code: int) -> None:
+    rig = failing_commit(script=[ScriptedIteration(), IDLE], limits=iterations(2))
+
+    def repair(_order: IterationOrder) -> IterationResult:
+        if len(rig.iterations.orders) == 1:
+            return DONE
+        rig.checkout.commit_problem = None
+        return second
+
+    rig.iterations.play = repair
+    assert (rig.play().exit_code, rig.checkout.uncommitted, rig.state.warnings) == (code, 0, ())
+
+
+def test_a_continued_loop_commits_first_what_the_loop_could_not_commit() -> None:
+    failed = failing_commit(limits=iterations(1), verdicts=[1, 0])
+    assert failed.play().reason == "the check passes, but not all work is committed"
+    again = LoopRig(verdicts=[0])
+    again.checkout.uncommitted = 1
+    assert again.play(failed.state).exit_code == 0
+    assert again.checkout.messages[0].startswith("ralph loop: iteration 1\n")
+    assert (again.state.iterations[0].commits, again.iterations.orders) == (1, [])
 
 
 def test_an_iteration_that_changes_the_branch_is_named() -> None:

@@ -50,7 +50,7 @@ FULL = LoopState(
     last_check=CheckResult(None, problem="timed out after 5 s"),
     current=CURRENT,
     ended=LoopEnd(Outcome.INTERRUPTED, 130, "stopped by SIGINT"),
-    notes=("push failed",),
+    commit_problem="commit failed",
 )
 
 

@@ -7,16 +7,18 @@ import signal
 import stat
 import sys
 from threading import Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import InboxWaiter
+from ralph.sandbox import box_turns
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
 from tests.children import is_gone
+from tests.fakes.box import FakeBox
 from tests.loop.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def folder_of(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-folder")
 
 
-def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None) -> UntilCheck:
+def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, **options: Any) -> UntilCheck:
     clock = SystemClock()
     return UntilCheck(
         command,
@@ -46,6 +48,7 @@ def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None) -
         waiter=waiter or InboxWaiter(clock),
         clock=clock,
         grace_s=0.1,
+        **options,
     )
 
 
@@ -118,6 +121,25 @@ def test_a_signal_is_raised_once_it_is_gone(tmp_path) -> None:
     with pytest.raises(SignalReceived, match="SIGINT"):
         check(tmp_path, "echo $$ >pid; exec sleep 99", waiter=waiter).run(20)
     assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_stopped_check_tells_what_was_undone(tmp_path) -> None:
+    waiter, told = InboxWaiter(SystemClock()), list[str]()
+    Timer(0.3, waiter.inbox.note_signal, [signal.SIGINT]).start()
+    box = FakeBox("[undone: x]")
+    with pytest.raises(SignalReceived):
+        check(tmp_path, "exec sleep 99", waiter=waiter, box=box, tell=told.append).run(20)
+    assert told == ["check: [undone: x]"]
+
+
+def test_one_whose_disk_does_not_answer_is_not_started(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    result = check(tmp_path, "touch ran", box=FakeBox(silent="look")).run(20)
+    assert result.exit_code is None
+    assert (result.problem or "").startswith(
+        "could not be started: a file system that the sandbox must look at"
+    )
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,26 @@ def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(
     assert (made.group / "memory.max").read_text() == str(100 * MIB)
     assert (made.group / "memory.swap.max").read_text() == "0"
     limit.close()
-    assert made.enabled.read_text() == "-memory"
     assert made.group.exists(), "it is not this limit's own"
+
+
+@every_row("controller", ["pids", "memory"])
+def test_limits_are_disabled_again_only_if_no_other_supervisor_needs_them(
+    controller: str, tmp_path_factory
+) -> None:
+    for has_other in (False, True):
+        made = SecondVersion(tmp_path_factory.mktemp("group"), "")
+        for file in made.group.iterdir():
+            file.unlink()  # as the kernel does it
+        if has_other:
+            (made.group.parent / "ralph-commands-2").mkdir()
+        lock = os.open(made.group, os.O_RDONLY)
+        if controller == "pids":
+            ProcessLimit(made.group, lock, made.enabled).close()
+        else:
+            MemoryLimit(made.group, lock, made.enabled).close()
+        assert not made.group.exists()
+        assert made.enabled.read_text() == ("" if has_other else f"-{controller}")
 
 
 @every_row(

@@ -51,7 +51,7 @@ def test_the_story_reads_in_the_order_of_what_happened() -> None:
         "[turn 2] 2 attempts in 3.8s",
         "[notice] a notice",
         "All done.",
-        "[ralph] completed [2 turns, 12.3s, $0.0030]",
+        "[ralph] completed [2 turns, 12s, $0.0030]",
     ]
 
 
@@ -86,9 +86,9 @@ def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
     journal = Told().run().prompt("go").event(ClockFired("first byte", 180.0))
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
     assert story(journal)[3:] == [
-        "[clock] first byte clock fired after 180s",
+        "[clock] no byte of an answer within 3m (clocks.first_byte_s)",
         "[discarded] an answer does not count",
-        "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12.3s, $0.0030]",
+        "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12s, $0.0030]",
     ]
 
 

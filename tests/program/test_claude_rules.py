@@ -278,18 +278,31 @@ def test_settings_that_cannot_be_read_are_a_wrong_option(ralph_here, serve) -> N
 def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     serve(bash("true"), DONE)
     hook = {"hooks": [{"type": "command", "command": "touch ran"}]}
-    path = write(ralph.cwd / ".claude" / "settings.json", {"hooks": {"PreToolUse": [hook], "Stop": [hook]}})
+    document = {"hooks": {"PreToolUse": [hook], "stopp": [hook]}, "sandbox": {"excludedCommands": ["git"]}}
+    path = write(ralph.cwd / ".claude" / "settings.json", document)
     ran = ralph("go", "--output-format", "stream-json")
     assert ran.code == 0
     assert not (ralph.cwd / "ran").exists()
-    about = [text for text in notices(ran) if "hooks of" in text]
-    assert about == [f"hooks of {path} are not run (PreToolUse, Stop): a repository may not start programs"]
+    not_started = "a repository may not start programs; pass those that you trust by --settings"
+    only_restricts = (
+        "a repository may only restrict commands; use --net, --allow-host or [sandbox] in your own settings"
+    )
+    assert [text for text in notices(ran) if str(path) in text] == [
+        f"hooks of {path} are not run (PreToolUse, stopp: stopp is perhaps meant as Stop): {not_started}",
+        f"{path}: keys without effect: sandbox.excludedCommands: {only_restricts}",
+    ]
 
 
 def test_the_doctor_lists_rules_and_fails_where_no_run_would_begin(ralph, ralph_here, project) -> None:
     good = ralph_here("doctor", "--offline")
     assert f"  ok    permission rules: {project}: 2 rules" in good.stdout
     assert good.code == 0
+    write(
+        project, {"permissions": {"disableBypassPermissionsMode": "disable"}, "sandbox": {"enabled": False}}
+    )
+    told = ralph_here("doctor", "--offline").stdout
+    assert f"{project}: permissions.disableBypassPermissionsMode is not honoured -> --permission-mode" in told
+    assert f"{project}: keys without effect: sandbox.enabled -> " in told
     write(project, {"permissions": {"deny": ["Bsh"]}})
     bad = ralph_here("doctor", "--offline")
     assert "  FAIL  permission rules: " in bad.stdout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
+import tempfile
 
 import pytest
 
@@ -99,6 +101,40 @@ def test_uncommitted_work_stays_as_it_was_where_nobody_asked_for_commits(ralph, 
     assert ", 0 commits, nothing changed, " in loop_lines(ran)[1]
     assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
     assert (checkout.top / "a.txt").read_text() == "mine, changed\n"
+
+
+def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_continue_exits_74_then_0(
+    ralph, ralph_here, checkout, iterations
+) -> None:
+    server = iterations([bash("touch new .git/index.lock")])
+    ran = ralph("loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
+    warning, hint, last = loop_lines(ran)[-3:]
+    assert (ran.code, checkout.git("status", "--porcelain").strip()) == (74, "?? new")
+    assert warning.startswith("iteration 1: its work could not be committed, and stays as it is: git ")
+    assert hint == "go on with: ralph loop --continue"
+    assert last.startswith(
+        "io_error (exit 74): 1 iteration is done, but not all work is committed; 1 iteration, "
+    )
+    (checkout.top / ".git/index.lock").unlink()
+    asked = server.request_count
+    again = ralph_here("loop", "--continue")
+    assert (again.code, server.request_count, checkout.git("status", "--porcelain")) == (0, asked, "")
+    assert "completed: 1 iteration is done; 1 iteration, 2 turns, " in again.last_line
+    assert ", 1 commit, " in again.last_line
+
+
+def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, monkeypatch) -> None:
+    (checkout.top / ".git/ralph-loop.lock").mkdir()
+    refused = ralph_here("loop", "go")
+    assert refused.code == 74
+    assert "ralph-loop.lock cannot be opened: Is a directory" in refused.last_line
+
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)  # git's answers go through one
+    refused = ralph_here("loop", "go")
+    assert (refused.code, "No space left on device" in refused.last_line) == (74, True)
 
 
 CANNOT = {

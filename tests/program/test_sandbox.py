@@ -147,6 +147,10 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
     process.communicate()
     for nth, is_told in ((2, True), (4, False)):
         ran = ralph("again")
+        # People are told before the first request, whether or not the run has a command.
+        before, call, _ = ran.stderr.partition("Bash")
+        assert call
+        assert ("[notice] [a run here was killed" in before) is is_told
         assert ran.code == 0
         note = "[a run here was killed during a command. Since that command began, these were changed, and nothing"
         assert (f"{note} was undone: .mcp.json." in results(server, nth)[0][0]) is is_told
@@ -248,12 +252,30 @@ def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) 
 
 
 @needs_landlock
-def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve) -> None:
+def test_a_place_that_cannot_be_closed_names_the_repositorys_file_exits_78(ralph, serve) -> None:
+    server = serve(DONE)
+    settings = ralph.cwd / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(f'{{"sandbox": {{"filesystem": {{"denyRead": ["{ralph.cwd}/sub"]}}}}}}')
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{settings}: sandbox.read_deny: {ralph.cwd}/sub cannot be closed" in ran.last_line
+
+
+@needs_landlock
+@pytest.mark.parametrize("by", ["option", "repository"])
+def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph, serve, by) -> None:
     server = serve(bash("echo hello > /dev/tcp/127.0.0.1/${ANTHROPIC_BASE_URL##*:}"), DONE)
     ralph.environment["PORT"] = server.base_url.rpartition(":")[2]
     server = serve(bash("exec 3<>/dev/tcp/127.0.0.1/$PORT && echo reached"), DONE)
-    ran = ralph("go", "--net", "off", "--output-format", "stream-json")
+    options = ("--net", "off") if by == "option" else ()
+    if by == "repository":
+        settings = ralph.cwd / ".claude" / "settings.json"
+        settings.parent.mkdir()
+        settings.write_text('{"sandbox": {"enabled": true, "network": {"allowedDomains": []}}}')
+    ran = ralph("go", *options, "--output-format", "stream-json")
     assert ran.code == 0
+    assert (": commands are restricted by sandbox.network.allowedDomains" in ran.stderr) is (not options)
     assert "reached" not in results(server)[0][0]
     has_loopback = MEANS.has_own_network
     assert ran.objects[0]["sandbox_protections"]["network"] is has_loopback

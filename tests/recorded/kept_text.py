@@ -51,7 +51,9 @@ _PATTERNS = (
     (re.compile(r"\b\d+ s ago\b"), "<s> ago"),
     (re.compile(r"(/usr)?/bin/bash\b"), "<bash>"),
     (
-        re.compile(r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox): .*"),
+        re.compile(
+            r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox|disk|process budget): .*"
+        ),
         r"  <check> \2",
     ),
     (re.compile(r"\(sandbox: \w+\)$"), "(sandbox: <level>)"),

@@ -1,64 +1,83 @@
-"""Two threads never make parts of the sandbox at the same time, and none waits for one that waits for it."""
+"""The work for an earlier command is over before the work for a later one begins, and a disk that does not answer never
+makes the main thread wait without end.
+"""
 
 from __future__ import annotations
 
-from threading import Event
 from typing import Any, cast
 
 import pytest
 
-from ralph.sandbox.command_box import CommandBox
-from tests.patience import PATIENCE_S
-
-
-class Facts:
-    """Stands for the protected files, of which there are none."""
-
-    known: Any = ()
-    git_directories = ()
-
-    def look(self) -> None: ...
-
-    def begin(self, known: object) -> None: ...
-
-    def changed_since_kill(self, known: object, git_directories: object) -> tuple[str, ...]:
-        del known, git_directories
-        return ()
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.sandbox import box_turns
+from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
+from ralph.values.ports import SignalReceived
+from tests.fakes.box import FakeBox
+from tests.patience import wait_until, within_s
 
 
 @pytest.fixture
-def box() -> CommandBox:
-    made = CommandBox(cast("Any", None), cast("Any", None))
-    vars(made).update(_snapshot=Facts(), _mark=Facts())
-    return made
+def waiter() -> InboxWaiter:
+    return InboxWaiter(SystemClock())
 
 
-def test_a_look_waits_for_the_thread_that_prepares_the_sandbox(box: CommandBox) -> None:
-    may_end, done = Event(), list[str]()
+@pytest.fixture
+def turns_of(waiter, monkeypatch):
+    def make(box: FakeBox, *, answers_within_s: float = 0.05) -> BoxTurns:
+        monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", answers_within_s)
+        return BoxTurns(cast("Any", box), "/", waiter, SystemClock())
 
-    def prepare() -> None:
-        assert may_end.wait(PATIENCE_S)
-        done.append("prepared")
-
-    box.in_turn(prepare)
-    box.in_turn(lambda: done.append("second"))
-    may_end.set()
-    box.look()
-    assert done == ["prepared", "second"]
+    return make
 
 
-def test_a_look_in_turn_does_not_wait_for_the_thread_behind_it(box: CommandBox) -> None:
-    second_is_there, failed = Event(), list[BaseException]()
+def test_a_look_comes_after_the_thread_that_prepares_the_sandbox(turns_of) -> None:
+    box = FakeBox(silent="prepare")
+    turns = turns_of(box)
+    turns.prepare_early()
+    with pytest.raises(SilentDiskError, match="does not answer"):
+        turns.before_call("test")
+    assert box.done == []
+    box.answers.set()
+    turns_of(box, answers_within_s=within_s(60))
+    turns.before_call("test")
+    assert box.done == ["prepare", "look", "undo", "look"], "the command of the first look did not start"
 
-    def look() -> None:
-        assert second_is_there.wait(PATIENCE_S)
-        try:
-            box.look()
-        except OSError as error:
-            failed.append(error)
 
-    box.in_turn(look)
-    box.in_turn(lambda: None)
-    second_is_there.set()
-    box.look()
-    assert not failed
+def test_what_is_undone_too_late_is_told_with_the_next_command(turns_of) -> None:
+    box = FakeBox("[undone: x]", silent="undo")
+    turns = turns_of(box)
+    turns.before_call("test")
+    assert "were not compared" in turns.after("test")
+    with pytest.raises(SilentDiskError):
+        turns.before_call("test")
+    box.answers.set()
+    turns_of(box, answers_within_s=within_s(60))
+    turns.before_call("test")
+    assert box.done[:2] == ["look", "undo"], "an earlier change is not a later command's"
+    assert turns.after("test").split("\n")[0] == "[undone: x]"
+
+
+def test_a_signal_ends_the_wait_and_the_note_is_not_lost(turns_of, waiter) -> None:
+    box = FakeBox("[undone: x]", silent="undo")
+    turns = turns_of(box, answers_within_s=within_s(60))
+    turns.before_call("test")
+    waiter.inbox.note_signal(15)
+    with pytest.raises(SignalReceived):
+        turns.after("test")
+    box.answers.set()
+    assert turns.after_stop() == "[undone: x]"
+
+
+def test_a_command_that_does_not_start_is_compared_at_once(turns_of) -> None:
+    """Otherwise the state directory would say that a command is running."""
+
+    class Fails(FakeBox):
+        def look(self) -> None:
+            super().look()
+            raise PermissionError
+
+    box = Fails()
+    with pytest.raises(PermissionError):
+        turns_of(box, answers_within_s=within_s(60)).before({}, "test")
+    wait_until(lambda: box.done == ["prepare", "look", "undo"])

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ralph.sandbox.box_plan import BoxPlan
-from ralph.sandbox.command_box import BoxPlaces, CommandBox
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.levels import BoxLevel
 from ralph.sandbox.protected_changes import Undone, is_fresh_configuration, undone_note
-from ralph.sandbox.protected_places import gather_paths
+from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.sandbox.protected_snapshot import ProtectedSnapshot
 from tests.patience import wait_until
 from tests.rows import every_row
@@ -343,6 +340,7 @@ def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_
             work.snapshot.known, work.snapshot.git_directories
         )
         if not is_killed:
+            mark.end()
             mark.close()
         assert list(Path(place).iterdir()) == []
         return [str(Path(path).relative_to(work.root)) for path in found]
@@ -358,19 +356,16 @@ def test_only_what_a_killed_run_left_behind_is_told_and_only_changes_that_would_
 
 
 def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_and_told_once(work) -> None:
-    variables, roots = {"HOME": str(work.kept_in)}, (str(work.root),)
-    box = CommandBox(
-        BoxPlan(BoxLevel("none", ())), BoxPlaces(roots, variables, lambda: gather_paths(roots, variables))
-    )
+    files = ProtectedFiles((str(work.root),), (), str(work.kept_in))
 
     def command(script: str, *, before: str = "true") -> tuple[str, str]:
         subprocess.run(["sh", "-c", before], cwd=work.root, check=True)
-        box.look()
+        files.look()
         subprocess.run(["sh", "-c", script], cwd=work.root, check=True)
-        return box.undo_changes(str(work.root)), box.undone_between(str(work.root))
+        return files.undo_changes(str(work.root)), files.undone_between(str(work.root))
 
     assert command("true", before="echo '#' >> ralph.toml") == ("", ""), "the user did that"
-    box.watch()
+    files.watch()
     during, between = command("true", before="echo '#' >> ralph.toml")
     assert during == ""
     assert between.startswith("[undone: changes to ralph.toml, made between two calls: by an MCP server")
@@ -378,7 +373,26 @@ def test_what_is_done_between_commands_is_undone_only_while_servers_are_watched_
     assert "could not be undone: .git" in during
     assert command("true") == ("", ""), "the command did that, and it was told"
     (work.root / "ralph.toml").unlink()
-    assert "changes to ralph.toml, made between" in box.end_watch(str(work.root))
+    assert "changes to ralph.toml, made between" in files.end_watch(str(work.root))
     assert (work.root / "ralph.toml").read_text() == "[model]\n#\n"
-    assert box.end_watch(str(work.root)) == ""
-    box.close()
+    assert files.end_watch(str(work.root)) == ""
+    files.close()
+
+
+def test_a_run_that_ends_before_a_change_was_undone_leaves_its_description_for_the_next(work) -> None:
+    def files() -> ProtectedFiles:
+        return ProtectedFiles((str(work.root),), (), str(work.kept_in))
+
+    first, second, third = files(), files(), files()
+    first.look()
+    work.write("ralph.toml", "")
+    first.close()
+    second.look()
+    assert "killed during a command" in second.undone_between(str(work.root))
+    second.undo_changes(str(work.root))
+    second.close()
+    third.look()
+    assert third.undone_between(str(work.root)) == ""
+    third.undo_changes(str(work.root))
+    third.close()
+    assert [*(work.kept_in / "running").iterdir()] == []

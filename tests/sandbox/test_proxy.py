@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from ralph.machine.restriction import listen_for_proxy
-from ralph.sandbox.allowed_hosts import allowed_hosts
 from ralph.sandbox.box import Box
 from ralph.sandbox.detection import find_means
+from ralph.sandbox.network.allowed_hosts import allowed_hosts
+from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
 from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
-from ralph.sandbox.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
 from tests.patience import TEST_S, wait_until
 from tests.rows import every_row
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.sandbox.command_box import CommandBox
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.sandbox import box_turns
 from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
 from tests.children import children
+from tests.fakes.box import FakeBox
 from tests.patience import within_s
 
 if TYPE_CHECKING:
@@ -60,91 +62,39 @@ def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
     assert "Exit code 127" in tools.error("Bash", command="no-such-program-anywhere")
 
 
-class SlowBox:
-    """The sandbox notes of a command whose output names a path on a file system that does not answer."""
-
-    def __init__(self) -> None:
-        self.answers = threading.Event()
-        self.confinement = None
-        self._working: threading.Thread | None = None
-
-    def variables(self, environment: dict[str, str]) -> dict[str, str]:
-        return environment
-
-    def look(self) -> None:
-        pass
-
-    def prepare(self) -> None:
-        pass
-
-    in_turn: Any = CommandBox.in_turn
-
-    def undo_changes(self, _working_directory: str) -> str:
-        return "[undone: all of it]"
-
-    def undone_between(self, _working_directory: str) -> str:
-        return ""
-
-    def refusals(self) -> tuple[str, ...]:
-        return ()
-
-    def denial_note(self, _output: str, _working_directory: str) -> str:
-        self.answers.wait(within_s(60))
-        return "too late"
-
-    def close(self) -> None:
-        self.answers.set()
-
-
 def test_a_path_that_never_answers_costs_the_explanation_and_not_the_result(monkeypatch, make_tools) -> None:
     monkeypatch.setattr(bash, "_EXPLAIN_WITHIN_S", 0.05)
-    box = SlowBox()
+    box = FakeBox("[undone: all of it]", silent="denial")
     monkeypatch.setattr(ToolRoom, "box", box)
     text = make_tools().error("Bash", command="echo no; exit 3")
     assert text == "no\nExit code 3\n[undone: all of it]"
     assert not box.answers.is_set()
 
 
-class SilentBox(SlowBox):
-    """A sandbox whose protected files are on a file system that does not answer at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looks = 0
-
-    def look(self) -> None:
-        self.answers.wait(within_s(60))
-        self.looks += 1
-
-
 def test_a_file_system_that_never_answers_costs_the_command_and_not_the_run(monkeypatch, make_tools) -> None:
-    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", 0.05)
-    box = SilentBox()
+    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    box = FakeBox(silent="look")
     monkeypatch.setattr(ToolRoom, "box", box)
     tools = make_tools()
     for _ in range(2):
         assert "the command was not started: a file system" in tools.error("Bash", command="echo yes")
-    monkeypatch.setattr(bash, "_LOOK_WITHIN_S", within_s(60))
+    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", within_s(60))
     box.answers.set()
-    assert tools.ok("Bash", command="echo yes").startswith("yes\n")
-    assert box.looks == 3, "no look of an earlier call is left that could come during a command"
+    assert tools.ok("Bash", command="echo yes") == "yes"
+    assert box.done.count("look") == 3, "no look of an earlier call is left that could come during a command"
 
 
-def test_the_looks_of_the_sandbox_take_turns() -> None:
-    box, order = SlowBox(), list[int]()
+def test_a_command_that_cannot_be_started_is_compared_too(monkeypatch, make_tools) -> None:
+    """Otherwise the state directory would say that a command is running."""
 
-    def first() -> None:
-        box.answers.wait(within_s(60))
-        order.append(1)
+    def fails(*_arguments: Any, **_options: Any) -> None:
+        raise PermissionError(13, "no")
 
-    box.in_turn(first)
-    box.in_turn(lambda: order.append(2))
-    second = box._working
-    assert second is not None
-    second.join(0.2)
-    box.answers.set()
-    second.join()
-    assert order == [1, 2]
+    box = FakeBox()
+    monkeypatch.setattr(ToolRoom, "box", box)
+    monkeypatch.setattr(CommandSupervisor, "start", fails)
+    assert make_tools().error("Bash", command="true") == "the command could not be started: no"
+    assert box.done[-2:] == ["look", "undo"]
 
 
 def test_silence_is_said_in_words(tools: Any) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.toolset import McpToolset
+from ralph.sandbox import box_turns
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import ToolCall
 from ralph.values.tool_choice import ToolLists
+from tests.fakes.box import FakeBox
 from tests.tools.conftest import SECRET
 from tests.tools.image_files import png
 
@@ -129,23 +131,19 @@ def test_a_tool_that_a_list_forbids_is_neither_offered_nor_run(make_tools) -> No
 
 
 def test_an_interrupted_call_says_what_was_undone_of_it(toolbox_of, monkeypatch) -> None:
-    class Box:
-        confinement = None
-
-        def look(self) -> None:
-            pass
-
-        def undo_changes(self, _working_directory: str) -> str:
-            return f"[undone: {SECRET}]"
-
-        def end_watch(self, _working_directory: str) -> str:
-            return ""
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(ToolRoom, "box", Box())
+    monkeypatch.setattr(ToolRoom, "box", FakeBox(f"[undone: {SECRET}]"))
     tools = toolbox_of(FakeServers(SignalReceived(15)))
     with pytest.raises(SignalReceived) as stop:
         tools.call("mcp__fake__say", {})
     assert stop.value.undone == "[undone: [redacted]]"
+
+
+def test_a_call_is_not_made_while_the_disk_with_protected_files_does_not_answer(
+    toolbox_of, monkeypatch
+) -> None:
+    monkeypatch.setattr(box_turns, "_ANSWERS_WITHIN_S", 0.05)
+    monkeypatch.setattr(ToolRoom, "box", FakeBox(silent="look"))
+    servers = FakeServers(text_result("said"))
+    tools = toolbox_of(servers)
+    assert "the call was not made: a file system" in tools.error("mcp__fake__say")
+    assert servers.asked == []

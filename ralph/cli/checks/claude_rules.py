@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.run.permission_rules import not_kept
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ def look_at_claude_rules(cwd: Path, environment: Mapping[str, str]) -> Iterator[
         if found.rules or found.hooks:
             counts = f"{len(found.rules)} rules" + (f", {len(found.hooks)} hooks" if found.hooks else "")
             yield ok(_NAME, f"{source.name}: {counts}")
-        if found.unused_hooks:
-            events = ", ".join(found.unused_hooks)
-            advice = (
-                "put hooks that you trust into your own ~/.claude/settings.json, or pass them by --settings"
-            )
-            yield warn(_NAME, f"{source.name}: hooks for {events} are not run", advice)
+        if found.sandbox.keys:
+            yield ok(_NAME, f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}")
+        for fact, advice in not_kept(source, found):
+            yield warn(_NAME, fact, advice)

@@ -19,6 +19,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import repository_top
 from ralph.sessions.looking import is_locked
+from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,7 +68,8 @@ class CheckoutLock:
             os.pwrite(self.descriptor, json.dumps(to_builtins(holder)).encode() + b"\n", 0)
         except OSError as error:
             self.close()
-            raise CheckoutError(f"the loop's lock {self.path} cannot be written: {error.strerror}") from None
+            problem = f"the loop's lock {self.path} cannot be written: {error.strerror}"
+            raise CheckoutError(problem, Outcome.IO_ERROR) from None
         except CheckoutError:
             self.close()
             raise
@@ -139,7 +141,8 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
     except OSError as error:
         is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
         why = "it is a link, or no directory leads there; remove it" if is_link else error.strerror
-        raise CheckoutError(f"the loop's lock {place / name} cannot be opened: {why}") from None
+        outcome = Outcome.CONFIG if is_link else Outcome.IO_ERROR
+        raise CheckoutError(f"the loop's lock {place / name} cannot be opened: {why}", outcome) from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(descriptor)

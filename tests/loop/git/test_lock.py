@@ -15,6 +15,7 @@ import pytest
 from ralph.loop.git.lock import CheckoutLock
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
+from ralph.values.outcome import Outcome
 from tests.loop.git.repositories import CLOCK, Repository
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
@@ -153,6 +154,18 @@ def test_what_stands_in_the_files_place_is_not_written_to(plain: PlainDirectory,
     assert victim.read_text() == "precious"
     assert [path.name for path in outside.iterdir()] == ["victim"]
     assert open_descriptors() == before
+
+
+def test_a_full_disk_is_a_failure_of_the_disk_and_not_of_the_settings(
+    plain: PlainDirectory, monkeypatch
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(CheckoutError, match="lock cannot be written: No space left") as caught:
+        locked(plain)
+    assert caught.value.outcome is Outcome.IO_ERROR
 
 
 def test_a_file_system_without_locks_is_gone_on_with_and_told(plain: PlainDirectory, monkeypatch) -> None:

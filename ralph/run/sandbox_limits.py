@@ -1,0 +1,88 @@
+"""Adds the restrictions of a `sandbox` block for Claude Code to the settings of ralph's own sandbox. Never removes a
+restriction. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.sandbox.network.allowed_hosts import allowed_hosts, is_address
+from ralph.settings.merge import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ralph.permissions.claude_settings import SandboxLimits
+    from ralph.sandbox.sandbox_settings import SandboxSettings
+
+
+def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimits]]) -> SandboxSettings:
+    """The settings `wanted` with the restrictions of files, each with the name of its file. Raises SettingsError if a
+    restriction cannot be kept.
+    """
+    for name, one in limits:
+        wanted = _with_limits(wanted, name, one)
+    for name, one in limits:  # after the lists of all files, which may leave a denied host out
+        _refuse_denied(name, wanted, one.denied_hosts)
+    return wanted
+
+
+def _with_limits(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> SandboxSettings:
+    if wanted.mode == "off":
+        raise SettingsError(
+            f"{name}: {limits.keys[0]} cannot be kept with --sandbox off ([sandbox] mode): leave one of the two out"
+        )
+    net, hosts = wanted.asked_net, wanted.allow_hosts
+    if limits.hosts is not None and net != "off":
+        hosts = _common(name, hosts if net == "proxy" else None, limits.hosts)
+        net = "proxy" if any(not _is_network(host) for host in hosts) else "off"
+    return replace(
+        wanted,
+        mode="strict" if limits.is_strict else wanted.mode,
+        net=net,
+        allow_hosts=() if net == "off" else hosts,
+        read_deny=(*wanted.read_deny, *limits.read_deny),
+    )
+
+
+def _common(name: str, users: tuple[str, ...] | None, files: tuple[str, ...]) -> tuple[str, ...]:
+    """The hosts that both the user and the file allow. `users` is None if the user allows every host. Networks in the
+    user's list stay: they only say where an allowed name may lie.
+    """
+    try:
+        allowed = allowed_hosts(files)
+    except ValueError as error:
+        raise SettingsError(f"{name}: sandbox.network.allowedDomains cannot be kept: {error}") from None
+    if users is None:
+        return tuple(host for host in files if not _is_network(host))
+    of_user = allowed_hosts(users)
+    both = [host for host in users if _is_network(host) or host in files or not allowed.why_not(host, 443)]
+    return tuple(dict.fromkeys((*both, *(host for host in files if not of_user.why_not(host, 443)))))
+
+
+def _is_network(host: str) -> bool:
+    """Whether an entry of a list is an address or a network, and not a name."""
+    return is_address(host.partition("/")[0])
+
+
+def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) -> None:
+    """Raises SettingsError if commands could reach one of the `denied` hosts. Ralph can allow hosts, and not deny
+    them.
+    """
+    if wanted.asked_net == "off":
+        return
+    reached = [host.partition(":")[0].removeprefix("*.") for host in wanted.allow_hosts]
+    for one in denied:
+        bare = one.removeprefix("*.")
+        if wanted.asked_net == "full" or any(_overlap(bare, host) for host in reached):
+            raise SettingsError(
+                f"{name}: sandbox.network.deniedDomains: {one} cannot be denied alone; --net off denies every host, and "
+                "--allow-host allows only others"
+            )
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one of two names is the other, or a name below it."""
+    return f".{one}".endswith(f".{other}") or f".{other}".endswith(f".{one}")

@@ -1,0 +1,1 @@
+"""Lets commands reach only the hosts that the user lists."""

@@ -1,0 +1,108 @@
+"""A repository's `sandbox` block restricts commands, or nothing runs. It never widens what commands may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.run.sandbox_limits import restricted
+from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.settings.merge import SettingsError
+
+PROJECT = SettingsSource("f.json", "project")
+
+
+def sandbox_with(*blocks: dict[str, Any], **users: Any) -> SandboxSettings:
+    limits = [("f.json", read_settings({"sandbox": block}, PROJECT).sandbox) for block in blocks]
+    return restricted(SandboxSettings(**users), limits)
+
+
+@pytest.mark.parametrize(
+    ("network", "users", "net", "hosts"),
+    [
+        ({"allowedDomains": ["x.org", "*.y.org"]}, {}, "proxy", ("x.org", "*.y.org")),
+        ({"allowedDomains": []}, {}, "off", ()),
+        ({"allowedDomains": ["x.org"]}, {"net": "off"}, "off", ()),
+        ({"allowedDomains": ["x.org"]}, {"allow_hosts": ("z.org",)}, "off", ()),
+        ({"allowedDomains": ["*.y.org"]}, {"allow_hosts": ("a.y.org", "z.org")}, "proxy", ("a.y.org",)),
+        ({"allowedDomains": ["a.y.org"]}, {"allow_hosts": ("*.y.org", "10.0.0.0/8")}, "proxy", ("10.0.0.0/8", "a.y.org")),
+        ({"deniedDomains": ["z.org"]}, {"allow_hosts": ("x.org",)}, "proxy", ("x.org",)),
+        ({"deniedDomains": ["z.org"]}, {"net": "off"}, "off", ()),
+    ],
+)  # fmt: skip
+def test_commands_reach_what_both_the_user_and_the_repository_allow(network, users, net, hosts) -> None:
+    found = sandbox_with({"enabled": True, "network": network}, **users)
+    assert (found.asked_net, found.allow_hosts) == (net, hosts)
+
+
+def test_the_blocks_of_two_files_hold_together_in_any_order() -> None:
+    denies, allows = (
+        {"network": {"deniedDomains": ["z.org"]}},
+        {"network": {"allowedDomains": ["x.org", "y.org"]}},
+    )
+    narrower = {"network": {"allowedDomains": ["y.org", "z.org"]}}
+    for blocks in ((denies, allows, narrower), (narrower, allows, denies)):
+        found = sandbox_with(*blocks)
+        assert (found.asked_net, found.allow_hosts) == ("proxy", ("y.org",))
+
+
+def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sandbox() -> None:
+    block = {"failIfUnavailable": True, "filesystem": {"denyRead": ["~/plans"]}}
+    found = sandbox_with(block, read_deny=("/etc/x",))
+    assert (found.mode, found.read_deny, found.asked_net) == ("strict", ("/etc/x", "~/plans"), "full")
+
+
+@pytest.mark.parametrize(
+    ("block", "users", "says"),
+    [
+        ({"network": {"deniedDomains": ["z.org"]}}, {}, "deniedDomains: z.org cannot be denied alone"),
+        ({"network": {"deniedDomains": ["*.org"]}}, {"allow_hosts": ("x.org",)}, "cannot be denied alone"),
+        ({"network": {"allowedDomains": ["no host"]}}, {}, "allowedDomains cannot be kept"),
+        ({"network": {"allowedDomains": []}}, {"mode": "off"}, "cannot be kept with --sandbox off"),
+        ({"failIfUnavailable": True}, {"mode": "off"}, "cannot be kept with --sandbox off"),
+    ],
+)
+def test_a_restriction_that_this_run_cannot_keep_is_an_error(block, users, says) -> None:
+    with pytest.raises(SettingsError, match=r"^f[.]json: sandbox") as raised:
+        sandbox_with(block, **users)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ({"filesystem": {"denyWrite": ["x"]}}, "sandbox.filesystem.denyWrite cannot be honoured"),
+        ({"filesystem": {"denyRead": ["secrets"]}}, "sandbox.filesystem.denyRead cannot be honoured"),
+        ({"filesystem": {"denyRead": ["~/*/x"]}}, "sandbox.filesystem.denyRead cannot be honoured"),
+        ({"credentials": {"files": [{"path": "x"}]}}, "sandbox.credentials cannot be honoured"),
+        ({"network": {"deniedDomain": ["x"]}}, "deniedDomain is not known, and is perhaps meant as deniedDomains"),
+        ({"network": "off"}, "sandbox.network must be an object"),
+        ({"network": {"allowedDomains": "x"}}, "allowedDomains must be a list of texts"),
+        (True, "sandbox must be an object"),
+    ],
+)  # fmt: skip
+def test_a_restriction_that_ralph_never_keeps_is_an_error(block, says) -> None:
+    with pytest.raises(GuardError) as raised:
+        read_settings({"sandbox": block}, PROJECT)
+    assert str(raised.value).startswith("f.json: ")
+    assert says in str(raised.value)
+
+
+def test_what_widens_is_named_and_has_no_effect() -> None:
+    block = {
+        "enabled": True,
+        "excludedCommands": ["git"],
+        "network": {"allowedDomains": ["x.org"], "allowLocalBinding": True},
+        "filesystem": {"allowWrite": ["/"]},
+    }
+    found = read_settings({"sandbox": block}, PROJECT)
+    assert found.sandbox.keys == ("sandbox.network.allowedDomains",)
+    assert found.idle_sandbox == (
+        "sandbox.excludedCommands",
+        "sandbox.network.allowLocalBinding",
+        "sandbox.filesystem.allowWrite",
+    )
+    off = read_settings({"sandbox": {"enabled": False, "network": {"deniedDomains": ["x"]}}}, PROJECT)
+    assert (off.sandbox.keys, off.idle_sandbox) == ((), ("sandbox.enabled", "sandbox.network"))
