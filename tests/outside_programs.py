@@ -33,7 +33,7 @@ VERSIONS = {
     CHECK_JSONSCHEMA: "0.39.0",
 }
 INSTALL_S = 300
-DISTRIBUTION = ("zsh", "fish", "mandoc", "groff")
+DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
 """Programs of the distribution. The package has the name of the program. CI installs them, and no test does."""
 
 _TOP = Path(__file__).parents[1]

@@ -67,6 +67,7 @@ TOUCHES_THE_WORLD = (
     "mcp.server_process",
     "mock_api",
     "output.diagnostics",
+    "output.iteration_log",
     "output.result_file",
     "output.spool",
     "output.standard_streams",

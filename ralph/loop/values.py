@@ -172,6 +172,8 @@ class IterationOrder(Struct, frozen=True):
     waiting_for: str = "the iteration"
     task_chars: int = 0
     """The length of the user's own text, which is at the end of the prompt."""
+    number: int = 1
+    """The number of the iteration, counted from 1."""
 
 
 class IterationResult(Struct, frozen=True):

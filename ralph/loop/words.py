@@ -54,11 +54,6 @@ _DOING = {
 }
 
 
-def money_text(cost_usd: float | None) -> str:
-    """The cost in dollars as text. An unknown cost is shown as `$?`."""
-    return "$?" if cost_usd is None else dollars(cost_usd)
-
-
 def line_of(event: Event) -> str | None:
     """The line that shows an event to the user, or None if the event is not shown."""
     match event:
@@ -83,7 +78,7 @@ def line_of(event: Event) -> str | None:
 def _line_about_iteration(event: Event) -> str | None:
     match event:
         case IterationBegan(number=number, max_iterations=most, session_id=session_id):
-            left = [money_text(event.left_usd)] if event.left_usd is not None else []
+            left = [dollars(event.left_usd)] if event.left_usd is not None else []
             left += [duration(event.left_s)] if event.left_s is not None else []
             rest = f", {' and '.join(left)} left" if left else ""
             return f"{_which(number, most, session_id)}{rest}"
@@ -93,7 +88,7 @@ def _line_about_iteration(event: Event) -> str | None:
         case IterationEnded(record=record, max_iterations=most):
             return iteration_line(record, most)
         case IterationCutOff(number=number, max_iterations=most, outcome=outcome):
-            spent = f"{counted(event.turns, 'turn')}, {money_text(event.cost_usd)}"
+            spent = f"{counted(event.turns, 'turn')}, {dollars(event.cost_usd)}"
             how = f"{outcome.value}{_code(event.exit_code)}"
             return (
                 f"iteration {_number(number, most)}: {how}, {spent}, not finished, {duration(event.took_s)}"
@@ -130,7 +125,7 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),
-        money_text(record.cost_usd),
+        dollars(record.cost_usd),
         counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
         changed(record),
         *check,
@@ -169,7 +164,7 @@ def totals(state: LoopState) -> str:
     turns = sum(record.turns for record in state.iterations)
     turns += state.current.turns if state.current is not None else 0
     return (
-        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {money_text(state.spent_usd)}, "
+        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
         f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 
@@ -267,7 +262,7 @@ def _row(record: IterationRecord) -> str:
         str(record.number),
         record.outcome.value,
         str(record.turns),
-        money_text(record.cost_usd),
+        dollars(record.cost_usd),
         str(record.commits),
         changed(record),
         record.check or "",
@@ -280,7 +275,7 @@ def _row_of_current(state: LoopState, end: LoopEnd) -> Iterator[str]:
     current = state.current
     if current is not None:
         took = duration(state.elapsed_s - current.elapsed_s)
-        spent = str(current.turns), money_text(current.cost_usd), str(current.commits)
+        spent = str(current.turns), dollars(current.cost_usd), str(current.commits)
         yield _joined((str(current.number), end.outcome.value, *spent, "not finished", "", took))
 
 

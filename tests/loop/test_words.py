@@ -32,10 +32,6 @@ CURRENT = CurrentIteration(2, "abcdef0123", "2026-11-22T01:50:00+00:00", 0.0, ""
 STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:00", 3720.0, (RECORD,))
 
 
-def test_an_unknown_cost_is_no_sum() -> None:
-    assert (words.money_text(None), words.money_text(0.5)) == ("$?", "$0.5000")
-
-
 def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
     assert words.iteration_line(RECORD, 5) == (
         "iteration 1 of 5: completed, 12 turns, $0.4231, 2 commits, 2 files changed: a.py, b.py, "

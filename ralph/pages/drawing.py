@@ -1,0 +1,177 @@
+"""Lays out the drawings of the page as values: bars, marks, curves and ticks on one axis of time.
+
+All places on the axis are percentages of its width, so that a drawing fits a phone and can be made wider. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.screen_text import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.pages.night import Mark, Point, Stretch
+
+WHOLE = 100.0
+"""The width of the axis, in per cent."""
+
+NARROWEST = 0.15
+"""The width of the narrowest bar and mark, in per cent: a pixel or two of a wide screen."""
+
+_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
+    *(86_400 * days for days in (1, 2, 7, 14, 28, 91, 364)),
+)
+_MOST_TICKS = 7
+# In the year 5138: later times come from a damaged file.
+_LATEST_S = 1e11
+
+
+class Axis(Struct, frozen=True):
+    """An axis of time, in seconds since 1970."""
+
+    began_s: float
+    ended_s: float
+
+    def place(self, at_s: float) -> float:
+        """The place of a moment in per cent, at the nearest end if the moment is outside of the axis."""
+        length_s = self.ended_s - self.began_s
+        if not length_s > 0 or not math.isfinite(at_s):
+            return 0.0
+        return round(min(max((at_s - self.began_s) / length_s, 0.0), 1.0) * WHOLE, 3)
+
+
+class Bar(Struct, frozen=True):
+    kind: str
+    x: float
+    width: float
+    title: str
+    entry: str | None
+
+
+class Tick(Struct, frozen=True):
+    x: float
+    at_s: float
+
+
+class Curve(Struct, frozen=True):
+    """A curve in a box that is 1000 wide and 100 high."""
+
+    line: str
+    """The path of an SVG."""
+    area: str
+    most: float
+    """The value at the top of the box."""
+    limit_y: float | None
+    """The height at which a limit is drawn, or None."""
+
+
+def axis_of(began_s: float, ended_s: float) -> Axis:
+    """The axis from a beginning to an end, at least a second long. It begins in 1970 if the times are none of a clock."""
+    if not (0 <= began_s < _LATEST_S and ended_s < _LATEST_S):
+        began_s, ended_s = 0.0, 1.0
+    return Axis(began_s, max(ended_s, began_s + 1))
+
+
+def bars_of(stretches: Iterable[Stretch], axis: Axis, most: int) -> list[Bar]:
+    """At most about `most` bars. Neighbours that are too narrow for that become one bar, which has the kind that took the
+    longest and says in its title what it stands for.
+    """
+    slot_s = (axis.ended_s - axis.began_s) / most
+    bars: list[Bar] = []
+    narrow: list[Stretch] = []
+    for stretch in stretches:
+        if narrow and stretch.ended_s - narrow[0].began_s > slot_s:
+            bars.append(_bar_of(narrow, axis))
+            narrow = []
+        if stretch.ended_s - stretch.began_s > slot_s:
+            bars.append(_bar_of([stretch], axis))
+        else:
+            narrow.append(stretch)
+    return [*bars, _bar_of(narrow, axis)] if narrow else bars
+
+
+def _bar_of(stretches: Sequence[Stretch], axis: Axis) -> Bar:
+    first, last = stretches[0], stretches[-1]
+    x = axis.place(first.began_s)
+    width = max(round(axis.place(last.ended_s) - x, 3), NARROWEST)
+    if first is last:
+        title = f"{first.label}: {first.kind.value}, {duration(length_s(first))}"
+        return Bar(first.kind.value, x, width, title, first.entry)
+    totals = totals_of(stretches)
+    words = ", ".join(f"{kind} {duration(took_s)}" for kind, took_s in totals.items())
+    longest = max(totals, key=totals.__getitem__)
+    entry = next((stretch.entry for stretch in stretches if stretch.entry is not None), None)
+    return Bar(longest, x, width, f"{first.label} to {last.label}: {words}", entry)
+
+
+def totals_of(stretches: Iterable[Stretch]) -> dict[str, float]:
+    """The seconds of each kind of stretch."""
+    totals: dict[str, float] = {}
+    for stretch in stretches:
+        totals[stretch.kind.value] = totals.get(stretch.kind.value, 0.0) + length_s(stretch)
+    return totals
+
+
+def length_s(stretch: Stretch) -> float:
+    """The seconds of a stretch; 0 if a clock was set back meanwhile."""
+    took_s = stretch.ended_s - stretch.began_s
+    return took_s if 0 < took_s < math.inf else 0.0
+
+
+def marks_of(marks: Iterable[Mark], axis: Axis) -> dict[str, list[Bar]]:
+    """The marks by kind. Marks of a kind at the same place become one, which says how many it stands for."""
+    of_kind: dict[str, list[Mark]] = {}
+    for mark in sorted(marks, key=lambda mark: mark.at_s):
+        of_kind.setdefault(mark.kind.value, []).append(mark)
+    return {kind: [*_joined(kind, ordered, axis)] for kind, ordered in of_kind.items()}
+
+
+def _joined(kind: str, marks: Sequence[Mark], axis: Axis) -> Iterator[Bar]:
+    def slot(mark: Mark) -> int:
+        return int(axis.place(mark.at_s) / NARROWEST)
+
+    for _, group in itertools.groupby(marks, key=slot):
+        first, *more = group
+        title = first.label + (f" and {len(more)} more" if more else "")
+        yield Bar(kind, axis.place(first.at_s), 0.0, title, first.entry)
+
+
+def ticks_of(axis: Axis, offset_s: float) -> list[Tick]:
+    """Round times of day along the axis. `offset_s` is what the clock of the reader is ahead of UTC."""
+    length_s = axis.ended_s - axis.began_s
+    step_s = next((step for step in _STEPS_S if length_s / step <= _MOST_TICKS), length_s / _MOST_TICKS)
+    first = math.ceil((axis.began_s + offset_s) / step_s)
+    last = math.floor((axis.ended_s + offset_s) / step_s)
+    moments = (number * step_s - offset_s for number in range(first, last + 1))
+    return [Tick(axis.place(at_s), at_s) for at_s in moments]
+
+
+def curve_of(points: Sequence[Point], axis: Axis, *, limit: float | None = None, most: int) -> Curve | None:
+    """The curve of values that stay until the next point. At most `most` points are drawn, the highest of each group.
+    None without points.
+    """
+    finite = [point for point in points if math.isfinite(point.value)]
+    if not finite:
+        return None
+    size = math.ceil(len(finite) / most)
+    kept = [max(finite[at : at + size], key=lambda point: point.value) for at in range(0, len(finite), size)]
+    kept = kept if kept[-1] is finite[-1] else [*kept, finite[-1]]
+    highest = max(point.value for point in kept)
+    # A limit far above the curve would press it to the ground.
+    is_near = limit is not None and 0 < limit <= highest * 2
+    top = max(highest, limit if is_near and limit is not None else 0.0) or 1.0
+
+    def y(value: float) -> float:
+        return round(98 - 96 * max(value, 0.0) / top, 2)
+
+    steps = [(axis.place(point.at_s) * 10, y(point.value)) for point in kept]
+    line = f"M{steps[0][0]:g} {steps[0][1]:g}" + "".join(f"H{x:g}V{height:g}" for x, height in steps[1:])
+    area = f"{line}V100H{steps[0][0]:g}Z"
+    return Curve(line, area, highest, y(limit) if is_near and limit is not None else None)
