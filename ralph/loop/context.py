@@ -348,7 +348,7 @@ def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]
-    files = [plan.metrics_file, environment.get(STEP_SUMMARY)]
+    files = [plan.metrics_file, plan.report_file, environment.get(STEP_SUMMARY)]
     places = (
         *own_output_files(),
         *(store.root for store in stores),
