@@ -253,7 +253,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     """
     done, recorded = len(state.iterations), state.plan.limits.max_iterations
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
-    has_failed = has_failed and state.commit_problem is None  # else the loop continues to commit the work
+    has_failed = has_failed and not state.has_unsaved_work  # else the loop continues, to commit and push it
     most = given.max_iterations
     if most is None and state.plan.until is None and has_failed:
         most = recorded
@@ -348,7 +348,7 @@ def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]
-    files = [plan.metrics_file, environment.get(STEP_SUMMARY)]
+    files = [plan.metrics_file, plan.report_file, environment.get(STEP_SUMMARY)]
     places = (
         *own_output_files(),
         *(store.root for store in stores),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.sandbox.network.allowed_hosts import allowed_hosts, is_address
+from ralph.sandbox.network.allowed_hosts import PORTS, AllowedHost, allowed_hosts
 from ralph.settings.merge import SettingsError
 
 if TYPE_CHECKING:
@@ -58,13 +58,21 @@ def _common(name: str, users: tuple[str, ...] | None, files: tuple[str, ...]) ->
     if users is None:
         return tuple(host for host in files if not _is_network(host))
     of_user = allowed_hosts(users)
-    both = [host for host in users if _is_network(host) or host in files or not allowed.why_not(host, 443)]
-    return tuple(dict.fromkeys((*both, *(host for host in files if not of_user.why_not(host, 443)))))
+    networks = tuple(host for host in users if _is_network(host))
+    both = (one for one in of_user.hosts if any(_is_part(one, other) for other in allowed.hosts))
+    of_file = (one for one in allowed.hosts if any(_is_part(one, other) for other in of_user.hosts))
+    return (*networks, *dict.fromkeys(one.entry for one in (*both, *of_file)))
+
+
+def _is_part(one: AllowedHost, whole: AllowedHost) -> bool:
+    """Whether `whole` allows every connection that `one` allows."""
+    is_below = one.name == whole.name or (whole.name.startswith(".") and one.name.endswith(whole.name))
+    return is_below and (one.port == whole.port or (whole.port is None and one.port in PORTS))
 
 
 def _is_network(host: str) -> bool:
     """Whether an entry of a list is an address or a network, and not a name."""
-    return is_address(host.partition("/")[0])
+    return bool(allowed_hosts((host,)).networks)
 
 
 def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) -> None:
@@ -73,10 +81,14 @@ def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) 
     """
     if wanted.asked_net == "off":
         return
-    reached = [host.partition(":")[0].removeprefix("*.") for host in wanted.allow_hosts]
+    reached = allowed_hosts(wanted.allow_hosts).hosts
     for one in denied:
-        bare = one.removeprefix("*.")
-        if wanted.asked_net == "full" or any(_overlap(bare, host) for host in reached):
+        try:
+            found = allowed_hosts((one,)).hosts
+        except ValueError:  # such as `*`, which denies more than a name
+            found = ()
+        is_reached = not found or any(_overlap(found[0].name, host.name) for host in reached)
+        if wanted.asked_net == "full" or is_reached:
             raise SettingsError(
                 f"{name}: sandbox.network.deniedDomains: {one} cannot be denied alone; --net off denies every host, and "
                 "--allow-host allows only others"
@@ -84,5 +96,6 @@ def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) 
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one of two names is the other, or a name below it."""
-    return f".{one}".endswith(f".{other}") or f".{other}".endswith(f".{one}")
+    """Whether one of two names is the other, or a name below it. A name may begin with a dot, as in `AllowedHost`."""
+    one, other = f".{one.lstrip('.')}", f".{other.lstrip('.')}"
+    return one.endswith(other) or other.endswith(one)
