@@ -24,9 +24,11 @@ format:
 settings-table:
 	@.venv-dev/bin/python -c "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\n')"
 
-# What is made from the tables of commands, options and settings: the table of the shells' completion.
+# What is made from the tables of commands, options and settings: the table of the shells' completion, the
+# man page.
 generated:
 	.venv-dev/bin/python -m benchmarks.completion_table
+	.venv-dev/bin/python -m benchmarks.man_page
 
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:

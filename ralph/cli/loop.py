@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.cli.commands import IN_LOOP
 from ralph.cli.errors import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.line_reader import TypedOption
@@ -52,13 +53,14 @@ Examples:
   ralph loop init
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
-  ralph loop --status
+  ralph loop --status --watch
+  ralph loop ls
 
 Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
-_STATUS_TAKES = ("status", "json_", "directory")
+_STATUS_TAKES = ("status", "json_", "watch", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
 
 REFUSED = {
@@ -68,6 +70,8 @@ REFUSED = {
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
     "task_chars": "the loop says itself where the task begins",
     "settings_fd": "the loop hands its settings on itself",
+    "loop_folder": "the loop has a folder of its own",
+    "loop_number": "the loop counts its iterations itself",
     "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
 }
 """The options of `ralph run` that `ralph loop` refuses, by parameter name. Each value is the reason for the refusal."""
@@ -124,6 +128,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             metavar="PATH",
         ),
     ] = None
+    report: Annotated[
+        str | None,
+        Option(
+            "--report",
+            "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.",
+            metavar="FILE",
+        ),
+    ] = None
     directory: Directory = None
     continue_: Annotated[
         bool,
@@ -136,6 +148,10 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
     json_: Annotated[
         bool, Option("--json", "With --status: the loop's whole record, as one JSON object.")
+    ] = False
+    watch: Annotated[
+        bool,
+        Option("--watch", "With --status: show it again and again until the loop has ended."),
     ] = False
 
 
@@ -159,7 +175,9 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
         from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(line.directory), is_json=line.json_)
+        return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
+    if line.watch:
+        raise UsageError("--watch goes with --status")
     if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(line)
@@ -198,6 +216,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         config_file=absolute(to_run.config),
         mcp_files=_mcp_files(to_run),
         claude_settings=json_or_path(to_run.claude_settings),
+        report_file=_report_file(line),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.tools["tools.pass_env"] or (),
@@ -211,6 +230,16 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         pushes=line.push,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
+
+
+def _report_file(line: LoopLine) -> str | None:
+    """The absolute path of the page, or None if none was asked for."""
+    if line.report == "-":
+        raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
+    path = writable_file("--report", line.report, line.directory)
+    if path is not None and ".git" in Path(path).parts:
+        raise wrong_value("--report", "lies in a git directory, which git alone writes")
+    return path
 
 
 def _mcp_files(to_run: RunLine) -> tuple[str, ...]:
@@ -281,8 +310,8 @@ def _check_timeout_s(line: LoopLine) -> float:
 
 
 def _refuse_command_word(prompt: str | None) -> None:
-    if prompt == "init":
-        raise UsageError("`ralph loop init` takes its options after `init`")
+    if prompt in IN_LOOP:
+        raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
         return
     from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word

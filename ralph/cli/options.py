@@ -132,6 +132,12 @@ class RunLine(Struct, frozen=True, kw_only=True):
     iteration: Annotated[bool, Option("--iteration", "An outer loop starts this run.", is_hidden=True)] = (
         False
     )
+    loop_folder: Annotated[
+        str | None, Option("--loop-folder", "The folder of the outer loop's log.", is_hidden=True)
+    ] = None
+    loop_number: Annotated[
+        int, Option("--loop-number", "The number of the outer loop's iteration.", is_hidden=True)
+    ] = 0
     task_chars: Annotated[
         int | None,
         Option("--task-chars", "The end of the prompt, which an outer loop did not write.", is_hidden=True),

@@ -108,6 +108,8 @@ def _run_options(
         ),
         report=requested_report(line.json_schema, line.directory, is_required=line.require_report),
         is_iteration=line.iteration,
+        loop_folder=line.loop_folder if line.iteration else None,
+        loop_number=line.loop_number,
         task_chars=line.task_chars,
         metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
         exports_traces=line.otel,

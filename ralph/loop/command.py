@@ -21,6 +21,7 @@ from ralph.loop.opening import (
 )
 from ralph.loop.ports import CheckoutError
 from ralph.loop.record import RecordError
+from ralph.loop.sinks import LoopLog
 from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
 from ralph.machine.clock import SystemClock
@@ -57,8 +58,9 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
     try:
-        events = event_stream(options, environment, Redactor(known_secrets(environment)))
-        opened = _ended_by(lambda: open_context(options, environment, inbox, clock, events))
+        log = LoopLog(clock)
+        events = event_stream(options, environment, Redactor(known_secrets(environment)), log)
+        opened = _ended_by(lambda: open_context(options, environment, inbox, clock, early=events, log=log))
         if isinstance(opened, LoopEnded):
             ended = opened
         else:
@@ -108,6 +110,7 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
             state, record = resumed(context, state.plan, checkout)
         else:
             record = new_record(context, state.plan, checkout)
+        context.log.open(record.folder, context.redactor.redact_all, context.warn)
         loop = OuterLoop(
             state, loop_world(context, state.plan, record, checkout, lock, silent_input=silent_input)
         )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ralph.loop.git.own_paths import own_output_files
 from ralph.loop.rules import with_new_limits
-from ralph.loop.sinks import LoopNarration, StepSummary
+from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopLimits
@@ -79,6 +79,7 @@ class LoopContext(Struct, frozen=True):
     events: Events
     waiter: InboxWaiter
     clock: Clock
+    log: LoopLog
 
     @property
     def directory(self) -> Path:
@@ -105,10 +106,15 @@ class LoopContext(Struct, frozen=True):
 
 
 def event_stream(
-    options: LoopOptions, environment: Mapping[str, str], redactor: Redactor, *, is_quiet: bool = False
+    options: LoopOptions,
+    environment: Mapping[str, str],
+    redactor: Redactor,
+    log: LoopLog,
+    *,
+    is_quiet: bool = False,
 ) -> Events:
-    """Makes the object that receives a loop's events and prints them. In GitHub Actions, the object also writes to
-    the summary page of the job: it adds a table when the loop has ended.
+    """Makes the object that receives a loop's events, prints them and passes them on to `log`. In GitHub Actions, the
+    object also writes to the summary page of the job: it adds a table when the loop has ended.
     """
     narration = LoopNarration(
         redact=redactor.redact_all,
@@ -117,21 +123,28 @@ def event_stream(
     )
     path = environment.get(STEP_SUMMARY)
     if not path:
-        return narration
+        return EventStream(log, narration)
+    told = EventStream(log, narration)
     directories = (options.plan.launch_directory, options.plan.directory)
-    summary = StepSummary(path, directories, redact=redactor.redact_all, narration=narration)
+    summary = StepSummary(path, directories, redact=redactor.redact_all, narration=told)
     return EventStream(
-        summary, narration
+        summary, told
     )  # in this order, a problem with the summary is told before the loop's end
 
 
 def open_context(
-    options: LoopOptions, environment: Mapping[str, str], inbox: Inbox, clock: Clock, early: Events
+    options: LoopOptions,
+    environment: Mapping[str, str],
+    inbox: Inbox,
+    clock: Clock,
+    *,
+    early: Events,
+    log: LoopLog,
 ) -> tuple[LoopContext, LoopState]:
     """Makes the context and the state of a new or resumed loop. Changes to the working directory of the loop.
 
     If the command line gives a prompt, `with_prompt` adds it to the state later. `early` receives the events that are
-    emitted before all credentials are known. Raises CannotBeginError and RecordError.
+    emitted before all credentials are known. `log` gets a folder later. Raises CannotBeginError and RecordError.
     """
     protect_this_process()
     directory = Path(options.plan.directory)
@@ -143,7 +156,7 @@ def open_context(
     state = replace(state, plan=_with_claude_files(state.plan, environment, early))
     settings = _settings(state.plan, environment, files)
     redactor = Redactor(known_secrets(environment, settings.secrets))
-    events = event_stream(options, environment, redactor, is_quiet=state.plan.is_quiet)
+    events = event_stream(options, environment, redactor, log, is_quiet=state.plan.is_quiet)
     command_environment = child_environment(
         environment,
         settings.tools.pass_env,
@@ -172,6 +185,7 @@ def open_context(
         events,
         _make_waiter(inbox, clock, events, settings),
         clock,
+        log,
     )
     return context, state
 
@@ -359,7 +373,7 @@ def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]
-    files = [plan.metrics_file, environment.get(STEP_SUMMARY)]
+    files = [plan.metrics_file, plan.report_file, environment.get(STEP_SUMMARY)]
     places = (
         *own_output_files(),
         *(store.root for store in stores),

@@ -6,6 +6,7 @@ resumed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -56,6 +57,8 @@ class OuterLoop:
             check=None if world.check is None else PatientCheck(world.check, patience),
         )
 
+        self._has_told_of_page = False
+
     @property
     def state(self) -> LoopState:
         return self._book.state
@@ -83,7 +86,10 @@ class OuterLoop:
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._book.patience.end()
-        return self._record_end(end)
+        end = self._record_end(end)
+        with suppress(Interrupted):
+            self._write_page()
+        return end
 
     def _work(self) -> LoopEnd:
         self._book.save()  # before the first check, which may take long: `--status` and `--continue` need a record
@@ -176,6 +182,16 @@ class OuterLoop:
             last_check=check or self.state.last_check,
         )
         self._emit(IterationEnded(record, self._most))
+        self._write_page()
+
+    def _write_page(self) -> None:
+        """Rewrites the page about the loop, if the user asked for one. The first failure is told, and never ends the
+        loop.
+        """
+        problem = None if self._world.page is None else self._world.page.write()
+        if problem is not None and not self._has_told_of_page:
+            self._has_told_of_page = True
+            self._warn(f"the page of this loop (--report) could not be written: {problem}")
 
     def _commit(
         self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
@@ -212,7 +228,8 @@ class OuterLoop:
         if state.current is not None or last is None or not state.has_unsaved_work:
             return
         if state.commit_problem is not None and self._commit(last, last.outcome, last.last_words):
-            counted = replace(last, commits=last.commits + 1, has_loop_commit=True)
+            head = self._world.checkout.snapshot().head
+            counted = replace(last, commits=last.commits + 1, has_loop_commit=True, head_after=head)
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
         self._push(last)
 

@@ -180,6 +180,7 @@ class Iteration:
         return IterationOrder(
             *(current.session_id, self._prompt, granted.budget_usd, granted.time_s, waiting_for),
             task_chars=self._task_chars,
+            number=current.number,
         )
 
 

@@ -109,6 +109,14 @@ class LoopRecord(Protocol):
         ...
 
 
+class Page(Protocol):
+    def write(self) -> str | None:
+        """Writes the page about the loop as it is recorded now. Returns the reason if that failed, otherwise None.
+        Raises Interrupted, but only after all processes that the method started are gone.
+        """
+        ...
+
+
 class LoopWorld(Struct, frozen=True):
     """All ports and settings that a loop uses."""
 
@@ -131,3 +139,5 @@ class LoopWorld(Struct, frozen=True):
     late_input: Callable[[], str | None]
     """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
     If there is an error text, no iteration may begin."""
+    page: Page | None = None
+    """The page that is rewritten after each iteration, or None if the user asked for none."""

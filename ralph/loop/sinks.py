@@ -1,13 +1,17 @@
-"""The sinks of a loop's events. One writes lines to standard error, one writes a summary for a CI system. The events
-inside an iteration do not come here, because each iteration is a process that writes its own lines.
+"""The sinks of a loop's events. One writes lines to standard error, one the loop's log, and one a summary for a CI
+system. The events inside an iteration do not come here, because each iteration is a process that writes its own lines
+and its own part of the log.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from ralph.loop import words
 from ralph.loop.events import (
@@ -17,30 +21,41 @@ from ralph.loop.events import (
     IterationEnded,
     IterationResumed,
     LoopEnded,
+    LoopWaits,
     Pushed,
 )
 from ralph.loop.words import line_of
 from ralph.machine.planted_link import is_beneath, planted_link, repositories
+from ralph.output.iteration_log import LogFiles
 from ralph.output.standard_streams import ErrorLines
-from ralph.values.events import Heartbeat, Notice
+from ralph.output.system_events import system_fields
+from ralph.values.events import Heartbeat, LoopEvent, Notice
+from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from pathlib import Path
 
     from ralph.output.standard_streams import Color
     from ralph.values.events import Event
-    from ralph.values.ports import Events
+    from ralph.values.ports import Clock, Events
 
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
 """Events that `--quiet` hides. Events about problems are always shown, and so are events about the end of an
 iteration or of the loop."""
 
 
+MARK = "[loop]"
+"""The beginning of each line of a loop."""
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+
+
 class LoopNarration:
     """An `Events` sink that writes one line to standard error for each event. Each line begins with `[loop]`."""
 
     def __init__(self, *, redact: Callable[[str], str], has_color: bool, is_quiet: bool = False) -> None:
-        self._lines = ErrorLines("[loop]", redact=redact, has_color=has_color)
+        self._lines = ErrorLines(MARK, redact=redact, has_color=has_color)
         self._is_quiet = is_quiet
 
     def emit(self, event: Event) -> None:
@@ -65,6 +80,55 @@ def _color_of(event: Event) -> Color | None:
             return "dim"
         case _:
             return None if _is_detail(event) else "yellow"
+
+
+class LoopLog:
+    """An `Events` sink that appends every event of the loop itself to the loop's log. `--quiet` hides nothing there.
+    Until the loop has a folder, the sink keeps the events. If the loop cannot begin, they are lost.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._files: LogFiles | None = None
+        self._waiting: list[tuple[datetime, Event]] = []
+        self._head: dict[str, Any] = {"iteration": None, "session_id": None}
+        """The number and the session of the current iteration."""
+
+    def open(self, folder: Path, redact: Callable[[str], str], tell: Callable[[str], None]) -> None:
+        """Begins to write to the log in `folder`. The parameters are those of `LogFiles`."""
+        self._files = LogFiles(folder, redact, tell)
+        for at, event in self._waiting:
+            self._write(self._files, at, event)
+        self._waiting.clear()
+
+    def emit(self, event: Event) -> None:
+        at = self._clock.utc_now()
+        if self._files is None:
+            self._waiting.append((at, event))
+        else:
+            self._write(self._files, at, event)
+
+    def _write(self, files: LogFiles, at: datetime, event: Event) -> None:
+        if isinstance(event, IterationBegan | IterationResumed):
+            self._head = {"iteration": event.number, "session_id": event.session_id}
+        fields = _fields_of(event)
+        line = line_of(event)
+        lines = [] if line is None else [f"{MARK} {' '.join(in_one_line(line).split())}"]
+        files.append(at, [] if fields is None else [{**self._head, "type": "loop", **fields}], lines)
+        if isinstance(event, IterationEnded | IterationCutOff):
+            self._head = {"iteration": None, "session_id": None}
+
+
+def _fields_of(event: Event) -> dict[str, Any] | None:
+    """The event as an object of the log. None for an event that is not the loop's own."""
+    if not isinstance(event, LoopEvent):
+        return system_fields(event)
+    fields: dict[str, Any] = to_builtins(event)
+    fields.pop("state", None)  # `loop.json` has it
+    if isinstance(event, LoopWaits):
+        fields["setback"] = event.setback.name.lower()
+        fields["session_id"] = event.session_id
+    return {"subtype": _CAPITAL.sub("_", type(event).__name__).lower(), **fields}
 
 
 class StepSummary:

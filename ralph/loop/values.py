@@ -64,6 +64,8 @@ class LoopPlan(Struct, frozen=True):
     first iteration. None if the files are not recorded yet."""
     metrics_file: str | None = None
     """The absolute path of the metrics file that `run_arguments` name, or None."""
+    report_file: str | None = None
+    """The absolute path of the page that is rewritten after each iteration, or None."""
     added_directories: tuple[str, ...] = ()
     """The absolute paths of directories other than `directory` in which `run_arguments` allow the agent to write."""
     pass_env: tuple[str, ...] = ()
@@ -172,6 +174,8 @@ class IterationOrder(Struct, frozen=True):
     waiting_for: str = "the iteration"
     task_chars: int = 0
     """The length of the user's own text, which is at the end of the prompt."""
+    number: int = 1
+    """The number of the iteration, counted from 1."""
 
 
 class IterationResult(Struct, frozen=True):

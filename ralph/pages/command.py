@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.loop.words import money_text
 from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
@@ -22,7 +21,7 @@ from ralph.pages.gathering import gather
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
-from ralph.values.screen_text import counted, duration, in_one_line
+from ralph.values.screen_text import counted, dollars, duration, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,7 +93,7 @@ def headline(work: Work) -> str:
     name = f"loop {work.id}" if work.is_loop else f"session {work.id[:8]}"
     why = f": {work.reason}" if work.reason else ""
     parts = [counted(len(work.parts), "iteration")] if work.is_loop else []
-    parts += [counted(work.turns, "turn"), money_text(work.cost_usd), duration(work.ended_s - work.began_s)]
+    parts += [counted(work.turns, "turn"), dollars(work.cost_usd), duration(work.ended_s - work.began_s)]
     parts += [counted(len(work.commits), "commit")] if work.commits else []
     return f"{name}: {work.outcome}{why} ({', '.join(parts)})"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,9 @@ class _Gathering:
         store = LoopStore(self._store, directory)
         newest = store.records()[:1]
         is_newest = bool(newest) and newest[0].folder == record.folder
-        is_running = is_newest and holder_of(directory, record.folder.parent) == state.pid
+        is_running = (
+            state.ended is None and is_newest and holder_of(directory, record.folder.parent) == state.pid
+        )
         journals = {session: reads[path] for session, path in loop.paths.items() if path in reads}
         checks = {one.number: tail for one in state.iterations if (tail := record.check_tail(one.number))}
         facts = LoopFacts(
@@ -166,6 +169,13 @@ class _Gathering:
             ranges = []
         elif state.current is not None and is_newest:
             ranges.append(CommitRange(state.current.number, state.current.head, None))
+        # Between two iterations, a person may commit, or a loop that is resumed.
+        between = [
+            CommitRange(None, one.after, following.before)
+            for one, following in pairwise(ranges)
+            if one.after is not None
+        ]
+        ranges = [one for pair in zip_longest(ranges, between) for one in pair if one is not None]
         return GitQuestion(
             Path(state.plan.directory),
             tuple(ranges),

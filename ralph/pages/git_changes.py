@@ -62,11 +62,12 @@ NumberedFile = tuple[str, int | None, int | None]
 
 
 class CommitRange(Struct, frozen=True):
-    """The commits of one iteration: those that `after` has and `before` has not. An empty `before` stands for the
+    """The commits of one iteration, or between two iterations: those that `after` has and `before` has not. An empty `before` stands for the
     state before the first commit.
     """
 
-    iteration: int
+    iteration: int | None
+    """The number of the iteration, or None for commits between two iterations."""
     before: str
     after: str | None
     """None stands for the current commit, if the iteration has not ended."""
@@ -130,7 +131,10 @@ class GitReader:
             if one.before == after or not after:
                 continue
             if not (_is_kept(git, one.before) and _is_kept(git, after)):
-                notes.append(f"the commits of iteration {one.iteration} are not in the repository any more")
+                which = (
+                    f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
+                )
+                notes.append(f"the commits {which} are not in the repository any more")
                 continue
             back = [f"^{one.before}"] if one.before else []
             listed = self._read(git, "rev-list", "--reverse", "--topo-order", after, *back)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, ValidationError
+from msgspec import Struct, ValidationError, field
 from msgspec.structs import replace
 
 from ralph.conversation.records import (
@@ -33,9 +33,10 @@ from ralph.pages.timeline import JournalStep, What
 from ralph.sessions.history import calls_of, is_copied_run, prompt_text
 from ralph.sessions.story_text import result_text
 from ralph.sessions.words import attempts_line, ending
+from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery
 from ralph.values.tool_calls import ToolCall
-from ralph.values.usage import tokens_of
+from ralph.values.usage import RunUsage, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,21 +110,32 @@ class RunStory(Struct):
     ended: EndedRecord | None = None
     delivery: DeliveryRecord | None = None
     answers: int = 0
+    attempts: int = 0
+    answers_usage: RunUsage = RunUsage()
+    """The usage of the answers. Counted only until the first attempt: journals of format 1 do not record attempts."""
     attempts_usd: float | None = 0.0
     """The cost of all attempts so far, or None if the cost of one of them is unknown."""
+    open_calls: set[str] = field(default_factory=set)
+    """The ids of the calls of the last answer that have no result yet."""
     has_message: bool = False
     first_entry: int = 1
     """The number of the run's first entry."""
 
     @property
     def turns(self) -> int:
-        return self.answers if self.ended is None else self.ended.num_turns
+        if self.ended is not None:
+            return self.ended.num_turns
+        # The next run counts the turn of an answer whose calls have no results yet.
+        return self.answers - bool(self.open_calls)
 
     @property
     def cost_usd(self) -> float | None:
-        return self.attempts_usd if self.ended is None else self.ended.cost_usd
+        if self.ended is not None:
+            return self.ended.cost_usd
+        return self.attempts_usd if self.attempts else self.answers_usage.cost_usd
 
     def count_attempt(self, cost_usd: float | None) -> None:
+        self.attempts += 1
         is_known = cost_usd is not None and self.attempts_usd is not None
         self.attempts_usd = self.attempts_usd + cost_usd if is_known else None  # type: ignore[operator]
 
@@ -216,6 +228,7 @@ class SessionStory:
             return
         self._number += 1
         self.runs[-1].answers += 1
+        self.runs[-1].open_calls.clear()
         self._has_answer = True
         tokens = tokens_of(usage)
         self._step(What.OTHER, at_s, context_tokens=tokens.prompt + tokens.output or None)
@@ -224,6 +237,7 @@ class SessionStory:
         if not self.runs:
             return
         self._number += 1
+        self.runs[-1].open_calls.discard(call_id)
         draft = self._calls.pop(call_id, None)
         if is_error:
             self._incidents.add("calls with an error", "" if draft is None else draft.entry.title)
@@ -266,6 +280,7 @@ class SessionStory:
                 text = prompt_text(record)
                 self.task = self.task or text
                 self.runs[-1].has_message = True
+                self.runs[-1].open_calls.clear()
                 self._step(What.OTHER, at_s, entry=self._entry(kind, at_s, text, text))
             case AssistantRecord():
                 self._answer(record, at_s)
@@ -298,6 +313,7 @@ class SessionStory:
     def _answer(self, record: AssistantRecord, at_s: float | None) -> None:
         self._has_answer = True
         self.runs[-1].answers += 1
+        self.runs[-1].open_calls = set(record.calls)
         first = None
         calls = {block["id"]: block for block in calls_of(record)}
         for block in record.blocks:
@@ -317,6 +333,10 @@ class SessionStory:
             steps[self._attempt] = replace(steps[self._attempt], entry=first)
             self._attempt = None
         tokens = tokens_of(record.message["usage"])
+        run = self.runs[-1]
+        if not run.attempts:
+            model = run.opening.model
+            run.answers_usage = run.answers_usage.plus(model, tokens, facts_of(model))
         size = tokens.prompt + tokens.output
         self._step(What.OTHER, at_s, entry=first, context_tokens=size or None)
 
@@ -326,6 +346,7 @@ class SessionStory:
         return self._entry(EntryKind.CALL, at_s, describe_call(call), _arguments_text(call), call_id=call.id)
 
     def _result(self, record: ResultRecord, at_s: float | None) -> None:
+        self.runs[-1].open_calls.discard(record.tool_use_id)
         draft = self._calls.pop(record.tool_use_id, None)
         entry, title = None, ""
         if draft is not None:

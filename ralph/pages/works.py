@@ -223,7 +223,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
-        cost_usd=state.spent_usd,
+        cost_usd=_sum([part.cost_usd for part in parts]),
         budget_usd=plan.limits.max_budget_usd,
         time_limit_s=plan.limits.max_time_s,
         parts=tuple(parts),
@@ -292,6 +292,12 @@ def _with_words(
 ) -> WorkPart:
     """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
     runs = read.story.runs if read is not None else []
+    if runs and one is facts.state.current:  # the record is updated only when its process has ended
+        part = replace(
+            part,
+            turns=max(sum(run.turns for run in runs), part.turns),
+            cost_usd=_sum([run.cost_usd for run in runs]),
+        )
     words = getattr(one, "last_words", "") or (_answer(runs[-1]) if runs else "")
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
     return replace(

@@ -111,7 +111,7 @@ def _begin(process: RunProcess) -> tuple[Surroundings, PromptFound]:
         context.waiter,
         context.clock,
         around.settings.clocks.input_s,
-        lambda text: context.writer.tell(Notice(text)),
+        lambda text: context.tell(Notice(text)),
     )
     return around, read_prompt(
         options.prompt,

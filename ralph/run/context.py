@@ -31,16 +31,18 @@ from ralph.settings.toml_file import SettingsFileError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Notice
+from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ralph.machine.inbox import Inbox
     from ralph.output.diagnostics import Diagnostics
+    from ralph.output.iteration_log import IterationLog, LiveFile
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.driven.driven_run import Driver
     from ralph.run.options import RunOptions
@@ -77,6 +79,16 @@ class RunContext(Struct, frozen=True):
     """Receives every event of the run and passes it on to all receivers (the writer, the telemetry, the notes)."""
     driver: Driver | None
     """The connection to the driver that steers the run over standard input, or None if there is no driver."""
+    log: IterationLog | None
+    """Writes the run's events to the log of the loop that started the run. None if no loop started it."""
+
+    def tell(self, event: Event) -> None:
+        """Writes a line for people that is no part of the run's events. Call this only before a run begins, or after
+        its result is written.
+        """
+        self.writer.tell(event)
+        if self.log is not None:
+            self.log.emit(event)
 
     def surroundings(self) -> Surroundings:
         """The objects that all parts of the run share. Raises the exception in `place` if there is one."""
@@ -111,7 +123,14 @@ def make_context(
 
         progress = Progress(clock)
         watchers = (progress, *watchers)
-    events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
+    log, live = _make_log(
+        options, settings, clock, redactor, new_id, tell=lambda text: events.emit(Notice(text))
+    )
+    looks: list[Callable[[], None]] = [] if metrics is None else [lambda: telemetry.look(events)]
+    if log is not None and live is not None:
+        watchers = (log, live, *watchers)
+        looks.append(live.look)
+    events: Events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
         from ralph.run.driven.driven_run import make_driver  # noqa: PLC0415 - few runs are driven
@@ -126,11 +145,11 @@ def make_context(
         run_ends_s=_run_ends_s(settings, started_s),
         on_first_stop=lambda stop: events.emit(_stop_event(stop, clock.now_s() - started_s)),
         on_tick=writer.count_down if obeys_controls(2, environment) and not options.output.is_quiet else None,
-        on_look=None if metrics is None else lambda: telemetry.look(events),
+        on_look=_one_after_the_other(looks) if looks else None,
     )
     return RunContext(
         *(options, environment, new_id, started_s, clock, place, controls, waiter, redactor, writer),
-        *(telemetry, notes, events, driver),
+        *(telemetry, notes, events, driver, log),
     )
 
 
@@ -250,6 +269,43 @@ def _make_writer(
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),
     )
+
+
+def _one_after_the_other(looks: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def look() -> None:
+        for one in looks:
+            one()
+
+    return look
+
+
+def _make_log(
+    options: RunOptions,
+    settings: Settings | None,
+    clock: Clock,
+    redactor: Redactor,
+    new_id: str,
+    *,
+    tell: Callable[[str], None],
+) -> tuple[IterationLog, LiveFile] | tuple[None, None]:
+    """The sinks that write to the folder of the loop that started this run. `tell` gets a sentence if the log cannot
+    be written.
+    """
+    if options.loop_folder is None:
+        return None, None
+    from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
+    from ralph.output.live import LiveRun  # noqa: PLC0415 - as above
+
+    now_s, limits = clock.utc_now().timestamp(), LimitSettings() if settings is None else settings.limits
+    first = files.LiveIteration(
+        *(os.getpid(), options.loop_number, new_id, now_s, LiveRun(now_s)),
+        max_turns=limits.max_turns,
+        max_budget_usd=limits.max_budget_usd,
+        max_time_s=limits.max_time_s,
+    )
+    log_files = files.LogFiles(options.loop_folder, redactor.redact, tell)
+    log = files.IterationLog(log_files, clock, options.loop_number, new_id, ralph_version=__version__)
+    return log, files.LiveFile(options.loop_folder, first, clock, redactor.redact)
 
 
 def _make_diagnostics(

@@ -60,6 +60,11 @@ class RunOptions(Struct, frozen=True):
     is_iteration: bool = False
     """True if `ralph loop` started this run. The loop has its own limits, and resumes the session by itself. So ralph
     does not show the user a command that resumes the session."""
+    loop_folder: str | None = None
+    """The folder of the loop that started this run. The run appends to the loop's log there. None if there is no
+    loop."""
+    loop_number: int = 0
+    """The number of the loop's iteration, counted from 1."""
     task_chars: int | None = None
     """The number of characters at the end of the prompt that are the user's own, if a loop wrote the rest."""
     metrics_file: str | None = None

@@ -262,17 +262,17 @@ class RunProcess:
             if ended.outcome is Outcome.IO_ERROR:
                 return  # the journal's failure has been reported already
             notice = f"the session does not tell what became of the result: {error}"
-            self.context.writer.tell(Notice(notice))
+            self.context.tell(Notice(notice))
 
     def _stop_work(self) -> None:
         self.context.notes.close()
         undone = "" if self._prepared is None else self._prepared.close_tools()
         if undone:
-            self.context.writer.tell(Notice(undone, is_vital=True))
+            self.context.tell(Notice(undone, is_vital=True))
 
     def _close(self, exit_code: int) -> None:
         context = self.context
         if self._prepared is not None:
             self._prepared.close()
         for event in context.telemetry.close(exit_code, was_stopped=context.waiter.was_stopped):
-            context.writer.tell(event)
+            context.tell(event)

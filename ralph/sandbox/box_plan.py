@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -19,7 +21,6 @@ from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from ralph.sandbox.policy import Net
     from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -237,9 +238,7 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
     the directories that commands may write, without symbolic links.
     """
     named = any(environment.get(name) for name in _GIT_VARIABLES)
-    if not named and all(
-        _has_own_repository(root) for root in roots
-    ):  # as in most runs: nothing can be refused
+    if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
         return ()
     from ralph.sandbox.box_places import git_places  # noqa: PLC0415 - 0.7 ms
 
@@ -253,12 +252,15 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
     )
 
 
-def _has_own_repository(root: str) -> bool:
-    try:
+def _may_be_refused(root: str) -> bool:
+    """Whether there may be a git directory that commands cannot use. False if the root has a git directory of the user,
+    or if neither the root nor a directory above it has one or looks like one.
+    """
+    with suppress(OSError):
         status = os.lstat(f"{root}/.git")
-    except OSError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
+    directories = (root, *map(str, Path(root).parents))
+    return any(os.path.lexists(f"{one}/.git") or os.path.lexists(f"{one}/HEAD") for one in directories)
 
 
 def _about_net(net: Net, means: Means) -> tuple[BoxNotice, ...]:

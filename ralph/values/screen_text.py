@@ -129,8 +129,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def dollars(usd: float) -> str:
-    """A cost in US dollars, such as `$12.30`, `$0.0042` or `$0.000006`. A cost above 0 never looks like 0."""
+def dollars(usd: float | None) -> str:
+    """A cost in US dollars, such as `$12.30`, `$0.0042` or `$0.000006`. A cost above 0 never looks like 0. An unknown
+    cost, None, is `$?`.
+    """
+    if usd is None:
+        return "$?"
     if usd >= _WHOLE_DOLLARS_FROM_USD:
         return f"${usd:.0f}"
     if usd >= _CENTS_FROM_USD or usd <= 0:

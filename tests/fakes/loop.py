@@ -35,6 +35,8 @@ from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ralph.loop.ports import Page
+
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
     result = IterationResult(outcome.exit_code(), outcome, turns=2, cost_usd=0.5)
@@ -200,6 +202,7 @@ class LoopRig:
     """Other fields of the plan."""
     interrupt_at_s: float | None = None
     prompt: Callable[[], str] = lambda: "the task"
+    page: Page | None = None
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
@@ -233,6 +236,7 @@ class LoopRig:
                 self.schedule,
                 Redactor().redact_all,
                 lambda: None,
+                self.page,
             ),
         )
         return self.loop.run()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.loop.events import BranchChanged
 from ralph.loop.ports import CheckoutError
-from ralph.loop.state import Phase
+from ralph.loop.state import LoopState, Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -753,3 +753,24 @@ def test_killed_after_any_record_it_goes_on_to_the_same_end(
     assert again_end.outcome in {end.outcome, Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.NO_PROGRESS}
     sessions = [record.session_id for record in again.state.iterations]
     assert len(set(sessions)) == len(sessions)
+
+
+class FailingPage:
+    def __init__(self, states: list[LoopState]) -> None:
+        self._states = states
+        self.recorded: list[tuple[int, bool]] = []
+        """At each write: the number of recorded iterations, and whether the loop's end is recorded."""
+
+    def write(self) -> str:
+        state = self._states[-1]
+        self.recorded.append((len(state.iterations), state.ended is not None))
+        return "no room"
+
+
+def test_the_page_is_rewritten_after_each_iteration_and_the_end_and_its_failure_is_told_once() -> None:
+    rig = LoopRig([ScriptedIteration(), ScriptedIteration()], limits=LoopLimits(max_iterations=2))
+    page = rig.page = FailingPage(rig.record.states)
+    assert rig.play().outcome is Outcome.COMPLETED
+    assert page.recorded == [(1, False), (2, False), (2, True)]
+    told = [line for line in rig.told if "--report" in line]
+    assert told == ["the page of this loop (--report) could not be written: no room"]

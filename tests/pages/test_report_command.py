@@ -98,7 +98,7 @@ def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(work, report) -
     page.write_bytes(page.read_bytes() + b"<!-- before -->")
     assert report() == 0
     assert MARK_OF_PAGE in page.read_bytes()[:2048]
-    assert b"before" not in page.read_bytes()
+    assert b"<!-- before -->" not in page.read_bytes()
     other = work / "notes.html"
     other.write_text("mine")
     assert report(output=str(other)) == 0

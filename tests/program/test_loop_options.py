@@ -69,7 +69,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
-        *("--pass-env", "A_TOKEN", "--settings", "rules.json"),
+        *("--pass-env", "A_TOKEN", "--settings", "rules.json", "--report", "night.html"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
@@ -81,6 +81,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         claude_settings=str(tmp_path / "rules.json"),
         config_file=str(tmp_path / "my.toml"),
         metrics_file=str(tmp_path / "m.prom"),
+        report_file=str(tmp_path / "night.html"),
         pass_env=("A_TOKEN",),
         is_quiet=True,
         session_directory=str(tmp_path / "kept"),
@@ -159,6 +160,9 @@ REFUSED = {
     "no schema": (["--json-schema", "gone.json"], "gone.json"),
     "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
     "nothing to add": (["--add-dir=gone"], "gone does not exist"),
+    "page nowhere": (["--report", "gone/x"], "--report"),
+    "page on standard output": (["--report", "-"], "--report"),
+    "page in git": (["--report", ".git/x"], "--report"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
@@ -225,7 +229,11 @@ def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
 
 def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
     assert run_cli(["loop", "--status", "--json"]) == 42
-    assert asked == [(tmp_path, {"is_json": True})]
+    assert run_cli(["loop", "--status", "--watch"]) == 42
+    assert asked == [
+        (tmp_path, {"is_json": True, "watches": False}),
+        (tmp_path, {"is_json": False, "watches": True}),
+    ]
 
 
 @pytest.mark.parametrize(("typed", "where"), [([], "."), (["--cd", "work"], "work")])

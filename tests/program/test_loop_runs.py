@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.program.conftest import first_prompt, loop_folder, loop_lines, loop_record
@@ -121,3 +122,32 @@ def test_the_iteration_limit_with_a_check_exits_3_and_can_be_raised(ralph, itera
     again = ralph("loop", "--continue", "--max-iterations", "2")
     assert (again.code, server.request_count) == (3, 2)
     assert [record["number"] for record in loop_record(ralph)["iterations"]] == [1, 2]
+
+
+def test_the_log_of_a_loop_holds_every_event_and_line_in_order_and_quiet_shortens_nothing(
+    ralph, iterations
+) -> None:
+    iterations([bash("echo 1 > done; echo the output")], [bash("echo 2 > done")])
+    ran = ralph("loop", "go", "--max-iterations", "2", "-q")
+    assert ran.code == 0
+    folder = loop_folder(ralph)
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [one["at"] for one in events] == sorted(one["at"] for one in events)
+    sessions = [one["session_id"] for one in loop_record(ralph)["iterations"]]
+    own = [(one["subtype"], one["iteration"]) for one in events if one["type"] == "loop"]
+    assert own == [
+        *(("iteration_began", 1), ("iteration_ended", 1), ("iteration_began", 2), ("iteration_ended", 2)),
+        ("loop_ended", None),
+    ]
+    of_runs = [one for one in events if one["type"] != "loop"]
+    assert {(one["iteration"], one["session_id"]) for one in of_runs} == set(enumerate(sessions, start=1))
+    assert sum(one["type"] == "result" for one in of_runs) == 2
+    assert "the output" in str([one for one in of_runs if one["type"] == "user"])
+    lines = [line[20:] for line in (folder / "log.txt").read_text().splitlines()]
+    assert [line for line in lines if line.startswith(("[loop]", "[tool]"))][:3] == [
+        f"[loop] iteration 1 of 2, session {sessions[0][:8]}",
+        "[tool] Bash: echo 1 > done; echo the output",
+        next(line for line in ran.stderr.splitlines() if line.startswith("[loop] iteration 1")),
+    ]
+    assert lines.count("All done.") == 2
+    assert set(ran.stderr.splitlines()) <= set(lines)

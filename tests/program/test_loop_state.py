@@ -16,6 +16,7 @@ from tests.program.model_answers import bash, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+OF_AN_ITERATION = {"loop.json", "prompt.md", "live.json", "log.jsonl", "log.txt"}
 USAGE = {"input_tokens": 1000, "output_tokens": 100}
 
 
@@ -35,7 +36,7 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     assert set((ralph.cwd / "seen").read_text().split()) == {"./.ralph/.gitignore", "./seen"}
     assert names_below(ralph.cwd) == {".ralph/.gitignore", ".ralph/stop", "seen"}
     first = loop_folder(ralph)
-    assert names_below(first) == {"loop.json", "prompt.md"}
+    assert names_below(first) == OF_AN_ITERATION
     assert (first / "prompt.md").read_text().endswith("---\n\nthe task")
     assert stat.S_IMODE(first.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in first.iterdir()} == {0o600}
@@ -46,7 +47,9 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     second = loop_folder(ralph)
     assert second.name > first.name
     assert names_below(second.parent) == {
-        *("0001/loop.json", "0001/prompt.md", "0002/loop.json", "0002/prompt.md", "0002/check.log", "lock"),
+        *(f"0001/{name}" for name in OF_AN_ITERATION),
+        *(f"0002/{name}" for name in OF_AN_ITERATION),
+        *("0002/check.log", "lock", "0002/check-0001.txt"),
     }
     assert (second / "check.log").read_text() == "fails\n"
     assert names_below(ralph.cwd) == {"seen"}, "with a check there is no stop file, and no place for it"

@@ -27,6 +27,7 @@ _MEASURED = {
     "latency_s",
     "took_s",
     "elapsed_s",
+    "check_s",
     "since_s",
     "after_s",
     "seconds_left",

@@ -154,6 +154,7 @@ def test_a_limit_of_time_has_all_the_digits_that_the_user_gave(seconds: float, t
 @every_row(
     ("usd", "text"),
     [
+        (None, "$?"),
         (0.0, "$0.00"),
         (0.0004, "$0.0004"),
         (0.9999, "$0.9999"),
@@ -164,7 +165,7 @@ def test_a_limit_of_time_has_all_the_digits_that_the_user_gave(seconds: float, t
         (3e-7, "$0.0000003"),
     ],
 )
-def test_a_cost_above_0_does_not_look_like_0(usd: float, text: str) -> None:
+def test_a_cost_above_0_does_not_look_like_0(usd: float | None, text: str) -> None:
     assert dollars(usd) == text
 
 

@@ -10,6 +10,9 @@ import fcntl
 import json
 import os
 import stat
+import struct
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, convert, to_builtins
@@ -18,7 +21,6 @@ from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.ports import CheckoutError
 from ralph.machine.opened_file import read_regular_file
 from ralph.machine.repository import repository_top
-from ralph.sessions.looking import is_locked
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _MOST_BYTES = 16_384
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Errors of flock(2), and those of network file systems.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+# `struct flock` of fcntl(2): type, whence, start, length, pid; macOS has another order.
+_RECORD, _TYPE_AT = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi", 0)
 
 
 class Holder(Struct, frozen=True):
@@ -46,7 +50,7 @@ class Holder(Struct, frozen=True):
 
 class CheckoutLock:
     """Holds the lock until all processes that have its descriptor have closed it. If a loop is killed, its iteration
-    still holds the lock.
+    still holds the lock. A second lock on the same file belongs to the loop's process alone, for `holder_of`.
     """
 
     def __init__(
@@ -91,26 +95,40 @@ class CheckoutLock:
             if error.errno not in _NO_LOCKS:
                 raise
             self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
+        with suppress(OSError):  # only `--status` needs this second lock
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder_of(directory: Path, place: Path) -> int | None:
-    """Reads from the lock file which process holds the lock on the checkout of `directory`, and returns its process
-    id. None if no process holds the lock, or if the file has no readable id. `place` is as in `CheckoutLock`. Runs no
-    git.
+    """Reads from the lock file which loop works on the checkout of `directory`, and returns the id of its process.
+    None if no loop is running, or if the file has no readable id. `place` is as in `CheckoutLock`. Runs no git.
+
+    The function takes no lock, not even for a moment, so it cannot refuse a loop that starts now. It asks the system
+    about the loop's second lock, which belongs to the loop's process alone (F_GETLK of fcntl(2)). An iteration that
+    outlives its loop does not hold that lock.
     """
     top = repository_top(directory)
     path = place / _NAME_OF_OURS if top is None else _git_directory(top) / _NAME_IN_GIT
     try:
-        if not is_locked(path):
-            return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # there was never a loop
         return None
     try:
-        holder = _holder(descriptor)
+        holder = _holder(descriptor) if _has_record_lock(descriptor) else None
     finally:
         os.close(descriptor)
     return holder.pid if holder is not None else None
+
+
+def _has_record_lock(descriptor: int) -> bool:
+    """Whether another process has a record lock on the file. Takes no lock. False if the file system has no locks."""
+    fields = [0] * 5
+    fields[_TYPE_AT] = fcntl.F_RDLCK
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_RECORD, *fields))
+    except OSError:
+        return False
+    return bool(struct.unpack(_RECORD, answer)[_TYPE_AT] != fcntl.F_UNLCK)
 
 
 def _git_directory(top: Path) -> Path:

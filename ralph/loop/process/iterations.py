@@ -125,6 +125,7 @@ class RalphIterations:
         override them.
         """
         yield from ("run", "--iteration", *self._plan.run_arguments)
+        yield from ("--loop-folder", str(self._folder), "--loop-number", str(order.number))
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
         if order.prompt is None:

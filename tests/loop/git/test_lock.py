@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.values.outcome import Outcome
 from tests.loop.git.repositories import CLOCK, Repository
 
+ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 
 
@@ -177,3 +179,33 @@ def test_a_file_system_without_locks_is_gone_on_with_and_told(plain: PlainDirect
     assert lock.notice is not None
     assert "knows no locks" in lock.notice
     lock.close()
+
+
+ASK_WITHOUT_END = """
+import os, sys
+from pathlib import Path
+from ralph.loop.git.lock import holder_of
+place, last = Path(sys.argv[1]), -1
+while True:
+    answer = holder_of(place, place / "place") or 0
+    if answer != last:
+        os.write(1, b"%d\\n" % answer)
+    last = answer
+"""
+
+
+def test_a_status_that_looks_without_end_never_refuses_a_loop_that_starts(plain: PlainDirectory) -> None:
+    """A shared lock that is taken only for a moment would refuse one of these loops."""
+    command = [sys.executable, "-c", ASK_WITHOUT_END, str(plain.top)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as status:
+        assert status.stdout is not None
+        try:
+            assert status.stdout.readline() == b"0\n"
+            first = locked(plain)
+            assert status.stdout.readline() == b"%d\n" % os.getpid()
+            first.close()
+            assert status.stdout.readline() == b"0\n"
+            for _ in range(2000):
+                locked(plain).close()
+        finally:
+            status.kill()
