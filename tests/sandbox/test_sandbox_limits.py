@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
-from ralph.run.sandbox_limits import restricted
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.sandbox_limits import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.settings.merge import SettingsError
 
 PROJECT = SettingsSource("f.json", "project")
 
@@ -75,7 +75,7 @@ def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sa
     ],
 )
 def test_a_restriction_that_this_run_cannot_keep_is_an_error(block, users, says) -> None:
-    with pytest.raises(SettingsError, match=r"^f[.]json: sandbox") as raised:
+    with pytest.raises(CannotConfineError, match=r"^f[.]json: sandbox") as raised:
         sandbox_with(block, **users)
     assert says in str(raised.value)
 

@@ -1,25 +1,48 @@
 """Adds the restrictions of a `sandbox` block for Claude Code to the settings of ralph's own sandbox. Never removes a
-restriction. No I/O happens here.
+restriction. No I/O happens here. Runs apply the result to their commands, and a loop to its check.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.network.allowed_hosts import PORTS, AllowedHost, allowed_hosts
-from ralph.settings.merge import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.permissions.claude_settings import SandboxLimits
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 
+class SandboxLimits(Struct, frozen=True):
+    """The restrictions of a `sandbox` block that ralph keeps for commands."""
+
+    is_strict: bool = False
+    """True if the run must not start unless its commands get a sandbox."""
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that commands may reach. None means that the block names no such list."""
+    denied_hosts: tuple[str, ...] = ()
+    read_deny: tuple[str, ...] = ()
+    """Paths that commands must not read. Each is absolute or begins with `~/`."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the block that hold these restrictions."""
+        asked = {
+            "failIfUnavailable": self.is_strict,
+            "network.allowedDomains": self.hosts is not None,
+            "network.deniedDomains": self.denied_hosts,
+            "filesystem.denyRead": self.read_deny,
+        }
+        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)
+
+
 def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimits]]) -> SandboxSettings:
-    """The settings `wanted` with the restrictions of files, each with the name of its file. Raises SettingsError if a
+    """The settings `wanted` with the restrictions of files, each with the name of its file. Raises CannotConfineError if a
     restriction cannot be kept.
     """
     for name, one in limits:
@@ -31,7 +54,7 @@ def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimit
 
 def _with_limits(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> SandboxSettings:
     if wanted.mode == "off":
-        raise SettingsError(
+        raise CannotConfineError(
             f"{name}: {limits.keys[0]} cannot be kept with --sandbox off ([sandbox] mode): leave one of the two out"
         )
     net, hosts = wanted.asked_net, wanted.allow_hosts
@@ -54,7 +77,7 @@ def _common(name: str, users: tuple[str, ...] | None, files: tuple[str, ...]) ->
     try:
         allowed = allowed_hosts(files)
     except ValueError as error:
-        raise SettingsError(f"{name}: sandbox.network.allowedDomains cannot be kept: {error}") from None
+        raise CannotConfineError(f"{name}: sandbox.network.allowedDomains cannot be kept: {error}") from None
     if users is None:
         return tuple(host for host in files if not _is_network(host))
     of_user = allowed_hosts(users)
@@ -76,7 +99,7 @@ def _is_network(host: str) -> bool:
 
 
 def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) -> None:
-    """Raises SettingsError if commands could reach one of the `denied` hosts. Ralph can allow hosts, and not deny
+    """Raises CannotConfineError if commands could reach one of the `denied` hosts. Ralph can allow hosts, and not deny
     them.
     """
     if wanted.asked_net == "off":
@@ -89,7 +112,7 @@ def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) 
             found = ()
         is_reached = not found or any(_overlap(found[0].name, host.name) for host in reached)
         if wanted.asked_net == "full" or is_reached:
-            raise SettingsError(
+            raise CannotConfineError(
                 f"{name}: sandbox.network.deniedDomains: {one} cannot be denied alone; --net off denies every host, and "
                 "--allow-host allows only others"
             )
