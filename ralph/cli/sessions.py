@@ -68,7 +68,7 @@ def list_(
         ListFormat, typer.Option("--format", help="text: one line per session. json: one list.")
     ] = ListFormat.TEXT,
 ) -> int:
-    """List sessions: id, time of the last write, outcome, turns, cost, title or first line of the task.
+    """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
     The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its
     process is gone), not delivered (its result did not reach the reader), damaged, unreadable, empty, newer format. A

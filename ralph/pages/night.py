@@ -185,7 +185,7 @@ class Work(Struct, frozen=True):
     """The number of the loop, or the id of the session."""
     is_loop: bool
     title: str
-    """The first line of the task, or the title that the user gave."""
+    """The first heading or paragraph of the task, or the title that the user gave."""
     task: str
     directory: str
     model: str

@@ -28,8 +28,10 @@ from ralph.pages.drawing import (
     curve_of,
     length_s,
     marks_of,
+    step_of,
     ticks_of,
     totals_of,
+    with_gaps,
 )
 from ralph.pages.night import MarkKind, StretchKind
 from ralph.values.screen_text import counted, dollar_limit, dollars, duration, time_limit
@@ -92,7 +94,7 @@ _MOST_BARS, _FEWEST_BARS = 1600, 200
 _MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
 _MOST_POINTS = 600
 _MOST_PROBLEMS = 8
-_DAY_S = 86_400
+_MINUTE_S, _DAY_S = 60, 86_400
 # Longer diffs are folded in an unfolded commit.
 _LONG_DIFF_LINES = 150
 
@@ -132,6 +134,8 @@ class Timeline(Struct, frozen=True):
     height: int
     rows: list[Lane]
     ticks: list[Tick]
+    clock: str
+    """The form of the times at the ticks."""
 
 
 class Problem(Struct, frozen=True):
@@ -214,7 +218,8 @@ def _views_of(night: Night, zone: tzinfo | None) -> list[WorkView]:
 
 
 def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> WorkView:
-    axis = axis_of(work.began_s, work.ended_s)
+    stretches = [*with_gaps(_all_stretches(work))]
+    axis = axis_of(work.began_s, work.ended_s, stretches)
     noun = "iteration" if work.is_loop else "run"
     parts = [
         PartView(
@@ -226,7 +231,6 @@ def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | No
         )
         for at, part in enumerate(work.parts)
     ]
-    stretches = _all_stretches(work)
     totals = totals_of(stretches)
     whole_s = sum(totals.values()) or 1.0
     checks = [check for part in work.parts if (check := part.check) is not None]
@@ -258,7 +262,7 @@ def _all_stretches(work: Work) -> list[Stretch]:
     of_parts = [stretch for part in work.parts for stretch in part.stretches]
     known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
     between = [outage for outage in work.outages if outage.began_s not in known]
-    return sorted((*of_parts, *between), key=lambda stretch: stretch.began_s)
+    return [*of_parts, *between]
 
 
 def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
@@ -287,6 +291,9 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
         bad.append(
             Problem(f"{counted(len(work.outages), 'outage')}, {duration(lost_s)} in all", f"#{name}-time")
         )
+    if work.counts:
+        told = ", ".join(f"{count.name} ({count.number})" for count in work.counts)
+        bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))
     return [*bad, *broken, *map(Problem, work.notes)]
 
 
@@ -324,16 +331,26 @@ def _work_timeline(
     label = (
         f"Timeline of {_noun_of(work)}s, model time, tools, checks, waits and outages, with cost and context"
     )
-    return Timeline(name, label, top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)))
+    return _timeline(name, label, top, rows, axis=axis, zone=zone)
 
 
 def _part_timeline(part: WorkPart, name: str, bars: int, zone: tzinfo | None) -> Timeline | None:
     if not part.stretches or part.began_s is None or part.ended_s is None:
         return None
-    axis = axis_of(part.began_s, part.ended_s)
+    axis = axis_of(part.began_s, part.ended_s, part.stretches)
     rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
     top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34)
-    return Timeline(name, "Timeline", top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)))
+    return _timeline(name, f"Timeline of {part.number}", top, rows, axis=axis, zone=zone)
+
+
+def _timeline(
+    name: str, label: str, top: int, rows: list[Lane], *, axis: Axis, zone: tzinfo | None
+) -> Timeline:
+    step_s = step_of(axis)
+    form = "%H:%M:%S" if step_s < _MINUTE_S else "%H:%M"
+    if axis.ended_s - axis.began_s > _DAY_S:
+        form = "%d %b" if step_s >= _DAY_S else "%a %H:%M"
+    return Timeline(name, label, top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)), form)
 
 
 def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) -> int:
@@ -419,7 +436,7 @@ def _diff_blocks(diff: str) -> Iterator[tuple[str, str]]:
             return "names"
         return {"@": "place", "+": "ins", "-": "del"}.get(line[:1], "same")
 
-    for kind, lines in itertools.groupby(diff.split("\n"), key=kind_of):
+    for kind, lines in itertools.groupby(diff.rstrip("\n").split("\n"), key=kind_of):
         yield kind, "\n".join(lines)
 
 

@@ -193,12 +193,17 @@ class SessionHistory(Struct, frozen=True):
         return "" if first is None else prompt_text(first)
 
     @property
+    def given_title(self) -> str | None:
+        """The latest title that is recorded, or None."""
+        titles = [run.opening.title for run in self.runs if run.opening.title is not None]
+        return titles[-1] if titles else None
+
+    @property
     def title(self) -> str | None:
         """The latest title that is recorded. If there is none, a title from the first prompt. None if there is no
         prompt either.
         """
-        titles = [run.opening.title for run in self.runs if run.opening.title is not None]
-        return titles[-1] if titles else title_from(self.task) or None
+        return self.given_title or title_from(self.task) or None
 
     def _user_records(self) -> Iterator[UserRecord]:
         return (record for run in self.runs for record in run.records if isinstance(record, UserRecord))

@@ -8,6 +8,8 @@ from ralph.values.screen_text import visible
 
 SHORT_ID_CHARS = 8
 _LONGEST_TITLE = 120
+_MOST_TASK_CHARS = 10_000
+"""A title is looked for in this many characters."""
 # The marks of a heading, a quotation or a list item of Markdown, and a line that is only a tag.
 _MARK = re.compile(r"(?:#{1,6}|>|[-*+])\s+")
 _TAG = re.compile(r"</?[\w-]+>")
@@ -25,16 +27,22 @@ def named_session(session_id: str, age_s: float, task: str) -> str:
 
 
 def title_from(task: str) -> str:
-    """The first line of the task that has a letter or a digit, as a title of at most 120 characters. Empty if there is
-    no such line.
+    """The first heading or paragraph of the task that has a letter or a digit, as a title of at most 120 characters.
+    Empty if there is none.
     """
-    for line in visible(task).split("\n"):
+    found: list[str] = []
+    for line in visible(task[:_MOST_TASK_CHARS]).split("\n"):
         words = line.strip()
+        if found and (not words or _MARK.match(words)):
+            break
+        is_heading = words.startswith("#")
         while mark := _MARK.match(words):
             words = words[mark.end() :]
-        if any(char.isalnum() for char in words) and not _TAG.fullmatch(words):
-            return shortened(words, _LONGEST_TITLE)
-    return ""
+        if found or (any(char.isalnum() for char in words) and not _TAG.fullmatch(words)):
+            found.append(words)
+        if found and is_heading:
+            break
+    return shortened(" ".join(found), _LONGEST_TITLE)
 
 
 def age_text(age_s: float) -> str:

@@ -146,6 +146,8 @@ def test_it_fits_the_screen_in_light_and_dark(opened, tmp_path, name: str, width
         "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
     )
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    overview = page.locator(".wide")
+    assert overview.evaluate("one => one.scrollWidth <= one.clientWidth")
     red = int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[0])
     assert (red < 64) is (scheme == "dark")
     shown.ends_quietly()

@@ -41,11 +41,12 @@ def test_a_session_is_named_by_eight_characters_its_age_and_its_task(task, said)
     [
         ("mend it", "mend it"),
         ("\n---\n<task>\n## > Read hours\n\nThe parser...", "Read hours"),
-        ("- [x] *one*\nb", "[x] *one*"),
+        ("- [x] *one*\n- b", "[x] *one*"),
+        ("Look around,\nthen change it.\n\nMore.", "Look around, then change it."),
         ("\x1b[2J\u202e1. do it", "1. do it"),
         ("x" * 121, "x" * 119 + "…"),
         ("?!\n", ""),
     ],
 )
-def test_a_title_is_the_first_line_of_the_task_that_says_something(task, title) -> None:
+def test_a_title_is_the_first_heading_or_paragraph_of_the_task_that_says_something(task, title) -> None:
     assert title_from(task) == title
