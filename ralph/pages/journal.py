@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 
 _CHUNK_BYTES = 256 * 1024
-# All texts of a page together, in bytes of HTML. A page must stay under 10 MB, and all the rest takes about 4 MB.
+# The texts of all entries of a page, in bytes of HTML. A page must stay under 10 MB, and the rest takes about 4 MB.
 _BUDGET_BYTES = 5_000_000
 _MOST_CHARS, _LEAST_CHARS = 16_000, 250
 _MOST_ENTRIES = 6_000
-_LEAST_ENTRIES = 30
+_LEAST_ENTRIES = 6
 _LINES_PER_ENTRY = 2
 """A turn with one call has five lines or more: the attempt, its sum, the answer, the intent and the result. They make
 one or two entries."""
