@@ -57,6 +57,12 @@ class _PassedAnswer(Struct):
     at: float | None = None
 
 
+class _PassedIntent(Struct):
+    id: str
+    name: str
+    at: float | None = None
+
+
 class _PassedResult(Struct):
     tool_use_id: str
     is_error: bool = False
@@ -182,6 +188,12 @@ def _pass_answer(story: SessionStory, line: bytes) -> bool:
     return True
 
 
+def _pass_intent(story: SessionStory, line: bytes) -> bool:
+    intent = _INTENTS.decode(line)
+    story.pass_intent(intent.id, intent.name, intent.at)
+    return True
+
+
 def _pass_result(story: SessionStory, line: bytes) -> bool:
     result = _RESULTS.decode(line)
     story.pass_result(result.tool_use_id, result.at, is_error=result.is_error)
@@ -190,10 +202,12 @@ def _pass_result(story: SessionStory, line: bytes) -> bool:
 
 _EVENTS = msgspec.json.Decoder(_PassedEvent)
 _ANSWERS = msgspec.json.Decoder(_PassedAnswer)
+_INTENTS = msgspec.json.Decoder(_PassedIntent)
 _RESULTS = msgspec.json.Decoder(_PassedResult)
 _PASSED: dict[str, Callable[[SessionStory, bytes], bool]] = {
     "event": _pass_event,
     "assistant": _pass_answer,
+    "tool_intent": _pass_intent,
     "tool_result": _pass_result,
 }
 
