@@ -130,7 +130,7 @@ def play(directory: Path) -> None:
     environment = night_environment(directory)
     project = directory / "duration"
     make_project("loop_project", project, environment)
-    with (project / ".gitignore").open("a", encoding="utf-8") as ignored:
+    with (project / ".git" / "info" / "exclude").open("a", encoding="utf-8") as ignored:
         ignored.write(".env\n")
     (project / ".env").write_text("TOKEN=of-the-project\n", encoding="utf-8")
     with MockApi(script=NightScript()) as server:

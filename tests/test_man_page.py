@@ -26,7 +26,7 @@ def test_mandoc_finds_nothing_to_warn_of_and_shows_options_that_can_be_copied() 
     plain = re.sub(".\b", "", shown)
     for text in (
         "--permission-mode MODE",
-        "'ralph-headless[mcp]'",
+        "| ralph -p 'review this change'",
         ".ralph/stop",
         "~/.config/ralph/config.toml",
         "128+n",

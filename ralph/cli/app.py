@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 
 from ralph import __version__
-from ralph.cli.commands import COMMANDS, INIT, line_command
+from ralph.cli.commands import COMMANDS, IN_LOOP, line_command
 from ralph.cli.errors import CannotError, LineError
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
@@ -87,8 +87,8 @@ def _with_command(arguments: list[str]) -> list[str]:
     """The arguments with a command at their beginning. If the user named no command, this is `run`. Raises UsageError
     if the first argument is a mistyped command.
     """
-    if arguments[:2] == INIT.split():
-        return [INIT, *arguments[2:]]
+    if arguments[:1] == ["loop"] and arguments[1:2] and arguments[1] in IN_LOOP:
+        return [f"loop {arguments[1]}", *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, *_ROOT_OPTIONS):
         return arguments
     if arguments and not arguments[0].startswith("-"):

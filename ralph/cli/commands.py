@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ralph.cli.line_command import LineCommand
 
-INIT = "loop init"
-"""`ralph loop init`, treated as a single command. `loop` cannot be a group of commands, because a group takes its
-first argument as the name of a command, while `loop` takes a prompt."""
+IN_LOOP = ("init", "ls", "show")
+"""The commands after `ralph loop`. `ralph loop init` is treated as a single command. `loop` cannot be a group of
+commands, because a group takes its first argument as the name of a command, while `loop` takes a prompt."""
 
 HELP_LINES = {
     "run": "Do one task, from a prompt to an outcome (the default).",

@@ -30,6 +30,7 @@ from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.repository import repository_top
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
 from ralph.output.shown_object import redacted
@@ -62,6 +63,8 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
     """
     if line.probe and (line.offline or line.sandbox):
         raise UsageError(f"--probe and {'--offline' if line.offline else '--sandbox'} exclude each other")
+    if line.is_json and line.sandbox:
+        raise UsageError("--json and --sandbox exclude each other")
     # Paths on the command line are relative to the directory where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
@@ -229,7 +232,7 @@ def _findings(
     problem: Finding | None,
 ) -> Iterator[Finding]:
     """Yields all findings. The findings of quick checks come first."""
-    from ralph.cli.checks import night  # noqa: PLC0415 - not with --sandbox; loads the loop's git
+    from ralph.cli.checks import night  # noqa: PLC0415 - not with --sandbox
 
     clock = SystemClock()
     waiter = InboxWaiter(clock)
@@ -243,8 +246,10 @@ def _findings(
     yield look_at_sessions(environment, session_dir)
     yield from night.look_at_disks(environment, session_dir, cwd)
     yield night.look_at_process_room()
-    if cwd is not None:
-        yield from night.look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
+    if cwd is not None and repository_top(cwd) is not None:
+        from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
+
+        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     if cwd is not None:
         from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
 
@@ -263,7 +268,11 @@ def _findings(
         from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
 
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    if settings is not None and line.probe:
+    if line.probe and problem is not None:
+        yield warn(
+            "targets", "not asked: a run would not begin with these settings", "correct the settings first"
+        )
+    elif settings is not None and line.probe:
         from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
 
         ca_file = settings.model.ca_file

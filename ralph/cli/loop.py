@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.cli.commands import IN_LOOP
 from ralph.cli.errors import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.line_reader import TypedOption
@@ -52,13 +53,14 @@ Examples:
   ralph loop init
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
-  ralph loop --status
+  ralph loop --status --watch
+  ralph loop ls
 
 Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
-_STATUS_TAKES = ("status", "json_", "directory")
+_STATUS_TAKES = ("status", "json_", "watch", "directory")
 _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
 
 REFUSED = {
@@ -147,6 +149,10 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     json_: Annotated[
         bool, Option("--json", "With --status: the loop's whole record, as one JSON object.")
     ] = False
+    watch: Annotated[
+        bool,
+        Option("--watch", "With --status: show it again and again until the loop has ended."),
+    ] = False
 
 
 _OWN = frozenset(LoopLine.__struct_fields__)
@@ -169,7 +175,9 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
         from ralph.loop.status import loop_status  # noqa: PLC0415 - not needed for a loop
 
-        return loop_status(working_directory(line.directory), is_json=line.json_)
+        return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
+    if line.watch:
+        raise UsageError("--watch goes with --status")
     if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(line)
@@ -302,8 +310,8 @@ def _check_timeout_s(line: LoopLine) -> float:
 
 
 def _refuse_command_word(prompt: str | None) -> None:
-    if prompt == "init":
-        raise UsageError("`ralph loop init` takes its options after `init`")
+    if prompt in IN_LOOP:
+        raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
         return
     from ralph.cli.command_words import instead_of_in_loop  # noqa: PLC0415 - few prompts are one word

@@ -10,7 +10,6 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.commands import INIT
 from ralph.cli.errors import LineError
 from ralph.machine.garbage import begin_garbage_collection
 
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from typer._click import Command
 
 _MODULES = {
-    INIT: ("loop_init", "COMMAND"),
+    "loop init": ("loop_init", "COMMAND"),
+    "loop ls": ("loop_history", "LIST"),
+    "loop show": ("loop_history", "SHOW"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
     "report": ("report", "COMMAND"),

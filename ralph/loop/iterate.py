@@ -30,7 +30,7 @@ from ralph.loop.rules import (
     end_at_first_look,
     end_before,
     end_by_result,
-    end_without_commit,
+    end_with_unsaved_work,
     idle_after,
 )
 from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
@@ -93,7 +93,7 @@ class OuterLoop:
 
     def _work(self) -> LoopEnd:
         self._book.save()  # before the first check, which may take long: `--status` and `--continue` need a record
-        self._commit_late()
+        self._save_late()
         end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
@@ -148,7 +148,7 @@ class OuterLoop:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
         is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
         head = self._world.checkout.snapshot().head if is_committed else after.head
-        self._push()
+        self._push(self._book.current)
         check = self._run_check()
         current = self._book.current
         if check is not None:
@@ -219,30 +219,29 @@ class OuterLoop:
             self._book.save(commit_problem=problem)
         return is_committed
 
-    def _commit_late(self) -> None:
-        """Commits and pushes the work of the last iteration if an earlier process of the loop could not commit it. Does
-        nothing if an iteration is in progress, because the loop commits after this iteration.
+    def _save_late(self) -> None:
+        """Commits and pushes the work of the last iteration if an earlier process of the loop could not do so. Does
+        nothing if an iteration is in progress, because the loop commits and pushes after this iteration.
         """
-        last = self.state.last
-        if self.state.commit_problem is None or self.state.current is not None or last is None:
+        state = self.state
+        last = state.last
+        if state.current is not None or last is None or not state.has_unsaved_work:
             return
-        if self._commit(last, last.outcome, last.last_words):
+        if state.commit_problem is not None and self._commit(last, last.outcome, last.last_words):
             head = self._world.checkout.snapshot().head
             counted = replace(last, commits=last.commits + 1, has_loop_commit=True, head_after=head)
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
-            self._push()
+        self._push(last)
 
-    def _push(self) -> None:
+    def _push(self, iteration: CurrentIteration | IterationRecord) -> None:
         if not self.state.plan.pushes:
             return
         try:
             pushed = self._world.checkout.push()
         except CheckoutError as error:
-            problem = (
-                f"iteration {self._book.current.number}: push failed, the next iteration tries again: {error}"
-            )
-            self._warn(problem)
-            self._book.save(push_problem=problem)
+            failed = f"iteration {iteration.number}: push failed"
+            self._warn(f"{failed}, the next iteration tries again: {error}")
+            self._book.save(push_problem=f"{failed}: {error}")
         else:
             self._book.save(push_problem=None)
             if pushed:
@@ -282,16 +281,24 @@ class OuterLoop:
     # --- its end
 
     def _record_end(self, end: LoopEnd) -> LoopEnd:
-        """Commits what is left to commit, records the end, and returns it. A failed commit may change the end."""
-        unpushed = 0
+        """Commits what is left to commit, records the end, and returns it. A failed commit or push may change the
+        end.
+        """
+        unpushed, is_cut_off_saved = 0, False
         try:
             self._save_cut_off(end)
+            is_cut_off_saved = True
             unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
         except Interrupted:
             self._warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
             self._warn(f"what the last iteration has done stays as it is: {_reason(error)}")
-        end = end_without_commit(end, self.state.commit_problem)
+        state = self.state
+        end = end_with_unsaved_work(
+            end,
+            is_uncommitted=state.commit_problem is not None or (state.plan.commits and not is_cut_off_saved),
+            is_unpushed=state.push_problem is not None or (state.plan.pushes and not is_cut_off_saved),
+        )
         try:
             self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
@@ -312,7 +319,7 @@ class OuterLoop:
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
         if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote
-            self._push()
+            self._push(self._book.current)
 
 
 def _reason(error: CheckoutError | OSError) -> str:

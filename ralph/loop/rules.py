@@ -52,7 +52,7 @@ ENDS_THE_LOOP = frozenset(
 stopped the loop."""
 
 SAYS_THAT_WORK_IS_SAVED = frozenset({Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
-"""Outcomes of a loop after which a caller relies on saved work. `end_without_commit` replaces them."""
+"""Outcomes of a loop after which a caller relies on saved work. `end_with_unsaved_work` replaces them."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -251,13 +251,14 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
     return None
 
 
-def end_without_commit(end: LoopEnd, problem: str | None) -> LoopEnd:
-    """The loop's end, given that the last commit failed because of `problem`. None means that no commit failed. A
-    success or a limit becomes an IO_ERROR, because the caller would rely on a commit that does not exist.
+def end_with_unsaved_work(end: LoopEnd, *, is_uncommitted: bool, is_unpushed: bool) -> LoopEnd:
+    """The loop's end if the last commit or the last push failed. A success or a limit becomes an IO_ERROR, because the
+    caller would rely on work that nobody else has: the machine of a CI job is deleted after the loop.
     """
-    if problem is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
+    missing = "committed" if is_uncommitted else "pushed" if is_unpushed else None
+    if missing is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
         return end
-    reason = f"{end.reason}, but not all work is committed"
+    reason = f"{end.reason}, but not all work is {missing}"
     return LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), reason)
 
 

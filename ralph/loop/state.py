@@ -153,6 +153,11 @@ class LoopState(Struct, frozen=True):
     """The number of commits that the remote lacked when the loop ended."""
 
     @property
+    def has_unsaved_work(self) -> bool:
+        """Whether the last commit or the last push of the loop failed."""
+        return self.commit_problem is not None or self.push_problem is not None
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
         problems = [problem for problem in (self.commit_problem, self.push_problem) if problem is not None]

@@ -1,5 +1,5 @@
-"""Implements `ralph loop --status`, which shows the state of a directory's loop. The loop may be running or not.
-Nothing is changed.
+"""Implements `ralph loop --status`, which shows the state of a directory's loop, once or until the loop has ended. The
+loop may be running or not. Nothing is changed, and no lock is taken.
 """
 
 from __future__ import annotations
@@ -7,47 +7,182 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from ralph.loop.git.lock import holder_of
 from ralph.loop.record import RecordError
-from ralph.loop.state import state_fields
+from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.loop.store import LoopStore
-from ralph.loop.words import status_lines
+from ralph.loop.words import at_present, left_of, moment_text, status_lines, totals
 from ralph.machine.clock import SystemClock
+from ralph.machine.inbox import Inbox, catch_stop_signals
+from ralph.machine.processes import facts_of
+from ralph.machine.waiter import InboxWaiter
+from ralph.output.iteration_log import LiveIteration, read_live
+from ralph.output.screen import Screen
 from ralph.output.shown_object import redacted
-from ralph.output.standard_streams import ReaderLeftError, complain, print_lines
+from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
+from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from ralph.loop.record import FileRecord
+
+_WATCH_EVERY_S = 1.0
+_NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
 
 
-def loop_status(directory: Path, *, is_json: bool = False) -> int:
-    """Prints the status and returns the exit code. Raises UsageError if the directory has no recorded loop."""
+class LoopLook(Struct, frozen=True):
+    """A loop at one moment."""
+
+    folder: Path
+    state: LoopState
+    is_running: bool
+    live: LiveIteration | None
+    """The content of the live file. None if no iteration is running, or if the file belongs to another iteration."""
+    at: datetime
+
+    @property
+    def present(self) -> LoopState:
+        """The state at this moment. The running iteration is included."""
+        return at_present(self.state, self.live, self.at) if self.is_running else self.state
+
+    def lines(self, most_iterations: int = 10, *, tells_words: bool = False) -> list[str]:
+        """The lines of `status_lines` about this moment."""
+        return [
+            *status_lines(
+                self.state,
+                self.folder,
+                is_running=self.is_running,
+                now=self.at,
+                live=self.live,
+                most_iterations=most_iterations,
+                tells_words=tells_words,
+            )
+        ]
+
+    def fields(self) -> dict[str, Any]:
+        """The facts of the lines, and the loop's whole record."""
+        state = self.present
+        current = state.current
+        turns = sum(record.turns for record in state.iterations) + (0 if current is None else current.turns)
+        totals_now = {
+            "iterations": len(state.iterations),
+            "turns": turns,
+            "cost_usd": state.spent_usd,
+            "elapsed_s": round(state.elapsed_s, 3),
+        }
+        told = {"is_running": self.is_running, "folder": str(self.folder), "totals": totals_now}
+        about = {"left": to_builtins(left_of(state)), "live": to_builtins(self.live)}
+        return {**told, **about, **state_fields(self.state)}
+
+    def change_text(self) -> str:
+        """One line about this moment. It contains no duration, so that it changes only if something happens."""
+        if not self.is_running:
+            return self.lines()[1]
+        state = self.present
+        now = "between iterations"
+        if state.current is not None:
+            doing = state.current.phase.value
+            doing = doing if self.live is None else moment_text(self.live, self.at, has_times=False)
+            now = f"iteration {state.current.number}: {doing}"
+        return f"{now}; {totals(state).rpartition(', ')[0]}"
+
+
+def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False) -> int:
+    """Prints the status and returns the exit code. `watches` prints it again and again until the loop has ended.
+    Raises UsageError if the directory has no recorded loop.
+    """
     store = LoopStore.to_read(os.environ, directory)
+    redact = Redactor(known_secrets(os.environ)).redact_all
     try:
-        record = store.newest()
-        state = record.load()
+        if watches:
+            return _watch(directory, store, redact, is_json=is_json)
+        look = look_at_loop(directory, store)
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
-    # The lock is for the checkout, which may contain several directories, and a loop works in one of them.
-    is_running = holder_of(directory, store.place) == state.pid
-    redactor = Redactor(known_secrets(os.environ))
-    if is_json:
-        told = {"is_running": is_running, "folder": str(record.folder), **state_fields(state)}
-        lines = [json.dumps(redacted(told, redactor.redact_all))]
-    else:
-        now = SystemClock().utc_now()
-        said = status_lines(state, record.folder, is_running=is_running, now=now)
-        # Text of a model, a file's name or a record becomes one line, whatever it contains.
-        lines = [redactor.redact_all(in_one_line(line)) for line in said]
     with suppress(ReaderLeftError):
-        print_lines(lines)
+        print_lines([_json(look, redact)] if is_json else safe_lines(look.lines(), redact))
     return 0
+
+
+def look_at_loop(directory: Path, store: LoopStore) -> LoopLook:
+    """Reads the newest loop of the directory. Raises RecordError."""
+    return look_at_record(store.newest(), directory, store)
+
+
+def look_at_record(record: FileRecord, directory: Path | None, store: LoopStore) -> LoopLook:
+    """Reads the loop of a record. If `directory` is None, it is the loop's own directory. Raises RecordError."""
+    state = record.load()
+    where = Path(state.plan.directory) if directory is None else directory
+    # The lock is for the checkout, which may contain several directories, and a loop works in one of them.
+    is_running = state.ended is None and holder_of(where, store.place_of(where)) == state.pid
+    live = read_live(record.folder) if is_running else None
+    if live is not None and not _is_current(live, state):
+        live = None
+    return LoopLook(record.folder, state, is_running, live, SystemClock().utc_now())
+
+
+def _is_current(live: LiveIteration, state: LoopState) -> bool:
+    """Whether the live file belongs to the process of the running iteration. The file of a killed process stays."""
+    current = state.current
+    if current is None or current.phase is not Phase.WORKING:
+        return False
+    if (live.number, live.session_id) != (current.number, current.session_id):
+        return False
+    facts = facts_of(live.pid)
+    return _NO_PROC or (facts is not None and facts.parent == state.pid)
+
+
+def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, is_json: bool) -> int:
+    """Shows the loop every second until it has ended, and returns the exit code. On a terminal, draws the status
+    again in the same place. Elsewhere, and as JSON, prints one line per change. Raises RecordError.
+    """
+    clock = SystemClock()
+    inbox = Inbox(clock)
+    restore_signals = catch_stop_signals(inbox)
+    waiter = InboxWaiter(clock, inbox)
+    screen = Screen() if not is_json and obeys_controls(1, os.environ) else None
+    last = ""
+    try:
+        look = look_at_loop(directory, store)
+        while True:
+            if screen is not None:
+                screen.draw(safe_lines(look.lines(), redact))
+            elif (text := look.change_text()) != last:
+                last = text
+                line = _json(look, redact) if is_json else f"{look.at.astimezone():%H:%M:%S} {text}"
+                print_lines([line] if is_json else safe_lines([line], redact))
+            if not look.is_running:
+                return 0
+            waiter.sleep(_WATCH_EVERY_S, waiting_for="the loop")
+            look = look_at_loop(directory, store)
+    except ReaderLeftError:
+        return 0
+    except Interrupted as stop:
+        return stop.outcome.exit_code(stop.signal_number)
+    finally:
+        if screen is not None:
+            screen.close()
+        restore_signals()
+
+
+def _json(look: LoopLook, redact: Callable[[str], str]) -> str:
+    return json.dumps(redacted(look.fields(), redact))
+
+
+def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
+    """Text of a model, a file's name or a record becomes one line, whatever it contains."""
+    return [redact(in_one_line(line)) for line in lines]

@@ -91,6 +91,28 @@ class LoopStore:
             )
         raise RecordError(Outcome.USAGE, none)
 
+    def numbered(self, number: str) -> FileRecord:
+        """The record of the loop with this number. Raises RecordError if this directory has no such loop."""
+        wanted = int(number) if number.isdecimal() and number.isascii() else None
+        found = [record for record in self.all_records(of_all=False) if int(record.folder.name) == wanted]
+        if found:
+            return found[0]
+        numbers = sorted(int(record.folder.name) for record in self.all_records(of_all=False))
+        some = f"it has {', '.join(map(str, numbers))}" if numbers else "none is recorded"
+        raise RecordError(Outcome.USAGE, f"{self._directory} has no loop {number}: {some}")
+
+    def all_records(self, *, of_all: bool) -> list[FileRecord]:
+        """The records of this directory's loops, or of the loops of all directories."""
+        places = self._places
+        if of_all:
+            places = [place for root in self.roots if root.is_dir() for place in sorted(root.iterdir())]
+        folders = (place / f"{number:04d}" for place in places for number in _numbers(place))
+        return [record for record in map(FileRecord, folders) if os.path.lexists(record.path)]
+
+    def place_of(self, directory: Path) -> Path:
+        """The folder for the loops that work in `directory`, in the same root as `place`."""
+        return self.roots[0] / directory_name(directory.resolve())
+
 
 def _newest_in(place: Path) -> Iterator[FileRecord]:
     """Yields the record of the loop with the highest number in the folder `place`. Skips loops that were killed

@@ -7,6 +7,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -22,6 +25,7 @@ from ralph.loop.events import (
 from ralph.loop.prompt import names_of
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
+from ralph.output.live import doing as doing_now
 from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import IterationRecord, LoopState
     from ralph.loop.values import LoopEnd
+    from ralph.output.iteration_log import LiveIteration
     from ralph.values.events import Event
 
 _SETBACKS = {
@@ -169,42 +174,130 @@ def totals(state: LoopState) -> str:
     )
 
 
-def status_lines(state: LoopState, folder: Path, *, is_running: bool, now: datetime) -> Iterator[str]:
+def at_present(state: LoopState, live: LiveIteration | None, now: datetime) -> LoopState:
+    """The state of a running loop, brought forward to the time `now`. The turns and the cost of the running iteration
+    are included if its live file, `live`, is known.
+    """
+    current = state.current
+    if current is not None and live is not None:
+        costs = current.cost_usd, live.run.cost_usd
+        cost = None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
+        current = replace(current, turns=current.turns + live.run.answered, cost_usd=cost)
+    return replace(state, current=current, elapsed_s=state.elapsed_s + _age_s(state.updated_at, now))
+
+
+def status_lines(
+    state: LoopState,
+    folder: Path,
+    *,
+    is_running: bool,
+    now: datetime,
+    live: LiveIteration | None = None,
+    most_iterations: int = 10,
+    tells_words: bool = False,
+) -> Iterator[str]:
     """The lines of `ralph loop --status`. `folder` is the loop's folder. `is_running` is True if a process of the
-    loop holds the lock.
+    loop holds the lock. `live` is the content of the live file of the running iteration, or None if it is not known.
+    Shows the last `most_iterations` iterations, and with `tells_words` the reason and the last words of each.
     """
     plan = state.plan
+    if is_running:
+        state = at_present(state, live, now)
     yield f"loop in {plan.directory}, begun {local(state.started_at)}"
     if state.ended is not None:
         yield f"ended {local(state.updated_at)}: {ending_line(state, state.ended)}"
     elif is_running:
         yield f"running as process {state.pid}: {totals(state)}"
+        yield from filter(None, [left_text(state)])
     else:
         yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
-        yield _now_at(state, now, is_running=is_running)
+        yield _now_at(state, now, live, is_running=is_running)
+        yield from [] if live is None else [_process_text(live, now)]
     if plan.until is not None and state.last_check is not None:
         yield f"check `{plan.until}`: {state.last_check.words}"
     most = plan.limits.max_iterations
-    yield from (iteration_line(record, most) for record in state.iterations[-10:])
+    for record in state.iterations[-most_iterations:]:
+        yield iteration_line(record, most)
+        if tells_words:
+            yield from (f"  {text}" for text in (record.reason, record.last_words) if text)
     yield from state.warnings
-    yield f"record, last prompt and the check's output: {folder}"
+    yield f"record, last prompt, log and the check's output: {folder}"
     if state.ended is not None:
         yield from filter(None, [resume_hint(state, state.ended)])
     elif not is_running:
         yield f"go on with: {continue_command(state)}"
 
 
-def _now_at(state: LoopState, now: datetime, *, is_running: bool) -> str:
+def left_text(state: LoopState) -> str | None:
+    """The rest of the loop's limits, as text. None if the loop has no limits."""
+    limits, left = state.plan.limits, left_of(state)
+    parts = []
+    if left.iterations is not None:
+        parts.append(f"{left.iterations} of {counted(limits.max_iterations or 0, 'iteration')}")
+    if limits.max_budget_usd is not None:
+        parts.append(f"{dollars(left.usd)} of {dollars(limits.max_budget_usd)}")
+    if left.seconds is not None:
+        parts.append(f"{duration(left.seconds)} of {duration(limits.max_time_s or 0)}")
+    return f"left: {', '.join(parts)}" if parts else None
+
+
+class Left(Struct, frozen=True):
+    """The rest of a loop's limits. None without a limit."""
+
+    iterations: int | None
+    """The number of iterations that have not begun."""
+    usd: float | None
+    """The rest of the budget in US dollars. Also None if the cost so far is unknown."""
+    seconds: float | None
+
+
+def left_of(state: LoopState) -> Left:
+    limits, spent = state.plan.limits, state.spent_usd
+    begun = len(state.iterations) + (state.current is not None)
+    return Left(
+        None if limits.max_iterations is None else max(limits.max_iterations - begun, 0),
+        None if limits.max_budget_usd is None or spent is None else max(limits.max_budget_usd - spent, 0.0),
+        None if limits.max_time_s is None else max(limits.max_time_s - state.elapsed_s, 0.0),
+    )
+
+
+def _now_at(state: LoopState, now: datetime, live: LiveIteration | None, *, is_running: bool) -> str:
     current = state.current
     assert current is not None  # noqa: S101 - the caller looked
     which = _which(current.number, state.plan.limits.max_iterations, current.session_id)
     if not is_running:
         return f"{which}: not finished"
-    doing = _DOING[current.phase]
+    doing = _DOING[current.phase] if live is None else moment_text(live, now)
     if current.waits_until is not None:
         doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
     return f"{which}: {doing}, begun {_since(current.started_at, now)}"
+
+
+def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
+    """The present moment of the running iteration: its turn, and the tool or the wait. Without `has_times`, the text contains
+    no duration, so that it changes only if something else happens.
+    """
+    run, now_s = live.run, now.timestamp()
+    if not run.turn:
+        return "starting"
+    most = "" if live.max_turns is None else f" of {live.max_turns}"
+    what, how_long = doing_now(run, now_s)
+    until = ""
+    if run.wait is not None and run.wait.until_s > now_s:
+        until = f" until {datetime.fromtimestamp(run.wait.until_s, now.tzinfo).astimezone():%H:%M:%S}"
+    return f"turn {run.turn}{most}, {what}{until}{f' ({how_long})' if has_times else ''}"
+
+
+def _process_text(live: LiveIteration, now: datetime) -> str:
+    """The totals of the running process and its own limits."""
+    run, took_s = live.run, max(now.timestamp() - live.began_s, 0.0)
+    budget = "" if live.max_budget_usd is None else f" of {dollars(live.max_budget_usd)}"
+    time = "" if live.max_time_s is None else f" of {duration(live.max_time_s)}"
+    return (
+        f"{run.model or 'its process'}: {counted(run.answered, 'turn')}, {run.tokens_in:,} tokens in, "
+        f"{run.tokens_out:,} out, {dollars(run.cost_usd)}{budget}, {duration(took_s)}{time}"
+    )
 
 
 def _since(moment: str, now: datetime) -> str:
@@ -213,6 +306,14 @@ def _since(moment: str, now: datetime) -> str:
     except (ValueError, TypeError):
         return moment
     return f"{duration(max(seconds, 0))} ago"
+
+
+def _age_s(moment: str, now: datetime) -> float:
+    """The seconds since an ISO 8601 time. 0 if the time is not valid or in the future."""
+    try:
+        return max((now - datetime.fromisoformat(moment)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return 0.0
 
 
 _HIGHER = {Outcome.TIMED_OUT: " with a higher --max-time", Outcome.LIMIT_REACHED: " with a higher limit"}

@@ -8,6 +8,8 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.machine import launcher
 from ralph.machine.starting import start_process
 
@@ -30,6 +32,9 @@ _NOBODY_IS_THERE = {
 }
 # A credential program in the environment is kept, because CI systems have one. No desktop dialogue is opened.
 _DEFAULTS = {"GIT_ASKPASS": "false"}
+
+# States of proc_pid_stat(5).
+_IS_STOPPED, _HAS_ENDED = (b"T", b"t"), (b"Z", b"X", b"x")
 
 _protected = False
 
@@ -55,6 +60,33 @@ def protect_this_process() -> None:
         _protected = True
         launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
         launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
+
+
+class ProcessFacts(Struct, frozen=True):
+    """Facts about a process, from /proc/PID/stat (proc_pid_stat(5))."""
+
+    is_stopped: bool
+    """True if the process is suspended, as after Ctrl-Z."""
+    parent: int
+    group: int
+    """The id of the process group."""
+    has_terminal: bool
+    foreground_group: int
+    """The id of the process group in the foreground of the terminal. -1 without a terminal."""
+
+
+def facts_of(pid: int) -> ProcessFacts | None:
+    """The facts about a process. None if the process does not exist or has ended, and on systems without /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # noqa: PTH123 - called once a second
+            # The command's name, in parentheses, may hold anything: count from the last one.
+            fields = stat.read().rpartition(b")")[2].split()
+        state, (parent, group, _, terminal, foreground) = fields[0], map(int, fields[1:6])
+    except (OSError, ValueError, IndexError):
+        return None
+    if state in _HAS_ENDED:
+        return None
+    return ProcessFacts(state in _IS_STOPPED, parent, group, terminal != 0, foreground)
 
 
 class OwnedProcess:

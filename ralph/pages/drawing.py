@@ -77,6 +77,10 @@ class Bar(Struct, frozen=True):
     width: float
     title: str
     entry: str | None
+    top: float = 0.0
+    """The part of the row's height above the bar, from 0 to 1."""
+    height: float = 1.0
+    """The part of the row's height that the bar fills."""
 
 
 class Tick(Struct, frozen=True):
@@ -124,35 +128,42 @@ def with_gaps(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
 
 
 def bars_of(stretches: Iterable[Stretch], axis: Axis, most: int) -> list[Bar]:
-    """At most about `most` bars. Neighbours that are too narrow for that become one bar, which has the kind that took the
-    longest and says in its title what it stands for.
+    """Bars in at most about `most` places. Neighbours that are too narrow for that share a place: the height of each kind
+    is its share of the time, and the title says what the place stands for.
     """
     slot_s = axis.length_s / most
     bars: list[Bar] = []
     narrow: list[Stretch] = []
     for stretch in stretches:
         if narrow and stretch.ended_s - narrow[0].began_s > slot_s:
-            bars.append(_bar_of(narrow, axis))
+            bars += _bars_at(narrow, axis)
             narrow = []
         if stretch.ended_s - stretch.began_s > slot_s:
-            bars.append(_bar_of([stretch], axis))
+            bars += _bars_at([stretch], axis)
         else:
             narrow.append(stretch)
-    return [*bars, _bar_of(narrow, axis)] if narrow else bars
+    return [*bars, *_bars_at(narrow, axis)] if narrow else bars
 
 
-def _bar_of(stretches: Sequence[Stretch], axis: Axis) -> Bar:
+def _bars_at(stretches: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
     first, last = stretches[0], stretches[-1]
     x = axis.place(first.began_s)
     width = max(round(axis.place(last.ended_s) - x, 3), NARROWEST)
     if first is last:
         title = f"{first.label}: {first.kind.value}, {duration(length_s(first))}"
-        return Bar(first.kind.value, x, width, title, first.entry)
+        yield Bar(first.kind.value, x, width, title, first.entry)
+        return
     totals = totals_of(stretches)
     words = ", ".join(f"{kind} {duration(took_s)}" for kind, took_s in totals.items())
-    longest = max(totals, key=totals.__getitem__)
+    title = f"{first.label} to {last.label}: {words}"
     entry = next((stretch.entry for stretch in stretches if stretch.entry is not None), None)
-    return Bar(longest, x, width, f"{first.label} to {last.label}: {words}", entry)
+    whole_s = sum(totals.values())
+    bottom = 1.0
+    for kind in (kind.value for kind in StretchKind):
+        height = totals.get(kind, 0.0) / whole_s if whole_s else float(kind == first.kind.value)
+        if height:
+            bottom -= height
+            yield Bar(kind, x, width, title, entry, round(max(bottom, 0.0), 3), round(height, 3))
 
 
 def totals_of(stretches: Iterable[Stretch]) -> dict[str, float]:

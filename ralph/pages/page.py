@@ -89,8 +89,8 @@ _ROWS = {
     MarkKind.ENDED: "ends",
 }
 
-# A page has at most so many bars in the timelines of its works, and in those of its parts, so that it stays small.
-_MOST_BARS, _FEWEST_BARS = 1600, 200
+# A page has bars in at most so many places of its works' timelines, and of those of its parts, so that it stays small.
+_MOST_BARS, _FEWEST_BARS = 250, 100
 _MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
 _MOST_POINTS = 600
 _MOST_PROBLEMS = 8
@@ -156,6 +156,8 @@ class WorkView(Struct, frozen=True):
     timeline: Timeline
     shares: list[tuple[str, float, float]]
     """The kinds of time with their seconds and their per cent."""
+    busy_s: float | None
+    """The seconds that were not idle, or None if none were idle."""
     axis: Axis
     clock: str
     """The form of times of day. Contains the weekday if the work is longer than a day."""
@@ -212,7 +214,7 @@ def _views_of(night: Night, zone: tzinfo | None) -> list[WorkView]:
     parts = sum(len(work.parts) for work in night.works)
     part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
     return [
-        _view_of(work, f"work{number}", bars, min(part_bars, bars), zone)
+        _view_of(work, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
         for number, work in enumerate(night.works)
     ]
 
@@ -249,6 +251,7 @@ def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | No
             for kind in KINDS
             if kind.value in totals
         ],
+        busy_s=whole_s - idle_s if (idle_s := totals.get(StretchKind.IDLE.value, 0.0)) else None,
         axis=axis,
         clock="%H:%M:%S" if work.ended_s - work.began_s < _DAY_S else "%a %H:%M:%S",
         added=sum(file.added or 0 for file in work.files),

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ralph.permissions import settings_keys as names
 from ralph.permissions.matcher import why_no_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
@@ -55,29 +56,6 @@ class SettingsSource(Struct, frozen=True):
         trusted.
         """
         return self.kind in ("user", "flag")
-
-
-class SandboxLimits(Struct, frozen=True):
-    """The restrictions of a `sandbox` block that ralph keeps for commands."""
-
-    is_strict: bool = False
-    """True if the run must not start unless its commands get a sandbox."""
-    hosts: tuple[str, ...] | None = None
-    """The only hosts that commands may reach. None means that the block names no such list."""
-    denied_hosts: tuple[str, ...] = ()
-    read_deny: tuple[str, ...] = ()
-    """Paths that commands must not read. Each is absolute or begins with `~/`."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the block that hold these restrictions."""
-        asked = {
-            "failIfUnavailable": self.is_strict,
-            "network.allowedDomains": self.hosts is not None,
-            "network.deniedDomains": self.denied_hosts,
-            "filesystem.denyRead": self.read_deny,
-        }
-        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)
 
 
 class ClaudeSettings(Struct, frozen=True):

@@ -16,11 +16,12 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SandboxLimits, SettingsSource
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
+    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.controls import RunControls
 

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
-    from ralph.permissions.claude_settings import SandboxLimits
     from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
@@ -155,12 +155,15 @@ def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, Sandbo
     """The surroundings with the restrictions of settings files for Claude Code, each with the name of its file. Raises
     SettingsError if a restriction cannot be kept.
     """
-    from ralph.run.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
+    from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
 
     settings = around.settings
     closing = ", ".join(name for name, one in limits if one.read_deny)
     origins = {**settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
-    wanted = restricted(settings.sandbox, limits)
+    try:
+        wanted = restricted(settings.sandbox, limits)
+    except CannotConfineError as error:
+        raise SettingsError(str(error)) from error
     return replace(around, settings=replace(settings, sandbox=wanted, origins=origins))
 
 

@@ -5,7 +5,7 @@ tests/program/.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ralph.loop.events import BranchChanged
+from ralph.loop.ports import CheckoutError
 from ralph.loop.state import LoopState, Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
@@ -484,9 +485,30 @@ def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
 def test_commits_that_stayed_here_are_named_in_the_end() -> None:
     rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["gone", "gone"]
-    assert rig.play().exit_code == 0
-    assert rig.state.warnings[0].endswith("gone")
+    end = rig.play()
+    assert (end.exit_code, end.reason) == (74, "2 iterations are done, but not all work is pushed")
+    assert rig.state.warnings[0] == "iteration 2: push failed: gone"
     assert rig.state.warnings[1] == "commits that were not pushed: 2"
+
+
+@every_row(("problem", "code"), [(None, 0), ("still gone", 74)])
+def test_a_continued_loop_pushes_first_what_the_loop_could_not_push(problem: str | None, code: int) -> None:
+    failed = LoopRig(limits=iterations(1), options={"commits": True, "pushes": True})
+    failed.checkout.push_problems = ["gone"]
+    failed.play()
+    again = LoopRig()
+    again.checkout.to_push, again.checkout.push_problems = 1, [problem]
+    assert (again.play(failed.state).exit_code, again.checkout.to_push) == (code, 1 if problem else 0)
+    assert again.iterations.orders == []
+
+
+def test_a_push_that_fails_after_a_late_commit_is_told_and_no_bug() -> None:
+    failed = failing_commit(pushes=True, limits=iterations(1))
+    failed.play()
+    again = LoopRig()
+    again.checkout.uncommitted, again.checkout.push_problems = 1, ["gone"]
+    assert (again.play(failed.state).exit_code, len(again.checkout.messages)) == (74, 1)
+    assert "iteration 1: push failed, the next iteration tries again: gone" in again.told
 
 
 def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
@@ -523,8 +545,8 @@ def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_n
     assert rig.checkout.messages == []
 
 
-def failing_commit(**fields: Any) -> LoopRig:
-    rig = LoopRig(options={"commits": True}, **fields)
+def failing_commit(*, pushes: bool = False, **fields: Any) -> LoopRig:
+    rig = LoopRig(options={"commits": True, "pushes": pushes}, **fields)
     rig.checkout.commit_problem = "index.lock is there"
     return rig
 
@@ -571,6 +593,18 @@ def test_a_continued_loop_commits_first_what_the_loop_could_not_commit() -> None
     assert again.play(failed.state).exit_code == 0
     assert again.checkout.messages[0].startswith("ralph loop: iteration 1\n")
     assert (again.state.iterations[0].commits, again.iterations.orders) == (1, [])
+
+
+def test_a_cut_off_iteration_whose_work_cannot_be_looked_at_is_no_saved_work() -> None:
+    killed = LoopRig(limits=iterations(1), options={"commits": True}).stopped_in_its_first_iteration()
+    again = LoopRig()
+
+    def broken() -> NoReturn:
+        raise CheckoutError("git status: index file corrupt")
+
+    again.checkout.snapshot = broken  # type: ignore[method-assign]  # no other call of this test fails
+    late = replace(killed, elapsed_s=10.0, plan=replace(killed.plan, limits=LoopLimits(max_time_s=5)))
+    assert (again.play(late).exit_code, again.checkout.messages) == (74, [])
 
 
 def test_an_iteration_that_changes_the_branch_is_named() -> None:

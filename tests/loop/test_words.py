@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,6 +19,8 @@ from ralph.loop.events import (
 )
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
+from ralph.output.iteration_log import LiveIteration
+from ralph.output.live import LiveRun, LiveWait
 from ralph.values.events import Event, Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
@@ -170,3 +172,31 @@ def test_what_a_model_named_cannot_break_the_table() -> None:
     [row] = [line for line in table.splitlines() if line.startswith("| 1 ")]
     assert row.replace("\\|", "").count("|") == 9
     assert "<script>" not in table
+
+
+def test_a_running_loop_is_shown_as_it_is_now() -> None:
+    moment = NOW.timestamp()
+    run = LiveRun(moment - 9, model="opus", turn=5, answered=4, cost_usd=0.5, tokens_in=9000, tokens_out=70)
+    wait = replace(run, wait=LiveWait("529", moment + 30))
+    limits = LoopLimits(5, 2.0, 7200)
+    state = replace(
+        STATE, plan=replace(PLAN, limits=limits), current=replace(CURRENT, turns=1, cost_usd=0.25)
+    )
+    later = NOW + timedelta(seconds=60)
+
+    def lines(live_run: LiveRun, now: datetime = NOW) -> list[str]:
+        live = LiveIteration(9, 2, "abcdef0123", moment - 60, live_run, max_turns=40, max_budget_usd=1.0)
+        return [*words.status_lines(state, Path("/s"), is_running=True, now=now, live=live)][1:5]
+
+    assert lines(run) == [
+        "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h02m",
+        "left: 3 of 5 iterations, $0.8269 of $2.00, 58m00s of 2h00m",
+        "iteration 2 of 5, session abcdef01: turn 5 of 40, the model works (9.0s), begun 10m00s ago",
+        "opus: 4 turns, 9,000 tokens in, 70 out, $0.5000 of $1.00, 1m00s",
+    ]
+    assert lines(run, later)[:2] == [
+        "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h03m",
+        "left: 3 of 5 iterations, $0.8269 of $2.00, 57m00s of 2h00m",
+    ]
+    until = f"{(NOW + timedelta(seconds=30)).astimezone():%H:%M:%S}"
+    assert f": turn 5 of 40, waiting after 529 until {until} (30s left), " in lines(wait)[2]

@@ -158,4 +158,4 @@ def test_a_long_night_makes_a_small_page() -> None:
     texts = 20_000 * 150
     assert len(page) - texts < 300 * 20_000
     timeline = page[: page.index(b"What happened")]
-    assert 200 < timeline.count(b'class="k-model"') <= 1700
+    assert 200 < timeline.count(b'class="k-model"') <= 260

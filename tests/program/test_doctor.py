@@ -614,18 +614,32 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
     assert "absent.git" in found["push"][1]
     assert len(server.requests) == 2
 
+    remote = ["git", f"--git-dir={tmp_path / 'absent.git'}"]
+    subprocess.run([*remote, "init", "--quiet", "--bare"], check=True)
     told = ralph_here("doctor", "--probe", "--json")
+    assert not subprocess.run([*remote, "for-each-ref"], check=True, capture_output=True).stdout
     written = json.loads(told.stdout)
     assert (told.code, written["exit_code"]) == (77, 77)
     assert {one["level"] for one in written["findings"]} == {"ok", "warn", "fail"}
     assert all(bool(one["remedy"]) == (one["level"] != "ok") for one in written["findings"])
+    (push,) = [one for one in written["findings"] if one["check"] == "push"]
+    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would take a push")
     figures = {one["check"]: one["figures"] for one in written["findings"] if "figures" in one}
     assert figures["target main with ANTHROPIC_API_KEY"]["called_tool"] is True
     assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
 
 
-def test_a_budget_that_cannot_be_counted_fails_before_the_night(ralph, ralph_here) -> None:
+def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
+    ralph, ralph_here
+) -> None:
     shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5")
     assert shown.code == 78
     assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 78
+    assert checks(shown.stdout)["targets"][0] == "warn", (
+        "a request without the key that a run needs says nothing"
+    )
+    assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
     assert "exclude each other" in ralph_here("doctor", "--offline", "--probe").stderr

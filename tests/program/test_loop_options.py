@@ -229,7 +229,11 @@ def test_continue_alone_gives_no_limits(asked, tmp_path) -> None:
 
 def test_status_is_one_json_object_where_that_is_asked_for(asked, tmp_path) -> None:
     assert run_cli(["loop", "--status", "--json"]) == 42
-    assert asked == [(tmp_path, {"is_json": True})]
+    assert run_cli(["loop", "--status", "--watch"]) == 42
+    assert asked == [
+        (tmp_path, {"is_json": True, "watches": False}),
+        (tmp_path, {"is_json": False, "watches": True}),
+    ]
 
 
 @pytest.mark.parametrize(("typed", "where"), [([], "."), (["--cd", "work"], "work")])
@@ -304,7 +308,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
     commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "  loop      Do one task in fresh runs until a check passes: the outer loop." in commands
+    assert "loop Do one task in fresh runs until a check passes: the outer loop." in " ".join(commands.split())
     assert "init" not in commands
 
 

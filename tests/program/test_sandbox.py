@@ -487,6 +487,18 @@ def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> 
     assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
 
 
+@needs_landlock
+def test_the_sandbox_block_of_a_repository_restricts_a_loops_check_too_exits_3(ralph, iterations) -> None:
+    """Otherwise an iteration could leave to the check whatever its own commands may not do."""
+    server = iterations([bash("echo 1 > one"), Turn("Done.")])
+    port = server.base_url.rpartition(":")[2]
+    settings = ralph.cwd / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"sandbox": {"network": {"allowedDomains": []}}}')
+    check = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
+    assert ralph("loop", "go", "--until", check, "--max-iterations", "1").code == 3
+
+
 # --- What is asked for is kept, or nothing runs
 
 

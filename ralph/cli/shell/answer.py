@@ -135,10 +135,10 @@ def _written_s(path: Path) -> float:
 
 
 def _title(path: Path) -> str:
-    """The title of the session, else the beginning of its first prompt. Empty if neither is found."""
+    """The title of the session, else a title from its first prompt. Empty if neither is found."""
     import json  # noqa: PLC0415 - see above
 
-    from ralph.sessions.naming import shortened  # noqa: PLC0415 - see above
+    from ralph.sessions.naming import shortened, title_from  # noqa: PLC0415 - see above
 
     title = ""
     try:
@@ -151,7 +151,7 @@ def _title(path: Path) -> str:
             elif kind == b"user":
                 content = json.loads(line)["content"]
                 text = content if isinstance(content, str) else content[0].get("text", "")
-                return shortened(_one_line(title or text), _TITLE_CHARS)
+                return shortened(_one_line(title or title_from(text)), _TITLE_CHARS)
     except (
         OSError,
         ValueError,

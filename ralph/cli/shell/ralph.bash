@@ -1,6 +1,6 @@
 # bash completion for ralph: eval "$(ralph completion bash)" in ~/.bashrc
 _ralph() {
-    local line kind='' IFS=$'\n'
+    local line kind=''
     COMPREPLY=()
     while IFS= read -r line; do
         if [[ -z $kind ]]; then

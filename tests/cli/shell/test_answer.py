@@ -45,7 +45,7 @@ def answered(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 RUN = '{"seq":1,"kind":"run","title":"The title","head":"x"}'
-USER = '{"seq":2,"kind":"user","content":[{"type":"text","text":"The  task"}]}'
+USER = '{"seq":2,"kind":"user","content":[{"type":"text","text":"# The  task\\n\\nMore."}]}'
 
 
 def test_sessions_are_offered_by_id_with_age_and_title_the_newest_first(home, capfd) -> None:

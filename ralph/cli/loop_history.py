@@ -1,0 +1,60 @@
+"""The commands `ralph loop ls` and `ralph loop show`, which look at recorded loops."""
+
+# No `from __future__ import annotations` here: typer reads the annotations.
+
+import enum
+from typing import Annotated
+
+import typer
+
+from ralph.cli.typer_command import typer_command
+from ralph.cli.values import working_directory
+
+Directory = Annotated[
+    str | None, typer.Option("--cd", "-C", metavar="DIR", help="Look at the loops of this directory.")
+]
+
+
+class LoopFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def ls(
+    *,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="List the loops of all directories, with their directories.")
+    ] = False,
+    format_: Annotated[
+        LoopFormat, typer.Option("--format", help="text: one line per loop. json: one list.")
+    ] = LoopFormat.TEXT,
+    directory: Directory = None,
+) -> int:
+    """List the loops of this directory, the newest first: id, begin, outcome, iterations, cost, task.
+
+    The outcome is running for a loop that runs, and stopped for a loop that was killed.
+    """
+    from ralph.loop.history import list_loops  # noqa: PLC0415 - not needed for --help
+
+    return list_loops(working_directory(directory), of_all=all_, is_json=format_ is LoopFormat.JSON)
+
+
+def show(
+    number: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="The number of the loop. Default: the newest.", show_default=False
+        ),
+    ] = None,
+    *,
+    log: Annotated[bool, typer.Option("--log", help="Print the loop's log instead.")] = False,
+    directory: Directory = None,
+) -> int:
+    """Show the story of one loop of this directory: its state, iterations, checks, and where its log is."""
+    from ralph.loop.history import show_loop  # noqa: PLC0415 - not needed for --help
+
+    return show_loop(working_directory(directory), number, prints_log=log)
+
+
+LIST = typer_command("loop ls", ls)
+SHOW = typer_command("loop show", show)

@@ -1,0 +1,81 @@
+"""Draws on a terminal: texts that are cut to its width, and a list of lines that is drawn again in the same place."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.output.standard_streams import ReaderLeftError, print_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# ECMA-48: ED, EL, CUP. DEC: DECTCEM.
+_HOME, _CLEAR_BELOW, _CLEAR_TO_END = "\x1b[H", "\x1b[J", "\x1b[K"
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_USUAL_SIZE = (80, 24)
+_NO_WIDTH = ("Mn", "Me", "Cf")
+_MORE = "…"
+
+
+def columns_of(text: str) -> int:
+    """The number of columns that the text takes on a terminal (Unicode Standard Annex 11). Sequences of emoji may
+    take fewer columns.
+    """
+    return len(text) if text.isascii() else sum(map(_columns_of_character, text))
+
+
+def cut_to_columns(text: str, columns: int) -> str:
+    """The text, shortened so that it takes at most `columns` columns. A shortened text ends with `…`."""
+    if columns_of(text) <= columns:
+        return text
+    left, end = columns - 1, 0
+    for end, character in enumerate(text):  # noqa: B007 - the index of the first character that does not fit
+        left -= _columns_of_character(character)
+        if left < 0:
+            break
+    return text[:end] + _MORE if columns > 0 else ""
+
+
+def _columns_of_character(character: str) -> int:
+    if character == "\ufe0f":  # it makes the emoji before it wide
+        return 1
+    if unicodedata.category(character) in _NO_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def terminal_size(descriptor: int) -> tuple[int, int]:
+    """The columns and lines of the terminal. Usual values if it does not say."""
+    with suppress(OSError):
+        size = os.get_terminal_size(descriptor)
+        return size.columns or _USUAL_SIZE[0], size.lines or _USUAL_SIZE[1]
+    return _USUAL_SIZE
+
+
+class Screen:
+    """Draws lines at the top of the terminal at standard output. Each drawing replaces the last one, also after the
+    terminal's size has changed. The cursor is hidden until `close`.
+    """
+
+    def __init__(self) -> None:
+        self._lines: Sequence[str] = ()
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Draws the lines. Lines that do not fit are cut, and so is the list. Raises ReaderLeftError and OSError."""
+        self._lines = lines
+        columns, rows = terminal_size(1)
+        shown = [cut_to_columns(line, columns - 1) for line in lines[: max(rows - 1, 1)]]
+        self._write(_HIDE_CURSOR + _HOME, shown)
+
+    def close(self) -> None:
+        """Writes the last lines once more and as a whole, and shows the cursor again."""
+        with suppress(ReaderLeftError, OSError):
+            self._write(_SHOW_CURSOR + _HOME, self._lines)
+
+    @staticmethod
+    def _write(before: str, lines: Sequence[str]) -> None:
+        text = before + "".join(f"{line}{_CLEAR_TO_END}\n" for line in lines) + _CLEAR_BELOW
+        print_bytes(text.encode("utf-8", "replace"))

@@ -1,0 +1,32 @@
+"""Whose live file `--status` believes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from msgspec.structs import replace
+
+from ralph.loop.state import CurrentIteration, LoopState, Phase
+from ralph.loop.status import _is_current
+from ralph.loop.values import LoopPlan
+from ralph.output.iteration_log import LiveIteration
+from ralph.output.live import LiveRun
+
+CURRENT = CurrentIteration(2, "s-2", "2026-11-22T01:50:00+00:00", 0.0, "", "")
+STATE = LoopState(LoopPlan("/work", "/work"), "2026-11-22T01:00:00+00:00", os.getppid(), current=CURRENT)
+LIVE = LiveIteration(os.getpid(), 2, "s-2", 1.0, LiveRun(1.0))
+
+
+def test_only_the_process_of_the_running_iteration_is_believed() -> None:
+    assert _is_current(LIVE, STATE)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        assert not _is_current(replace(LIVE, pid=ended.pid), STATE), (
+            "killed, and the loop has not seen it yet"
+        )
+    assert not _is_current(replace(LIVE, pid=os.getppid()), STATE), "its id belongs to another process now"
+    assert not _is_current(replace(LIVE, number=1), STATE)
+    assert not _is_current(replace(LIVE, session_id="s-1"), STATE)
+    assert not _is_current(LIVE, replace(STATE, current=replace(CURRENT, phase=Phase.CHECKING)))
+    assert not _is_current(LIVE, replace(STATE, current=None))

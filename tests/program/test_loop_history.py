@@ -1,0 +1,87 @@
+"""`ralph loop ls` and `ralph loop show`: the loops of a directory, after they have ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.program.conftest import Finished, loop_folder
+from tests.program.model_answers import bash, write
+
+
+def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
+    ralph, ralph_here, iterations
+) -> None:
+    iterations([write("one")], [bash("exit 3")])
+    (ralph.cwd / "TASK.md").write_text("go on")
+    assert (
+        ralph("loop", "\nwork\x1b[2J on sk-ant-test-0123456789abcdef\nmore", "--max-iterations", "1").code
+        == 0
+    )
+    first = loop_folder(ralph)
+    options = ("--until", "test -e never", "--max-iterations", "2", "-q")
+    assert ralph("loop", "-f", "TASK.md", *options).code == 3
+
+    listed = ralph_here("loop", "ls")
+    assert (listed.code, listed.stderr) == (0, "")
+    header, second, oldest = listed.stdout.splitlines()
+    assert header.split() == ["ID", "BEGUN", "OUTCOME", "ITERATIONS", "COST", "TASK"]
+    assert [*second.split()[:1], *second.split()[3:5]] == ["2", "limit_reached", "2"]
+    assert second.endswith(" -f TASK.md")
+    assert oldest.split()[3:5] == ["completed", "1"]
+    assert oldest.endswith(" work on [redacted]")
+    objects = json.loads(ralph_here("loop", "ls", "--format", "json", "--all").stdout)
+    assert [(one["id"], one["exit_code"], one["iterations"]) for one in objects] == [(2, 3, 2), (1, 0, 1)]
+    assert {one["directory"] for one in objects} == {str(ralph.cwd)}
+    assert str(ralph.cwd)[-27:] in ralph_here("loop", "ls", "-a").stdout
+
+    newest = ralph_here("loop", "show").stdout
+    assert newest == ralph_here("loop", "show", "0002").stdout
+    lines = newest.splitlines()
+    assert lines[0] == "loop 2: -f TASK.md"
+    assert any(line.startswith("iteration 2 of 2: completed, ") for line in lines)
+    assert "  All done." in lines
+    assert "check `test -e never`: failed (exit 1)" in lines
+    assert "(ralph loop show 2 --log)" in lines[-1]
+    log = ralph_here("loop", "show", "1", "--log").stdout
+    assert log == (first / "log.txt").read_text()
+    assert "[tool] Write: one" in log
+
+    (first / "loop.json").write_text("{")
+    assert ralph_here("loop", "ls").stdout.splitlines()[2].split() == ["1", "unreadable"]
+    assert ralph_here("loop", "show", "1").code == 74
+    shutil.rmtree(loop_folder(ralph).parent)
+    assert ralph_here("loop", "ls").stdout == f"no loop is recorded in {ralph.cwd}\n"
+
+
+def refused(ran: Finished) -> str:
+    assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    return ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "9"], "has no loop 9: none is recorded"),
+        (["show", "x"], "has no loop x: none is recorded"),
+        (["show"], "there is no loop in "),
+        (["lss"], "did you mean `ralph loop ls`?"),
+        (["shwo"], "did you mean `ralph loop show`?"),
+        (["shwo", "3"], "see `ralph loop --help`"),
+        (["logs"], "did you mean `ralph loop show --log`?"),
+        (["-q", "ls"], "`ralph loop ls` takes its options after `ls`"),
+        (["ls", "--al"], "see `ralph loop ls --help`"),
+        (["--watch", "go"], "--watch goes with --status"),
+    ],
+)
+def test_a_slip_is_one_line_and_exit_2(ralph_here, words, says) -> None:
+    assert says in refused(ralph_here("loop", *words))
+
+
+@pytest.mark.parametrize("command", ["ls", "show"])
+def test_each_command_has_a_help_page(ralph_here, command) -> None:
+    ran = ralph_here("loop", command, "--help")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"Usage: ralph loop {command} [OPTIONS]")
