@@ -150,9 +150,7 @@ class _Gathering:
     ) -> Work:
         state, record = loop.state, loop.record
         directory = Path(state.plan.directory)
-        store = LoopStore(self._store, directory)
-        newest = store.records()[:1]
-        is_newest = bool(newest) and newest[0].folder == record.folder
+        is_newest = self._is_newest(record, directory)
         is_running = (
             state.ended is None and is_newest and holder_of(directory, record.folder.parent) == state.pid
         )
@@ -163,6 +161,12 @@ class _Gathering:
         )
         asked = git.facts(self._question(state, is_newest=is_newest))
         return loop_work(facts, asked, room, now_s=self._now_s)
+
+    def _is_newest(self, record: FileRecord, directory: Path) -> bool:
+        """Whether `ralph loop --continue` would resume the loop of this record."""
+        with suppress(RecordError):
+            return LoopStore(self._store, directory).newest().folder == record.folder
+        return False
 
     def _task_of(self, state: LoopState) -> str:
         """The task of the loop. If it is in a file, the text that the file has now."""
