@@ -22,6 +22,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter
+from ralph.pages.excerpts import size_in_html
 from ralph.pages.night import ChangedFile, Commit, FileDiff
 from ralph.pages.works import GitFacts
 from ralph.values.credentials import child_environment, known_secrets
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
     from ralph.pages.excerpts import Excerpts
 
 MOST_COMMITS = 300
-"""The maximum number of commits on a page. If there are more, the last ones are shown."""
+"""The maximum number of commits on a page. If there are more, the last ones are shown. Several works share this and
+the next two numbers."""
 _MOST_FILES = 1_000
 _MOST_FILES_OF_COMMIT = 100
 _MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 _MOST_DIFF_BYTES = 6 * 1024 * 1024
-# All diffs of a work. Where there are many, each gets less.
-_DIFF_BUDGET_CHARS = 1_200_000
-_MOST_DIFF_CHARS, _LEAST_DIFF_CHARS = 24_000, 400
+# All diffs of a page, in bytes of HTML. Where there are many, each gets less.
+_DIFF_BUDGET_BYTES = 2_000_000
+_LEAST_COMMITS, _LEAST_FILES = 10, 30
+_MOST_DIFF_BYTES_OF_FILE, _LEAST_DIFF_BYTES = 30_000, 300
+_MARKUP_OF_LINE_BYTES = 12
 _MOST_LINES = 600
 _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
@@ -91,9 +95,13 @@ class GitQuestion(Struct, frozen=True):
 class GitReader:
     """Answers the questions of one page. Used in `git_reader`."""
 
-    def __init__(self, seams: GitSeams, excerpts: Excerpts) -> None:
+    def __init__(self, seams: GitSeams, excerpts: Excerpts, works: int = 1) -> None:
+        """`works` is the number of works that share the page."""
         self._seams = seams
         self._excerpts = excerpts
+        self._most_commits = max(MOST_COMMITS // works, _LEAST_COMMITS)
+        self._most_files = max(_MOST_FILES // works, _LEAST_FILES)
+        self._diffs_bytes = _DIFF_BUDGET_BYTES // works
 
     def facts(self, question: GitQuestion) -> GitFacts:
         """The answer to the question. If git fails, a note says why."""
@@ -111,17 +119,17 @@ class GitReader:
     def _asked(self, git: Git, top: Path, question: GitQuestion) -> GitFacts:
         notes: list[str] = []
         made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
-        if len(made) > MOST_COMMITS:
-            notes.append(f"the last {MOST_COMMITS} of {len(made)} commits are shown")
-            made = made[-MOST_COMMITS:]
+        if len(made) > self._most_commits:
+            notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
+            made = made[-self._most_commits :]
         commits = self._commits(git, made)
         ends = _ends_of(git, question, [one for one, _ in made])
         files = [] if ends is None else self._between(git, *ends)
         if question.has_uncommitted:
             files += self._uncommitted(git, top, question)
-        if len(files) > _MOST_FILES:
-            notes.append(f"the first {_MOST_FILES} of {len(files)} changed files are shown")
-        return GitFacts(tuple(commits), tuple(files[:_MOST_FILES]), tuple(notes))
+        if len(files) > self._most_files:
+            notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")
+        return GitFacts(tuple(commits), tuple(files[: self._most_files]), tuple(notes))
 
     def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
         """The ids of the commits of each iteration, the oldest first, with the iteration's number."""
@@ -167,10 +175,10 @@ class GitReader:
             )
         )
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
-        most_chars = min(max(_DIFF_BUDGET_CHARS // max(shown, 1), _LEAST_DIFF_CHARS), _MOST_DIFF_CHARS)
+        most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
             replace(
-                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_chars),
+                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_bytes),
                 iteration=number,
             )
             for one, number in made
@@ -182,7 +190,7 @@ class GitReader:
         content: bytes,
         files: Sequence[NumberedFile],
         diffs: Sequence[bytes] | None,
-        most_chars: int,
+        most_bytes: int,
     ) -> Commit:
         head, _, message = content.partition(b"\n\n")
         found = _TIME.search(head)
@@ -190,7 +198,7 @@ class GitReader:
         shown = []
         for at, (path, added, removed) in enumerate(files[:_MOST_FILES_OF_COMMIT]):
             diff = diffs[at] if diffs is not None and at < len(diffs) else b""
-            shown.append(self._file(path, added, removed, diff, most_chars))
+            shown.append(self._file(path, added, removed, diff, most_bytes))
         excerpt = self._excerpts.of(body.strip(), _BODY_CHARS)
         is_cut = len(shown) < len(files) or any(file.cut_lines for file in shown) or bool(excerpt.cut_chars)
         is_lost = bool(files) and (diffs is None or len(diffs) < len(files))
@@ -204,7 +212,7 @@ class GitReader:
         )
 
     def _file(
-        self, path: str, added: int | None, removed: int | None, diff: bytes, most_chars: int
+        self, path: str, added: int | None, removed: int | None, diff: bytes, most_bytes: int
     ) -> FileDiff:
         name = self._excerpts.plain(path)
         if added is None or removed is None:
@@ -212,10 +220,10 @@ class GitReader:
         lines = diff.decode("utf-8", "replace").split("\n")
         hunks = next((at for at, line in enumerate(lines) if line.startswith("@@")), len(lines))
         lines = lines[hunks:]
-        kept, chars = 0, 0
+        kept, size = 0, 0
         for line in lines[:_MOST_LINES]:
-            chars += len(line) + 1
-            if chars > most_chars:
+            size += size_in_html(line) + _MARKUP_OF_LINE_BYTES
+            if size > min(most_bytes, _MOST_DIFF_BYTES_OF_FILE):
                 break
             kept += 1
         text = self._excerpts.plain("\n".join(lines[:kept]).rstrip("\n"))
@@ -249,13 +257,13 @@ class GitReader:
 
 
 @contextmanager
-def git_reader(environment: Mapping[str, str], excerpts: Excerpts) -> Iterator[GitReader]:
-    """Makes a `GitReader`. Its git gets the environment without credentials."""
+def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int) -> Iterator[GitReader]:
+    """Makes a `GitReader`. Its git gets the environment without credentials. `works` is as in `GitReader`."""
     harmless = child_environment(environment, (), known_secrets(environment))
     supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
     clock = SystemClock()
     try:
-        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts)
+        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1))
     finally:
         supervisor.close()
 

@@ -39,6 +39,7 @@ from ralph.pages.timeline import (
     with_known,
 )
 from ralph.sessions.history import KILLED, RUNNING
+from ralph.sessions.naming import title_from
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.resume_command import shell_word
 
@@ -57,10 +58,14 @@ _LEAST_STRETCHES = 40
 _MOST_MARKS = 1_500
 _LEAST_MARKS = 20
 _MOST_POINTS = 1_000
+_LEAST_POINTS = 50
+# All texts of one kind on a page, and one of them.
+_TASKS_CHARS, _ALL_WORDS_CHARS, _CHECKS_CHARS, _REASONS_CHARS = 200_000, 300_000, 500_000, 200_000
 _TASK_CHARS = 20_000
 _WORDS_CHARS = 4_000
 _CHECK_CHARS = 4_500
 _REASON_CHARS = 1_000
+_LEAST_CHARS = 160
 _TITLE_CHARS = 160
 _MOST_DETAILS = 20
 _WAITED_FOR = {
@@ -80,16 +85,46 @@ class GitFacts(Struct, frozen=True):
 
 
 class PageRoom(Struct, frozen=True):
-    """The room of one page for all its journals."""
+    """The room of one page, shared out among its works, their parts and the steps of their journals. Also cuts texts to
+    their share.
+    """
 
-    steps: int
+    excerpts: Excerpts
+    works: int = 1
+    """The number of works. `parts` is the number of the iterations and runs of all works."""
+    parts: int = 1
+    steps: int = 1
     """The number of steps of all journals."""
 
     def stretches_of(self, steps: int) -> int:
+        """The number of stretches for a part with this number of steps."""
         return max(_MOST_STRETCHES * steps // max(self.steps, 1), _LEAST_STRETCHES)
 
     def marks_of(self, steps: int) -> int:
         return max(_MOST_MARKS * steps // max(self.steps, 1), _LEAST_MARKS)
+
+    @property
+    def points(self) -> int:
+        """The number of points of each curve of a work."""
+        return max(_MOST_POINTS // max(self.works, 1), _LEAST_POINTS)
+
+    def task(self, text: str) -> str:
+        return self.excerpts.of(text, _share(_TASKS_CHARS, self.works, _TASK_CHARS)).text
+
+    def words(self, text: str) -> str:
+        """The last words of a part, or of a work."""
+        return self.excerpts.of(text, _share(_ALL_WORDS_CHARS, self.parts, _WORDS_CHARS)).text
+
+    def check(self, text: str) -> str:
+        """The output of the check after a part."""
+        return self.excerpts.of(text, _share(_CHECKS_CHARS, self.parts, _CHECK_CHARS)).text
+
+    def reason(self, text: str) -> str:
+        return self.excerpts.of(text, _share(_REASONS_CHARS, self.parts, _REASON_CHARS)).text
+
+
+def _share(whole: int, number: int, most: int) -> int:
+    return min(max(whole // max(number, 1), _LEAST_CHARS), most)
 
 
 class LoopFacts(Struct, frozen=True):
@@ -109,7 +144,7 @@ class LoopFacts(Struct, frozen=True):
 
 
 def session_work(
-    read: JournalRead, git: GitFacts, excerpts: Excerpts, room: PageRoom, *, now_s: float, resume: str | None
+    read: JournalRead, git: GitFacts, room: PageRoom, *, now_s: float, resume: str | None
 ) -> Work:
     """The work of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
@@ -133,8 +168,8 @@ def session_work(
         parts.append(
             replace(
                 part,
-                reason=excerpts.of(_reason(run), _REASON_CHARS).text,
-                last_words=excerpts.of(_answer(run), _WORDS_CHARS).text,
+                reason=room.reason(_reason(run)),
+                last_words=room.words(_answer(run)),
                 turns=run.turns,
                 cost_usd=run.cost_usd,
                 entries=tuple(entries[at]),
@@ -152,15 +187,15 @@ def session_work(
     work = Work(
         id=read.id,
         is_loop=False,
-        title=excerpts.line(story.title or _first_line(story.task), _TITLE_CHARS),
-        task=excerpts.of(story.task, _TASK_CHARS).text,
-        directory="" if opening is None else excerpts.plain(opening.cwd),
-        model=excerpts.line(", ".join(story.models), _TITLE_CHARS),
+        title=room.excerpts.line(story.title or title_from(story.task), _TITLE_CHARS),
+        task=room.task(story.task),
+        directory="" if opening is None else room.excerpts.plain(opening.cwd),
+        model=room.excerpts.line(", ".join(story.models), _TITLE_CHARS),
         outcome=read.outcome,
         exit_code=None if ended is None else ended.exit_code,
         is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
-        reason=excerpts.of("" if last is None else _reason(last), _REASON_CHARS).text,
-        answer=excerpts.of("" if last is None else _answer(last), _WORDS_CHARS).text,
+        reason=room.reason("" if last is None else _reason(last)),
+        answer=room.words("" if last is None else _answer(last)),
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
         turns=sum(run.turns for run in own if run.answers or run.has_message),
@@ -168,8 +203,8 @@ def session_work(
         budget_usd=None,
         time_limit_s=None,
         parts=tuple(parts),
-        contexts=_contexts(own_steps),
-        costs=_costs(own_steps),
+        contexts=_contexts(own_steps, room),
+        costs=_costs(own_steps, room),
         counts=_counts([read.incidents]),
         notes=(*_notes_on_times([times]), *git.notes),
         resume_command=resume,
@@ -178,7 +213,7 @@ def session_work(
     return _with_commits(work, git.commits)
 
 
-def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoom, *, now_s: float) -> Work:
+def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) -> Work:
     state = facts.state
     parts: list[WorkPart] = []
     all_times: list[Timed] = []
@@ -190,7 +225,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
         part = _iteration_part(one, times, known, facts, room, now_s=now_s)
-        part = _with_words(part, one, read, facts, excerpts)
+        part = _with_words(part, one, read, facts, room)
         parts.append(part)
         if part.problem is not None:
             notes.append(f"iteration {one.number}: {part.problem}")
@@ -211,15 +246,15 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
     work = Work(
         id=facts.number,
         is_loop=True,
-        title=excerpts.line(_first_line(facts.task), _TITLE_CHARS),
-        task=excerpts.of(facts.task, _TASK_CHARS).text,
-        directory=excerpts.plain(plan.directory),
-        model=excerpts.line(", ".join(models), _TITLE_CHARS),
+        title=room.excerpts.line(title_from(facts.task), _TITLE_CHARS),
+        task=room.task(facts.task),
+        directory=room.excerpts.plain(plan.directory),
+        model=room.excerpts.line(", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
         is_problem=is_problem,
-        reason=excerpts.of("" if end is None else end.reason, _REASON_CHARS).text,
-        answer=excerpts.of(answers[-1] if answers else "", _WORDS_CHARS).text,
+        reason=room.reason("" if end is None else end.reason),
+        answer=room.words(answers[-1] if answers else ""),
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
@@ -228,12 +263,12 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         time_limit_s=plan.limits.max_time_s,
         parts=tuple(parts),
         outages=tuple(outages),
-        first_check=_check(state.first_check, excerpts),
-        costs=_costs(steps),
-        contexts=_contexts(steps),
+        first_check=_check(state.first_check, room),
+        costs=_costs(steps, room),
+        contexts=_contexts(steps, room),
         counts=_counts([read.incidents for read in facts.journals.values()], outages),
         notes=tuple(
-            excerpts.of(note, _REASON_CHARS).text
+            room.reason(note)
             for note in (
                 *state.warnings,
                 *([hint] if hint else []),
@@ -243,7 +278,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
             )
         ),
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
-        files=git.files or _recorded_files(state, excerpts),
+        files=git.files or _recorded_files(state, room),
     )
     return _with_commits(work, git.commits)
 
@@ -288,7 +323,7 @@ def _with_words(
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
     facts: LoopFacts,
-    excerpts: Excerpts,
+    room: PageRoom,
 ) -> WorkPart:
     """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
     runs = read.story.runs if read is not None else []
@@ -302,10 +337,10 @@ def _with_words(
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
     return replace(
         part,
-        reason=excerpts.of(reason, _REASON_CHARS).text,
-        last_words=excerpts.of(words, _WORDS_CHARS).text,
+        reason=room.reason(reason),
+        last_words=room.words(words),
         entries=() if read is None else tuple(read.story.entries()),
-        check=_iteration_check(one, facts, excerpts),
+        check=_iteration_check(one, facts, room),
         problem=_why_missing(one, facts) if read is None else read.problem,
     )
 
@@ -390,7 +425,7 @@ def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list
 
 
 def _iteration_check(
-    one: IterationRecord | CurrentIteration, facts: LoopFacts, excerpts: Excerpts
+    one: IterationRecord | CurrentIteration, facts: LoopFacts, room: PageRoom
 ) -> CheckRun | None:
     words = getattr(one, "check", None)
     if words is None:
@@ -399,19 +434,19 @@ def _iteration_check(
     last, is_last = facts.state.last_check, one is facts.state.last
     if not output and is_last and last is not None and last.words == words:
         output = last.tail
-    return CheckRun(excerpts.plain(words), words == "passed", excerpts.of(output, _CHECK_CHARS).text)
+    return CheckRun(room.excerpts.plain(words), words == "passed", room.check(output))
 
 
-def _check(result: CheckResult | None, excerpts: Excerpts) -> CheckRun | None:
+def _check(result: CheckResult | None, room: PageRoom) -> CheckRun | None:
     if result is None:
         return None
-    return CheckRun(excerpts.plain(result.words), result.passed, excerpts.of(result.tail, _CHECK_CHARS).text)
+    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail))
 
 
-def _recorded_files(state: LoopState, excerpts: Excerpts) -> tuple[ChangedFile, ...]:
+def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]:
     """The changed files that the loop's record names. Used where git tells nothing."""
     paths = dict.fromkeys(path for record in state.iterations for path in record.files)
-    return tuple(ChangedFile(excerpts.plain(path), None, None, is_committed=False) for path in paths)
+    return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
 def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
@@ -457,23 +492,23 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _costs(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
     points = []
     total = 0.0
     for one in steps:
         if one.step.cost_usd is not None:
             total += one.step.cost_usd
             points.append(Point(one.at_s, total))
-    return fewer_points(points, _MOST_POINTS)
+    return fewer_points(points, room.points)
 
 
-def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _contexts(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
     points = [
         Point(one.at_s, float(one.step.context_tokens))
         for one in steps
         if one.step.context_tokens is not None
     ]
-    return fewer_points(points, _MOST_POINTS)
+    return fewer_points(points, room.points)
 
 
 def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
@@ -530,10 +565,6 @@ def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]
 def _sum(costs: Sequence[float | None]) -> float | None:
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
 
 
 def moment_s(text: str | None) -> float | None:
