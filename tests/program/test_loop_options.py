@@ -308,7 +308,9 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
     commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "loop Do one task in fresh runs until a check passes: the outer loop." in " ".join(commands.split())
+    assert "loop Do one task in fresh runs until a check passes: the outer loop." in " ".join(
+        commands.split()
+    )
     assert "init" not in commands
 
 
