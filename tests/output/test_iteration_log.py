@@ -76,8 +76,13 @@ def test_a_full_log_whose_successor_cannot_be_opened_is_closed_once(tmp_path: Pa
     log = files(tmp_path, told, most_bytes=10)
     log.append(AT, [], ["one"])
     move = os.replace
+
+    def move_and_block(old: str, new: str) -> None:
+        move(old, new)
+        Path(old).mkdir()
+
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", lambda old, new: [move(old, new), Path(old).mkdir()])
+        patch.setattr(os, "replace", move_and_block)
         log.append(AT, [], ["two"])
     assert told[0].endswith(os.strerror(errno.EISDIR))  # and not EBADF
 
