@@ -13,7 +13,7 @@ import termios
 from contextlib import suppress
 from threading import Lock, Thread
 
-from ralph.output.screen import columns_of
+from ralph.values.screen_text import columns_of
 
 _SEQUENCE = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])")
 

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.processes import facts_of
-from ralph.output.amounts import money_text
 from ralph.output.live import LiveRun, doing, live_after
-from ralph.output.screen import columns_of, cut_to_columns, terminal_size
+from ralph.output.screen import terminal_size
 from ralph.output.standard_streams import CLEAR_LINE
 from ralph.values.events import StreamReceived
+from ralph.values.screen_text import columns_of, cut_to_columns, dollars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def status_text(live: LiveRun, at_s: float, columns: int) -> str:
     if columns < FEWEST_COLUMNS:
         return ""
     what, how_long = doing(live, at_s)
-    head, tail = f"[now] turn {live.turn}, ", f", {how_long}, {money_text(live.cost_usd)}"
+    head, tail = f"[now] turn {live.turn}, ", f", {how_long}, {dollars(live.cost_usd)}"
     # A character in the last column would make some terminals wrap the line.
     room = columns - 1 - columns_of(head) - columns_of(tail)
     return cut_to_columns(f"{head}{cut_to_columns(what, max(room, _SHORTEST_TEXT))}{tail}", columns - 1)

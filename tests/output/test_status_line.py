@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ralph.output.live import LiveRun, RunningTool
-from ralph.output.screen import columns_of, cut_to_columns
 from ralph.output.status_line import FEWEST_COLUMNS, status_text
+from ralph.values.screen_text import columns_of, cut_to_columns
 
 WIDE = "Bash: echo 日本語の長いテキストがここにあります 👩\u200d👩\u200d👧 e\u0301e\u0301"
 

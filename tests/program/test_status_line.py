@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ralph.mock_api import Text, ToolUse, Turn
-from ralph.output.screen import columns_of
+from ralph.values.screen_text import columns_of
 from tests.patience import PATIENCE_S, wait_until
 from tests.small_terminal import PtyReader
 
