@@ -1,7 +1,7 @@
 # What developers and CI call. Each target works in a fresh clone with nothing but Python >= 3.11.
 PYTHON ?= python3
 
-.PHONY: demo test test-busy check format settings-table bench bench-peers soak nemesis
+.PHONY: demo test test-busy check format settings-table generated bench bench-peers bench-comparison pictures soak nemesis
 
 demo:
 	$(PYTHON) quickstart.py demo
@@ -24,6 +24,12 @@ format:
 settings-table:
 	@.venv-dev/bin/python -c "from ralph.settings.listing import reference_lines; print(*reference_lines(), sep='\n')"
 
+# What is made from the tables of commands, options and settings: the table of the shells' completion, the
+# man page.
+generated:
+	.venv-dev/bin/python -m benchmarks.completion_table
+	.venv-dev/bin/python -m benchmarks.man_page
+
 # Thousands of broken turns of the real program: about four minutes. SOAK="--seed 7", SOAK="--cuts", ...
 soak:
 	$(PYTHON) quickstart.py soak $(SOAK)
@@ -42,3 +48,13 @@ bench:
 bench-peers:
 	$(PYTHON) quickstart.py --version >/dev/null
 	.venv-run/bin/python -m benchmarks.peers
+
+# What agents do when nobody watches, for docs/comparison.md: about an hour, mostly of waiting.
+bench-comparison:
+	$(PYTHON) quickstart.py test tests/test_architecture.py
+	.venv-dev/bin/python -m benchmarks.comparison
+
+# The pictures of the README and the docs, with asciinema, svg-term-cli and the distribution's Chromium: a minute.
+pictures:
+	$(PYTHON) quickstart.py test tests/test_architecture.py
+	.venv-dev/bin/python -m benchmarks.pictures

@@ -45,7 +45,7 @@ DEVELOPER_COMMANDS = {
 }
 
 
-RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions")
+RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions", "report", "completion")
 
 
 class SetupError(Exception):
@@ -60,9 +60,9 @@ def main() -> int:
         return complain(
             f"ralph needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable})"
         )
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__.strip())  # noqa: T201
-        return 2
+        return 0 if len(sys.argv) > 1 else 2
     word, rest = sys.argv[1], sys.argv[2:]
     if not (word in DEVELOPER_COMMANDS or word in RALPH_COMMANDS or word.startswith("-")):
         words = ", ".join((*DEVELOPER_COMMANDS, *RALPH_COMMANDS))
@@ -104,7 +104,10 @@ def set_up(directory: Path, *, developer: bool) -> str:
     package = f"{HERE}[dev]" if developer else str(HERE)
     for command in commands_to_make(directory, python, package, developer=developer):
         if subprocess.call(command, stdout=subprocess.DEVNULL) != 0 and command[-1] != NEWEST_PIP:
-            raise SetupError(f"this step failed, its reason stands above: {' '.join(command)}")
+            raise SetupError(
+                f"{directory.name} could not be made; the reason is in the lines above, which this command printed "
+                f"(packages come from the network): {' '.join(command)}"
+            )
     stamp.write_text(wanted)
     return str(python)
 

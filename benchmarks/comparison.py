@@ -3,7 +3,7 @@ program plays the same scripted nights on the same server, in an empty directory
 Markdown table. The results are in `docs/comparison.md`.
 
 `claude` and `pi` are installed as `benchmarks/peers.py` does it, `aider` by pip into `.peers/aider`. A trial ends after
-`LIMIT_S` seconds. Takes about a quarter of an hour, because most of the time the programs wait.
+its limit. Takes about an hour, because most of the time the programs wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
     from ralph.mock_api.scenario import Playable
 
-LIMIT_S = 240.0
 AIDER = "0.86.2"
 SECRET = "the secret of the test"
 ANSWER = "The work is done."
@@ -57,6 +56,7 @@ class Trial(NamedTuple):
     """Makes a function that returns the answer to the request with this number, counted from 0."""
     judge: Callable[[Ending, Path], str]
     needs_tools: bool = False
+    limit_s: float = 240.0
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def _cell(agent: Agent, trial: Trial) -> str:
         with MockApi(script=play) as server:
             place = Workplace(directory, home, server.base_url)
             configure(place)
-            ending = _ran(agent, place.directory, place.environment())
+            ending = _ran(agent, place.directory, place.environment(), trial.limit_s)
         return trial.judge(ending._replace(requests=number), Path(top))
 
 
@@ -130,7 +130,7 @@ def _is_of_conversation(request: RecordedRequest) -> bool:
     )
 
 
-def _ran(agent: Agent, directory: Path, environment: Mapping[str, str]) -> Ending:
+def _ran(agent: Agent, directory: Path, environment: Mapping[str, str], limit_s: float) -> Ending:
     began_s = time.monotonic()
     process = subprocess.Popen(
         agent.command,
@@ -144,7 +144,7 @@ def _ran(agent: Agent, directory: Path, environment: Mapping[str, str]) -> Endin
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate(timeout=limit_s)
         code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
@@ -184,7 +184,7 @@ def _command(text: str) -> Callable[[Agent], Callable[[int], Turn]]:
 
 def _end(ending: Ending) -> str:
     if ending.exit_code is None:
-        return f"still running after {LIMIT_S:.0f} s"
+        return f"still running after {ending.took_s:.0f} s"
     return f"exit {ending.exit_code} after {ending.took_s:.0f} s"
 
 
@@ -229,6 +229,7 @@ TRIALS = (
         "the server falls silent after the first words",
         lambda _agent: lambda _number: Step(Turn(ANSWER), Fault(stall_after_events=3)),
         _ends,
+        limit_s=900.0,
     ),
     Trial("the connection breaks inside a call", _cut_call, _effects, needs_tools=True),
     Trial(

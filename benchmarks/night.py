@@ -9,6 +9,7 @@ fallback to another target, a retry, and a second outage. It needs git, and take
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
+    from ralph.mock_api.scenario import Block
 
 _SETTINGS = """\
 [retry]
@@ -44,12 +46,12 @@ name = "sonnet"
 model = "claude-sonnet-5-5"
 base_url = "{base_url}"
 """
+TESTS = "python3 -m unittest -q"
 COMMAND = (
-    *("loop", "-f", "PROMPT_build.md", "--until", RUN_TESTS, "--commit", "--max-iterations", "8"),
+    *("loop", "-f", "PROMPT_build.md", "--until", TESTS, "--commit", "--max-iterations", "8"),
     *("--max-budget-usd", "2", "--disallowed-tools", "Read(./.env)"),
 )
 _PEEK = Turn([Text("I look at what is here, settings first."), ToolUse("Read", {"file_path": ".env"})])
-_SUITE = f"sleep 1; {RUN_TESTS} 2>&1 | tail -3"
 _OVERLOADED = Fault(status=529)
 
 
@@ -94,7 +96,16 @@ class NightScript:
             return _PEEK
         answer = self._repairs(request, 0) if place.iteration != 1 else self._repairs(_shifted(request), 0)
         assert isinstance(answer, Turn)
-        return answer
+        return replace(answer, content=[_shown(block) for block in answer.blocks()])
+
+
+def _shown(block: Block) -> Block:
+    """The block without the path of this interpreter, which differs from machine to machine."""
+    if isinstance(block, ToolUse) and block.name == "Bash":
+        return replace(
+            block, input={**block.input, "command": block.input["command"].replace(RUN_TESTS, TESTS)}
+        )
+    return block
 
 
 def _shifted(request: RecordedRequest) -> RecordedRequest:
@@ -104,14 +115,22 @@ def _shifted(request: RecordedRequest) -> RecordedRequest:
     return replace(request, body=json.dumps(fields).encode())
 
 
-def play(directory: Path) -> dict[str, str]:
-    """Plays the night in an empty directory. The project is in its folder `duration`. Returns the environment in which
-    the loop ran. Raises CalledProcessError if the loop does not succeed.
+def night_environment(directory: Path) -> dict[str, str]:
+    """The environment of a night that was played in `directory`, to run other commands of ralph in."""
+    environment = make_environment(directory, is_new=False)
+    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment["PATH"]))
+    return environment
+
+
+def play(directory: Path) -> None:
+    """Plays the night in an empty directory. The project is in its folder `duration`. Raises CalledProcessError if the
+    loop does not succeed.
     """
-    environment = make_environment(directory)
+    make_environment(directory)
+    environment = night_environment(directory)
     project = directory / "duration"
     make_project("loop_project", project, environment)
-    with (project / ".gitignore").open("a", encoding="utf-8") as ignored:
+    with (project / ".git" / "info" / "exclude").open("a", encoding="utf-8") as ignored:
         ignored.write(".env\n")
     (project / ".env").write_text("TOKEN=of-the-project\n", encoding="utf-8")
     with MockApi(script=NightScript()) as server:
@@ -119,7 +138,6 @@ def play(directory: Path) -> dict[str, str]:
         settings.write_text(_SETTINGS.format(base_url=server.base_url), encoding="utf-8")
         command = [*ralph(*COMMAND), "--config", str(settings)]
         subprocess.run(command, cwd=project, env=environment, check=True, stdin=subprocess.DEVNULL)
-    return environment
 
 
 if __name__ == "__main__":

@@ -15,6 +15,16 @@ def main() -> None:
         rows = [
             Row("python -c pass", bare),
             Row("ralph --version", repeat(lambda: wall_ms(place, *ralph("--version"))), "60 ms"),
+            Row(
+                "ralph --complete, an option",
+                repeat(lambda: wall_ms(place, *ralph("--complete", "zsh", "--re"))),
+                "60 ms",
+            ),
+            Row(
+                "ralph --complete, sessions",
+                repeat(lambda: wall_ms(place, *ralph("--complete", "zsh", "-r", ""))),
+                "60 ms",
+            ),
             Row("ralph --help", repeat(lambda: wall_ms(place, *ralph("--help"))), "250 ms"),
             Row("ralph run --help", repeat(lambda: wall_ms(place, *ralph("run", "--help")))),
             Row("ralph hi: first request", repeat(lambda: first_request_ms(place, server)), "250 ms"),

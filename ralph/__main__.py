@@ -1,5 +1,5 @@
-"""The entry point of the program. Answers `--version` at once. For all other commands, secures the process and then
-runs `cli`.
+"""The entry point of the program. Answers `--version` and a shell that completes a command line at once. For all other
+commands, secures the process and then runs `cli`.
 """
 
 # Nothing may be imported here, `__future__` included, that the interpreter has not loaded already: it could come from
@@ -20,6 +20,10 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 
     left_out = own_process.leave_working_directory_out(arguments)
+    if arguments[:1] == ["--complete"]:
+        from ralph.cli.shell.answer import answer_shell  # noqa: PLC0415 - a shell asks for it
+
+        os._exit(answer_shell(arguments[1:]))
     if parent_pid is not None:
         own_process.end_with_parent(parent_pid)
     # Only now: a module of the standard library may not be looked for in the working directory.

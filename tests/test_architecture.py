@@ -20,7 +20,17 @@ MAY_KNOW: dict[str, set[str]] = {
         *{"permissions", "machine", "conversation", "values"},
     },
     "demo": {"run", "loop", "mock_api", "machine", "retry", "values"},
-    "loop": {"settings", "output", "sessions", "retry", "prompt", "sandbox", "machine", "values"},
+    "loop": {
+        "settings",
+        "output",
+        "sessions",
+        "retry",
+        "permissions",
+        "prompt",
+        "sandbox",
+        "machine",
+        "values",
+    },
     "agent": {"retry", "conversation", "values"},
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
@@ -34,7 +44,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "sandbox": {"machine", "values"},
     "machine": {"values"},
     "conversation": {"values"},
-    "permissions": {"values"},
+    "permissions": {"sandbox", "values"},
     "values": set(),
     "mock_api": set(),
 }
@@ -56,7 +66,7 @@ TOUCHES_THE_WORLD = (
     "loop.process",
     "loop.record",
     "loop.sinks",
-    "loop.starter_files",
+    "loop.starter",
     "loop.status",
     "loop.stop_file",
     "loop.store",
@@ -75,6 +85,12 @@ TOUCHES_THE_WORLD = (
     "output.spool",
     "output.standard_streams",
     "output.telemetry",
+    "pages.command",
+    "pages.finding",
+    "pages.gathering",
+    "pages.git_changes",
+    "pages.journal",
+    "pages.page",
     "prompt",
     "run.command",
     "run.context",
@@ -399,7 +415,7 @@ def test_a_look_at_a_standard_stream_is_no_write() -> None:
 
 def test_requests_are_sent_from_one_place_alone() -> None:
     """All retries are in the flat loop around this call. A second call, or a second loop below it, would multiply
-    the requests.
+    the requests. The probe of `ralph doctor` sends single requests.
     """
     calls = [
         f"{module_name(path)}:{node.lineno}"
@@ -407,8 +423,9 @@ def test_requests_are_sent_from_one_place_alone() -> None:
         for node in nodes_of(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".send_message")
     ]
-    at_the_call_site, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
+    at_the_call_site, probed, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
     assert at_the_call_site == "ralph.retry.loop"
+    assert probed == "ralph.cli.checks.probe"
     assert handed_on == "ralph.api.target_clients"
     (loop,) = [
         node

@@ -15,6 +15,7 @@ import typer
 from ralph.api.error_body import stream_error
 from ralph.cli.app import _with_command
 from ralph.cli.commands import line_command
+from ralph.cli.sessions import list_
 from ralph.cli.typer_command import HELP_OPTIONS, named_command
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.rules import MOST_IDLE
@@ -23,6 +24,7 @@ from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
 from ralph.output.system_events import journal_fields, system_fields
+from ralph.sessions.history import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
 from ralph.values.classify import classify_error, failure_kind
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import (
@@ -195,7 +197,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
     rows = {name.strip("`"): what for name, what in table(DOCS / "output.md", "Field")}
     assert list(rows) == [*fields, "dropped_events", "uuid"]  # the last two are the writer's
     never_sent = synthetic_report(
-        reason="max_turns", turns_completed=1, attempts=0, last_stop_reason=None, last_error=None
+        reason="max_turns", turns=1, turns_completed=1, attempts=0, last_stop_reason=None, last_error=None
     )
     within = {
         "usage": fields["usage"],
@@ -207,7 +209,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name
 
 
-@every_row("page", [DOCS / "output.md", DOCS / "loop.md", ROOT / "README.md"])
+@every_row("page", [DOCS / "output.md", DOCS / "loop.md"])
 def test_exit_code_tables_name_real_outcomes(page: Path) -> None:
     for code, name, *_ in table(page, "Exit"):
         outcome = Outcome(name)
@@ -383,3 +385,12 @@ def test_the_page_of_faults_is_made_from_the_names_of_the_tests() -> None:
 
 def test_every_row_of_the_faults_is_tried() -> None:
     assert {line.row for line in fault_table.lines("adpt")} == set(fault_table.TITLES)
+
+
+def test_every_state_of_a_session_stands_in_the_help_and_on_the_page() -> None:
+    states = {RUNNING, KILLED, NOT_DELIVERED, DAMAGED, EMPTY, NEWER_FORMAT, UNREADABLE}
+    shown = {"help": " ".join(str(list_.__doc__).split()), "page": (DOCS / "sessions.md").read_text()}
+    assert {name: [state for state in states if state not in text] for name, text in shown.items()} == {
+        "help": [],
+        "page": [],
+    }

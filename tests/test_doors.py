@@ -35,6 +35,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.mcp.wire": ("ralph.mcp.wire",),
     "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
     "ralph.output.system_events": ("ralph.output.system_events",),
+    "ralph.pages.journal": (
+        "ralph.pages.journal:_PassedEvent",
+        "ralph.pages.journal:_PassedAnswer",
+        "ralph.pages.journal:_PassedIntent",
+        "ralph.pages.journal:_PassedResult",
+    ),
     "ralph.run.driven.control_lines": (
         "ralph.run.driven.control_lines:UserLine",
         "ralph.run.driven.control_lines:RequestLine",

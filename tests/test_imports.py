@@ -1,4 +1,4 @@
-"""Four commands import only the rooms, packages and modules of the standard library that are listed here.
+"""Six commands import only the rooms, packages and modules of the standard library that are listed here.
 
 Every start pays for a new import, so a review should see it in this list. `docs/inside/performance.md` says what the
 packages cost. Nothing here measures time.
@@ -57,6 +57,10 @@ HTTPX = """
     atexit calendar copy dataclasses email encodings http locale logging mimetypes quopri ssl string stringprep
     traceback unicodedata
 """
+SESSIONS = """
+    bisect bz2 collections contextlib copyreg enum errno fnmatch functools hashlib ipaddress itertools keyword lzma math
+    ntpath operator pathlib random re reprlib shutil tempfile types typing urllib warnings weakref zlib
+"""
 LOOP = "hmac pwd secrets shlex"
 ROOMS_OF_RUN = (
     "agent api cli conversation machine output prompt retry run sandbox sessions settings tools values"
@@ -66,6 +70,9 @@ ROOMS_OF_LOOP = "api cli conversation loop machine output prompt retry run sandb
 # The command line, ralph's rooms, packages, modules of the standard library.
 COMMANDS = [
     ("--version", "", "", ""),
+    # A person waits for these two: neither typer nor msgspec, and for the first not even `typing`.
+    ("--complete zsh run --permission-mode=", "cli machine", "", ""),
+    ("--complete zsh sessions show --session-dir . x", "cli machine sessions values", "", SESSIONS),
     ("--help", "cli machine values", "", HELP),
     (
         "hi",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.finishing import Finishing, turns_in_words
+from ralph.agent.finishing import Finishing
 from ralph.agent.run_end import Ending
 from ralph.conversation.notices import final_turn
 from ralph.values.classify import FailureKind, failure_kind, outcome_of
@@ -17,6 +17,7 @@ from ralph.values.errors import AgentError
 from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent
+from ralph.values.screen_text import counted
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Closing:
         return None if reason is None else self._final_notice(reason)
 
     def _final_notice(self, reason: str) -> str:
-        return final_turn(reason, needs_report=self.needs_report, turns=turns_in_words(self._max_turns))
+        return final_turn(reason, needs_report=self.needs_report, turns=counted(self._max_turns or 0, "turn"))
 
     def collapse(self, reason: str) -> None:
         """Lowers the turn limit, because a report has failed or is missing. `reason` is a value of
@@ -204,7 +205,7 @@ class Closing:
         # A limit may have ended the run after a report was accepted, or when one was cached in the final turn.
         if ending.is_forced and (known := self.report()) is not None:
             return self._reported(known)
-        report = self.reported or ending.stand_in(self.desk, self._tally.turns, self.last_stop_reason)
+        report = self.reported or ending.stand_in(self.desk, self._tally, self.last_stop_reason)
         self._tell(report)
         return replace(ending, report=report, result=ending.result or self._last_words)
 

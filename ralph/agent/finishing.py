@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ralph.values.events import TurnsCollapsed
 from ralph.values.outcome import Outcome
+from ralph.values.screen_text import counted, dollar_limit, time_limit
 
 if TYPE_CHECKING:
     from ralph.values.limits import Budget
@@ -84,7 +85,7 @@ class Finishing:
             return ForcedEnd(Outcome.LIMIT_REACHED, "context", "the model's context window is full")
         if reason == "report" or self._is_collapsed:
             return ForcedEnd(Outcome.TASK_FAILED, None, "the model gave no final report that fits")
-        reached = f"the limit of {turns_in_words(self._given_max_turns)} (--max-turns) is reached"
+        reached = f"the limit of {counted(self._given_max_turns or 0, 'turn')} (--max-turns) is reached"
         return ForcedEnd(Outcome.LIMIT_REACHED, "max_turns", reached)
 
     def newly_near(
@@ -117,13 +118,9 @@ class Finishing:
         most = self.max_turns or 0
         # This notice must come before the final turn, which has its own notice.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
-            return f"the limit of {turns_in_words(most)}"
+            return f"the limit of {counted(most, 'turn')}"
         if budget.is_nearly_spent(NEAR, least_usd):
-            return f"the budget of ${budget.max_usd:g}"
+            return f"the budget of {dollar_limit(budget.max_usd or 0.0)}"
         if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
-            return f"the time limit of {max_time_s:g} s"
+            return f"the time limit of {time_limit(max_time_s)}"
         return None
-
-
-def turns_in_words(number: int | None) -> str:
-    return "1 turn" if number == 1 else f"{number} turns"

@@ -65,8 +65,8 @@ class Ending(Struct, frozen=True):
         """Whether a limit ended the run, such as the turn limit or the time limit."""
         return self.outcome in _FORCED
 
-    def stand_in(self, desk: ReportDesk | None, turns: int, last_stop_reason: str | None) -> Report:
-        """The synthetic report of a run that ended after `turns` turns. `desk` is the object that checked the model's
+    def stand_in(self, desk: ReportDesk | None, tally: Tally, last_stop_reason: str | None) -> Report:
+        """The synthetic report of a run with the counts of `tally`. `desk` is the object that checked the model's
         reports. It is None if no report was required.
         """
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
@@ -76,7 +76,8 @@ class Ending(Struct, frozen=True):
             error = desk.last_problem or error
         return synthetic_report(
             reason=self.reason,
-            turns_completed=turns,
+            turns=tally.counted_turns,
+            turns_completed=tally.turns,
             attempts=desk.attempts if desk is not None else 0,
             last_stop_reason=last_stop_reason,
             last_error=error,

@@ -141,11 +141,15 @@ class CatchUp:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait for data. None if the caller must stop waiting."""
+        """The time until which the caller may wait for data. It is `now_s` if the deadline has just passed: the caller
+        may then take only data that has arrived. None if the caller must stop waiting.
+        """
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s
         if self._ends_s is None:
+            if not self.woke_late(deadline, now_s):
+                return now_s
             self._ends_s = now_s + CATCH_UP_S
         return self._ends_s if now_s < self._ends_s else None
 

@@ -185,6 +185,7 @@ class Exchange:
         """
         self._unwanted.set()
         self._mailbox.close()
+        self._arrived.clear()  # nobody takes these chunks, up to `READ_AHEAD_BYTES`, before the next exchange
         self._has_room.set()
 
     def abort(self) -> None:

@@ -56,9 +56,7 @@ class TargetClients:
         Raises OSError if the file with certificates cannot be read, for example because the machine is short of file
         descriptors.
         """
-        credentials = target.credentials[key : key + 1]
-        own = tuple((credential.header, credential.value.plain) for credential in credentials)
-        endpoint = Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
+        endpoint = endpoint_of(target, key)
         if endpoint not in self._clients:
             self._clients[endpoint] = self._connected(endpoint)
         return self._clients[endpoint]
@@ -99,6 +97,13 @@ class TargetClients:
             redact=shared.redact,
             answered=self._answered,
         )
+
+
+def endpoint_of(target: Target, key: int) -> Endpoint:
+    """The endpoint of a target, with the headers for one of its keys. `key` is the key's index, counted from 0."""
+    credentials = target.credentials[key : key + 1]
+    own = tuple((credential.header, credential.value.plain) for credential in credentials)
+    return Endpoint(target.base_url, Secret((*own, *target.headers.plain)))
 
 
 def _host_of(base_url: str) -> str:

@@ -24,7 +24,7 @@ def command_page(command: LineCommand, columns: int) -> str:
         defaults = {one.name: one.default for one in fields(section.line) if one.default is not NODEFAULT}
         listed = [one for one in parameters if one.name not in section.unlisted and not one.is_hidden]
         arguments += [one for one in listed if not one.spellings]
-        rows = [_option_row(one, defaults.get(one.field)) for one in listed if one.spellings]
+        rows = [parameter_row(one, defaults.get(one.field)) for one in listed if one.spellings]
         options[section.title] = rows if options else [*rows, HELP_ROW]
     usage = " ".join([f"ralph {command.name} [OPTIONS]", *(f"[{one.name}]" for one in arguments)])
     return help_page(
@@ -36,7 +36,8 @@ def command_page(command: LineCommand, columns: int) -> str:
     )
 
 
-def _option_row(option: Parameter, default: object) -> tuple[str, str]:
+def parameter_row(option: Parameter, default: object) -> tuple[str, str]:
+    """The name of an option with its value, and its meaning with its default."""
     # Short spellings come first.
     name = ", ".join(sorted(option.spellings, key=lambda spelling: spelling.startswith("--")))
     if option.kind is not bool or option.is_list:

@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "mock": "`ralph mock-api`",
     **dict.fromkeys(("auth", "login", "logout", "setup-token"), "set ANTHROPIC_API_KEY"),
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
-    **dict.fromkeys(("completion", "exec", "fleet", "install", "report", "update", "upgrade"), _NO_OTHER),
+    **dict.fromkeys(("exec", "fleet", "install", "update", "upgrade"), _NO_OTHER),
 }
 """Commands of similar programs, mainly of `claude`. Each has the equivalent in ralph as its value."""
 
@@ -46,6 +46,8 @@ _IN_LOOP = {
     "continue": "`ralph loop --continue`",
     "resume": "`ralph loop --continue`",
     "stop": "`touch .ralph/stop`",
+    "run": "`ralph loop -f PROMPT.md`",
+    "start": "`ralph loop -f PROMPT.md`",
 }
 """Words after `ralph loop` that a user may take for commands. Each has the correct form as its value."""
 
@@ -55,6 +57,8 @@ _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 # In a command of fewer than 5 letters, a replaced letter makes another word: `look` is not a mistyped `loop`. In a
 # command of 8 letters or more, two typing errors are allowed.
 _LETTER_MATTERS_BELOW = 5
+# After `ralph loop`, a replaced letter counts from 4 letters on, because a loop repeats a task and hardly a lone word.
+_LETTER_MATTERS_IN_LOOP_BELOW = 4
 _TWO_SLIPS_FROM = 8
 
 
@@ -92,17 +96,18 @@ def instead_of_in_loop(word: str) -> str | None:
     is a prompt.
     """
     lower = word.lower()
-    meant = next((_IN_LOOP[known] for known in _IN_LOOP if lower == known or _is_slip(lower, known)), None)
+    slips = (known for known in _IN_LOOP if _is_slip(lower, known, _LETTER_MATTERS_IN_LOOP_BELOW))
+    meant = _IN_LOOP.get(lower) or next((_IN_LOOP[known] for known in slips), None)
     if meant is None:
         return None
     return f"`{word}` is no command of `ralph loop`: did you mean {meant}? (`ralph loop -` reads a prompt)"
 
 
-def _is_slip(word: str, command: str) -> bool:
+def _is_slip(word: str, command: str, letter_matters_below: int = _LETTER_MATTERS_BELOW) -> bool:
     most = 2 if len(command) >= _TWO_SLIPS_FROM else 1
     if abs(len(word) - len(command)) > most:
         return False
-    other_letter = 1 if len(command) >= _LETTER_MATTERS_BELOW else most + 1
+    other_letter = 1 if len(command) >= letter_matters_below else most + 1
     return _slips(word, command, other_letter) <= most
 
 

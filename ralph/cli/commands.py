@@ -21,9 +21,11 @@ HELP_LINES = {
     "demo": "Watch ralph work with a scripted model: no key, no network.",
     "mock-api": "Serve a scripted Messages API on 127.0.0.1.",
     "sessions": "Look at what earlier runs did.",
+    "report": "Write one HTML page that shows what a loop or a session did.",
+    "completion": "Print the script that completes command lines in bash, zsh or fish.",
 }
 COMMANDS = tuple(HELP_LINES)
-_LINE_COMMANDS = ("run", "loop", "doctor")
+_LINE_COMMANDS = ("run", "loop", "doctor", "completion")
 """The commands whose command lines ralph reads without typer. Each command is defined as `COMMAND` in the module that
 has the command's name."""
 

@@ -1,22 +1,23 @@
 """`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
 
 It gives advice for each problem. If a check fails, the next check is still done. It shows no secret. It changes no
-file, but creates the directory for sessions if that directory is missing.
+file, but creates the directory for sessions if that directory is missing, and starts the MCP servers of a run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.cli.checks.finding import Finding, Level, fail, ok, warn
+from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (
     look_at_machine,
     look_at_room,
@@ -29,8 +30,10 @@ from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.repository import repository_top
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter
+from ralph.output.shown_object import redacted
 from ralph.output.standard_streams import has_color
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
@@ -54,8 +57,14 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
 
     The options of `ralph run` have the same effect here.
 
-    No key is shown. Endpoints are only connected to; no request is sent. Exit 78 if a check says FAIL.
+    No key is shown. Endpoints are only connected to; only --probe sends requests. MCP servers are started and ended.
+    If a check says FAIL, the exit code is the one that a run would have: 78 for settings, and with --probe also 77, 69
+    or 75.
     """
+    if line.probe and (line.offline or line.sandbox):
+        raise UsageError(f"--probe and {'--offline' if line.offline else '--sandbox'} exclude each other")
+    if line.is_json and line.sandbox:
+        raise UsageError("--json and --sandbox exclude each other")
     # Paths on the command line are relative to the directory where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
@@ -64,18 +73,41 @@ def doctor(line: DoctorLine, _typed: Typed) -> int:
     if line.sandbox:
         return _tried_sandbox(line, environment, cwd)
     settings, problem = _settings(line, environment, cwd)
-    page = _Page(Redactor(known_secrets(environment, settings.secrets if settings else ())))
-    if settings is not None:
+    page = _Page(_redactor(environment, settings))
+    found = []
+    if settings is not None and not line.is_json:
         _show_settings(page, settings)
-    page.write("Checks")
-    failed = []
+    if not line.is_json:
+        page.write("Checks")
     for finding in _findings(line, environment, cwd, settings, problem):
-        if finding.level is Level.FAIL:
-            failed.append(finding)
-        page.show(finding)
-    if any(finding.is_for_later for finding in failed):  # one shortage may have caused all failures
-        return Outcome.API_UNAVAILABLE.exit_code()
-    return Outcome.CONFIG.exit_code() if failed else 0
+        found.append(finding)
+        if not line.is_json:
+            page.show(finding)
+    code = exit_code(found)
+    if line.is_json:
+        page.write_json(_json_object(found, code))
+    elif line.probe:
+        page.write("")
+        page.write(f"Verdict: {verdict(found)}")
+    return code
+
+
+def _redactor(environment: Mapping[str, str], settings: Settings | None) -> Redactor:
+    return Redactor(known_secrets(environment, settings.secrets if settings else ()))
+
+
+def _json_object(found: list[Finding], code: int) -> dict[str, Any]:
+    findings = [
+        {
+            "level": finding.level.value.lower(),
+            "check": finding.subject,
+            "text": finding.text,
+            "remedy": finding.advice,
+            **({"figures": dict(finding.figures)} if finding.figures else {}),
+        }
+        for finding in found
+    ]
+    return {"ralph": __version__, "exit_code": code, "verdict": verdict(found), "findings": findings}
 
 
 def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path | None) -> int:
@@ -118,6 +150,9 @@ class _Page:
 
     def write(self, line: str) -> None:
         self._put(self._clean(line))
+
+    def write_json(self, value: dict[str, Any]) -> None:
+        self._put(json.dumps(redacted(value, self._clean), ensure_ascii=False))
 
     def _put(self, line: str) -> None:
         """Writes one line.
@@ -197,6 +232,8 @@ def _findings(
     problem: Finding | None,
 ) -> Iterator[Finding]:
     """Yields all findings. The findings of quick checks come first."""
+    from ralph.cli.checks import night  # noqa: PLC0415 - not with --sandbox
+
     clock = SystemClock()
     waiter = InboxWaiter(clock)
     lacking = [*look_at_room(waiter, clock)]
@@ -204,25 +241,63 @@ def _findings(
     wanted = SandboxSettings() if settings is None else settings.sandbox
     yield from look_at_machine(environment, __version__, wanted, cwd)
     yield from look_at_sandbox(wanted, environment, cwd)
+    session_dir = Path(line.session_dir) if line.session_dir else None
     yield look_at_working_directory(cwd)
-    yield look_at_sessions(environment, Path(line.session_dir) if line.session_dir else None)
+    yield look_at_sessions(environment, session_dir)
+    yield from night.look_at_disks(environment, session_dir, cwd)
+    yield night.look_at_process_room()
     if cwd is not None:
-        from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
-
-        yield from look_at_claude_rules(cwd, environment)
+        yield from _about_checkout(line, environment, cwd, settings, clock)
     if problem is not None:
         yield problem
-    elif settings is not None:
-        yield _look_at_values(settings)
-    for remark in settings.remarks if settings else ():
-        yield warn("settings", remark.text, remark.advice)
+    if settings is not None:
+        if problem is None:
+            yield _look_at_values(settings)
+        yield night.look_at_limits(settings)
+        for remark in settings.remarks:
+            yield warn("settings", remark.text, remark.advice)
     if line.offline:
         return
     if settings is None:
         yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
+        return
+    if settings.mcp_servers and cwd is not None:
+        from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
+
+        yield from look_at_servers(settings, environment, cwd, waiter, clock)
+    if not line.probe:
+        yield from _endpoint_findings(settings, waiter, clock, 0.0 if lacking else PATIENCE_S)
+    elif problem is not None:
+        yield warn(
+            "targets", "not asked: a run would not begin with these settings", "correct the settings first"
+        )
     else:
-        patience_s = 0.0 if lacking else PATIENCE_S
-        yield from _endpoint_findings(settings, waiter, clock, patience_s)
+        yield from _about_targets(settings, environment, waiter, clock)
+
+
+def _about_checkout(
+    line: DoctorLine, environment: Mapping[str, str], cwd: Path, settings: Settings | None, clock: SystemClock
+) -> Iterator[Finding]:
+    """Yields findings about git and about the rules of the working directory."""
+    if repository_top(cwd) is not None:
+        from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
+
+        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
+    from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
+
+    yield from look_at_claude_rules(cwd, environment)
+
+
+def _about_targets(
+    settings: Settings, environment: Mapping[str, str], waiter: InboxWaiter, clock: SystemClock
+) -> Iterator[Finding]:
+    """Sends a request to each target, and yields the findings."""
+    from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+
+    ca_file = settings.model.ca_file
+    redact = _redactor(environment, settings).redact_all
+    seams = ProbeSeams(None if ca_file is None else str(ca_file), waiter, clock, redact)
+    yield from probe_targets(settings.targets, seams)
 
 
 def _look_at_values(settings: Settings) -> Finding:

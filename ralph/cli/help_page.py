@@ -16,14 +16,16 @@ HELP_ROW = ("-h, --help", "Show this message and exit.")
 _AS_IT_IS = "\b"
 """If this is the first line of a paragraph, the paragraph keeps its line breaks."""
 _MOST_COLUMNS = 80
-_FEWEST_COLUMNS = 52
+_FEWEST_COLUMNS = 24
 _INDENT = "  "
 _WIDEST_NAME = 30
 """The maximum width of the first column. A longer name gets a separate line."""
 _GAP = 2
 """The number of spaces after each column."""
-_FEWEST_LETTERS = 10
-"""The minimum width of the second column, even if the terminal is narrower."""
+_FEWEST_LETTERS = 16
+"""The minimum width of the second column. If the terminal is narrower, each meaning stands below its name."""
+_MARGIN_BELOW = " " * 6
+"""The margin of a meaning that stands below its name."""
 
 
 def help_page(
@@ -56,9 +58,13 @@ def _paragraphs(text: str, width: int) -> Iterator[str]:
 def _rows(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     names_width = min(max(len(name) for name, _ in rows), _WIDEST_NAME) + _GAP
     margin = _INDENT + " " * names_width
+    meaning_width = width - names_width - _GAP
+    is_stacked = meaning_width < _FEWEST_LETTERS
+    if is_stacked:
+        margin, meaning_width = _MARGIN_BELOW, width - len(_MARGIN_BELOW)
     for name, meaning in rows:
-        lines = _wrapped(meaning, max(width - names_width - _GAP, _FEWEST_LETTERS))
-        if len(name) + _GAP > names_width:
+        lines = _wrapped(meaning, meaning_width)
+        if is_stacked or len(name) + _GAP > names_width:
             yield _INDENT + name
         else:
             lines[:1] = [f"{name:{names_width}}{line}" for line in lines[:1]]

@@ -128,6 +128,14 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             metavar="PATH",
         ),
     ] = None
+    report: Annotated[
+        str | None,
+        Option(
+            "--report",
+            "Rewrite an HTML page about the loop after each iteration, as `ralph report` makes it.",
+            metavar="FILE",
+        ),
+    ] = None
     directory: Directory = None
     continue_: Annotated[
         bool,
@@ -208,6 +216,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         config_file=absolute(to_run.config),
         mcp_files=_mcp_files(to_run),
         claude_settings=json_or_path(to_run.claude_settings),
+        report_file=_report_file(line),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.tools["tools.pass_env"] or (),
@@ -221,6 +230,16 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         pushes=line.push,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
+
+
+def _report_file(line: LoopLine) -> str | None:
+    """The absolute path of the page, or None if none was asked for."""
+    if line.report == "-":
+        raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
+    path = writable_file("--report", line.report, line.directory)
+    if path is not None and ".git" in Path(path).parts:
+        raise wrong_value("--report", "lies in a git directory, which git alone writes")
+    return path
 
 
 def _mcp_files(to_run: RunLine) -> tuple[str, ...]:

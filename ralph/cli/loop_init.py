@@ -28,7 +28,7 @@ def init(
 
     Existing files are left unchanged.
     """
-    from ralph.loop.starter_files import write_starters  # noqa: PLC0415 - not needed for --help
+    from ralph.loop.starter import write_starters  # noqa: PLC0415 - not needed for --help
 
     where = working_directory(directory)
     try:

@@ -75,9 +75,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
             metavar="PATH",
         ),
     ] = None
-    otel: Annotated[
-        bool, Option("--otel", "Export a trace over OTLP (pip install 'ralph-headless[otel]').")
-    ] = False
+    otel: Annotated[bool, Option("--otel", "Export a trace over OTLP. Needs the extra otel.")] = False
     quiet: Annotated[bool, Option("--quiet -q", "Only errors and the outcome on standard error.")] = False
     system_prompt: Annotated[
         str | None, Option("--system-prompt", "Replace ralph's own system prompt.", metavar="TEXT")
@@ -168,7 +166,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         Option(
             "--setting-sources",
             "Read files made for Claude Code from these places: user, project, local. Empty: from none.",
-            metavar="NAMES",
+            metavar="SOURCES",
         ),
     ] = None
     permission_mode: Annotated[
@@ -301,4 +299,15 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[bool, Option("--offline", "Do not try to reach the endpoints.")] = False
+    offline: Annotated[
+        bool, Option("--offline", "Do not try to reach the endpoints, and start no MCP servers.")
+    ] = False
+    probe: Annotated[
+        bool,
+        Option(
+            "--probe",
+            "Send one small request to each target with each key, try out a push, and end with a verdict. Costs less "
+            "than a cent for most models.",
+        ),
+    ] = False
+    is_json: Annotated[bool, Option("--json", "Print one JSON object with all findings.")] = False

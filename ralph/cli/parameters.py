@@ -35,6 +35,8 @@ class Argument(Struct, frozen=True):
     """Annotates a field that is set by the first word that belongs to no option."""
 
     help: str
+    metavar: str | None = None
+    """The kind of the value, as in `Option`. A shell's completion offers values of this kind."""
 
 
 class FlagsOf(Struct, frozen=True):
@@ -101,7 +103,9 @@ def declared_parameter(field: str, annotation: Any) -> Parameter:
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     plain = str if is_list or choices else kind
     if isinstance(declaration, Argument):
-        return Parameter(name=field, field=field, kind=plain, help=declaration.help)
+        return Parameter(
+            name=field, field=field, kind=plain, help=declaration.help, metavar=declaration.metavar
+        )
     return Parameter(
         name=field,
         field=field,

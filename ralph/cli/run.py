@@ -120,6 +120,7 @@ def _run_options(
         title=title(line.name),
         output=_output_options(line),
         settings=line.flags,
+        is_restricted=line.restricted,
     )
 
 

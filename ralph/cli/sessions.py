@@ -68,10 +68,11 @@ def list_(
         ListFormat, typer.Option("--format", help="text: one line per session. json: one list.")
     ] = ListFormat.TEXT,
 ) -> int:
-    """List sessions: id, time of the last write, outcome, turns, cost, title or first words of the task.
+    """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
     The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its
-    process is gone), damaged, empty, newer format. A cost of ? is unknown. For a fork, the turns and the cost of the
+    process is gone), not delivered (its result did not reach the reader), damaged, unreadable, empty, newer format. A
+    cost of ? is unknown. For a fork, the turns and the cost of the
     original session are not included.
     """
     from ralph.sessions.command import list_sessions  # noqa: PLC0415 - not needed for --help

@@ -57,8 +57,10 @@ def _names(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(words: Sequence[str]) -> tuple[str, ...]:
-    """The words, with each path made absolute. A word that is a JSON object is not changed."""
-    return tuple(word if word.lstrip().startswith("{") else absolute(word) or "" for word in words)
+    """The words, with each path made absolute. A word that is blank or a JSON object is not changed."""
+    return tuple(
+        word if not word.strip() or word.lstrip().startswith("{") else absolute(word) or "" for word in words
+    )
 
 
 _JOINED = {Takes.JOINED: _comma_separated, Takes.PLACES: _places}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -23,10 +24,13 @@ _MODULES = {
     "loop show": ("loop_history", "SHOW"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
+    "report": ("report", "COMMAND"),
     "sessions": ("sessions", "COMMAND"),
 }
 """For each small command, two names: the module in `ralph.cli`, and the command object in this module."""
 HELP_OPTIONS = ["-h", "--help"]
+_FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
+"""Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
 
 
 def typer_command(name: str, function: Callable[..., int]) -> Command:
@@ -34,6 +38,11 @@ def typer_command(name: str, function: Callable[..., int]) -> Command:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name)(function)
     return get_command(app)
+
+
+def small_commands() -> tuple[str, ...]:
+    """The names of the commands whose command lines typer parses."""
+    return tuple(_MODULES)
 
 
 def named_command(name: str) -> Command:
@@ -49,9 +58,17 @@ def run_typer_command(name: str, words: list[str]) -> int:
     """
     command = named_command(name)
     begin_garbage_collection()
+    columns = shutil.get_terminal_size().columns
+    narrow: dict[str, Any] = (
+        {"terminal_width": columns - 2} if _FEWEST_COLUMNS <= columns < _TYPER_FITS_FROM else {}
+    )
     try:
         code = command.main(
-            args=words, prog_name=f"ralph {name}", standalone_mode=False, help_option_names=HELP_OPTIONS
+            args=words,
+            prog_name=f"ralph {name}",
+            standalone_mode=False,
+            help_option_names=HELP_OPTIONS,
+            **narrow,
         )
     except TyperException as error:
         raise LineError(error.format_message()) from None

@@ -156,7 +156,7 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # `Path("")` would mean the current directory
-            raise wrong_value(option, "is empty")
+            raise wrong_value(option, "is empty: name a directory, or leave it out to name none")
         if not Path(path).is_dir():
             problem = "is no directory" if Path(path).exists() else "does not exist"
             raise wrong_value(option, f"{path} {problem}")

@@ -220,6 +220,9 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
     run_bytes: int | None = None
     """The distance in bytes from the first line of the run to the line of this record. The journal adds this number.
     None in records of older versions of ralph, and in a second `EndedRecord` of one run."""
+    denied: tuple[str, ...] = ()
+    """The ids of the calls that the permission mode refused, and of the calls in which the sandbox denied an
+    operation."""
 
 
 class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
@@ -369,6 +372,7 @@ def ended_record(ended: RunEnded) -> EndedRecord:
         duration_s=round(ended.duration_s, 3),
         cost_usd=ended.usage.cost_usd,
         delivered=False,
+        denied=tuple(call.id for call in ended.denied),
     )
 
 

@@ -84,9 +84,6 @@ _NEXT = """
 Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC_API_KEY, then
   ralph loop -f PROMPT_build.md --until 'your tests' --commit --max-iterations 20"""
 
-# The beginning of commit messages of `ralph loop --commit`.
-_COMMIT_SUBJECT = "ralph loop: iteration"
-
 _IS_GONE = "The demo's directory is removed, so there is no loop to go on with (--keep leaves it)."
 
 
@@ -213,7 +210,7 @@ def _facts(play: _Play, state: LoopState, outage: LoopOutage, commits: list[str]
     yield from _facts_of_outage(play, outage)
     yield _fact("requests", f"{outage.request_count} answered")
     if play.has_git:
-        by_loop = sum(_COMMIT_SUBJECT in line for line in commits)
+        by_loop = sum(record.has_loop_commit for record in state.iterations)
         yield _fact(
             "commits", f"{len(commits)} ({len(commits) - by_loop} by the model, {by_loop} by --commit)"
         )

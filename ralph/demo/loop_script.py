@@ -32,6 +32,8 @@ class Repair(Struct, frozen=True):
     new: str
     commit: str | None
     """The message of the commit, or None if the change is not committed."""
+    closing: str
+    """The first sentence of the model's last words."""
 
 
 REPAIRS = {
@@ -40,12 +42,14 @@ REPAIRS = {
         'UNIT_S = {"m": 60, "s": 1}',
         'UNIT_S = {"h": 3600, "m": 60, "s": 1}',
         "Read hours",
+        "Hours are read now.",
     ),
     "test_text_pads_the_seconds": Repair(
         "Below ten the seconds lack a zero. I pad them.",
         "{minutes}m{seconds}s",
         "{minutes}m{seconds:02d}s",
         None,
+        "Pad the seconds with a zero.",
     ),
     "test_what_is_no_duration_is_refused": Repair(
         "Text without a number and a unit counts as 0 seconds. I refuse it.",
@@ -54,6 +58,7 @@ REPAIRS = {
         '        raise ValueError(f"no duration: {text!r}")\n'
         "    return sum(",
         "Refuse what is no duration",
+        "Text that is no duration is refused.",
     ),
 }
 
@@ -118,8 +123,8 @@ class LoopScript(Struct, frozen=True):
         if not reports_that_tests_pass(result):
             return f"{test} does not pass, or its commit failed: the output above says which. I stop here."
         if not self.has_git:
-            return f"{test} passes."
-        return f"{test} passes, and the change " + (
+            return f"{repair.closing} {test} passes."
+        return f"{repair.closing} {test} passes, and the change " + (
             "is committed." if repair.commit is not None else "is not committed."
         )
 

@@ -26,7 +26,7 @@ from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
-from ralph.settings.claude_files import ClaudeFileError, read_claude_files
+from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.toml_file import SettingsFileError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
     from ralph.sandbox.command_box import CommandBox
+    from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
@@ -198,8 +199,9 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
     top = repository_top(directory)
     roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
     try:
-        box_plan = plan_box(settings.sandbox, environment, tuple(map(Path, roots)), top or directory)
-    except CannotConfineError as error:
+        wanted = _restricted_sandbox(plan, settings)
+        box_plan = plan_box(wanted, environment, tuple(map(Path, roots)), top or directory)
+    except (ClaudeFileError, CannotConfineError) as error:
         raise CannotBeginError(Outcome.CONFIG, str(error)) from None
     if box_plan.means is None or (plan.until is None and top is not None):
         return None
@@ -210,6 +212,29 @@ def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> 
     named = None if plan.session_directory is None else Path(plan.session_directory)
     places = BoxPlaces(roots, environment, lambda: gather_paths(roots, environment, configuration, named))
     return CommandBox(box_plan, places)
+
+
+def _restricted_sandbox(plan: LoopPlan, settings: Settings) -> SandboxSettings:
+    """The settings of the sandbox with the restrictions of the files for Claude Code, as an iteration applies them:
+    the check runs what the iterations have written. Raises ClaudeFileError and CannotConfineError.
+    """
+    files = plan.claude_files or ()
+    if not guards_in_short(files):
+        return settings.sandbox
+    from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings  # noqa: PLC0415 - few loops
+    from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - as above
+
+    try:
+        limits = [
+            (
+                file.name,
+                read_settings(document_of(file), SettingsSource(file.name, file.kind, file.root)).sandbox,
+            )
+            for file in files
+        ]
+    except GuardError as error:
+        raise CannotConfineError(str(error)) from None
+    return restricted(settings.sandbox, [(name, one) for name, one in limits if one.keys])
 
 
 def _make_waiter(
@@ -254,7 +279,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     """
     done, recorded = len(state.iterations), state.plan.limits.max_iterations
     has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
-    has_failed = has_failed and state.commit_problem is None  # else the loop continues to commit the work
+    has_failed = has_failed and not state.has_unsaved_work  # else the loop continues, to commit and push it
     most = given.max_iterations
     if most is None and state.plan.until is None and has_failed:
         most = recorded
@@ -349,7 +374,7 @@ def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]
-    files = [plan.metrics_file, environment.get(STEP_SUMMARY)]
+    files = [plan.metrics_file, plan.report_file, environment.get(STEP_SUMMARY)]
     places = (
         *own_output_files(),
         *(store.root for store in stores),

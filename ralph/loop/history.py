@@ -15,7 +15,6 @@ from ralph.loop.record import RecordError
 from ralph.loop.status import LoopLook, look_at_record, safe_lines
 from ralph.loop.store import LoopStore
 from ralph.loop.words import local
-from ralph.output.amounts import money_text
 from ralph.output.iteration_log import LOG_TEXT, OLDER
 from ralph.output.screen import cut_to_columns
 from ralph.output.shown_object import redacted
@@ -23,7 +22,7 @@ from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import dollars, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +114,7 @@ def _row(record: FileRecord, look: LoopLook | None, *, of_all: bool) -> str:
     begun, count, cost, where = "", "", "", ""
     if look is not None:
         state = look.present
-        begun, cost, where = local(state.started_at), money_text(state.spent_usd), state.plan.directory
+        begun, cost, where = local(state.started_at), dollars(state.spent_usd), state.plan.directory
         count = str(len(state.iterations) + (state.current is not None))
     where = where if len(where) <= _DIRECTORY_COLUMNS else f"…{where[1 - _DIRECTORY_COLUMNS :]}"
     directory = f"{where:{_DIRECTORY_COLUMNS}}  " if of_all else ""

@@ -6,11 +6,13 @@ resumed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ralph.loop.book import LoopBook
+from ralph.loop.commit_message import commit_message
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -28,7 +30,7 @@ from ralph.loop.rules import (
     end_at_first_look,
     end_before,
     end_by_result,
-    end_without_commit,
+    end_with_unsaved_work,
     idle_after,
 )
 from ralph.loop.state import MOST_FILES_KEPT, IterationRecord, LoopState, Phase, snapshot_before
@@ -54,6 +56,8 @@ class OuterLoop:
             iterations=PatientIterations(world.iterations, patience),
             check=None if world.check is None else PatientCheck(world.check, patience),
         )
+
+        self._has_told_of_page = False
 
     @property
     def state(self) -> LoopState:
@@ -82,11 +86,14 @@ class OuterLoop:
         except (CheckoutError, OSError) as error:
             end = LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), _reason(error))
         self._book.patience.end()
-        return self._record_end(end)
+        end = self._record_end(end)
+        with suppress(Interrupted):
+            self._write_page()
+        return end
 
     def _work(self) -> LoopEnd:
         self._book.save()  # before the first check, which may take long: `--status` and `--continue` need a record
-        self._commit_late()
+        self._save_late()
         end = self._look_first() or self._refused_input()
         while end is None:
             end = end_before(self.state, self._book.elapsed_s()) or self._iterate()
@@ -139,10 +146,13 @@ class OuterLoop:
             self._emit(BranchChanged(self._book.current.number, before.branch, after.branch))
         if changes.guarded:
             self._emit(GitChanged(self._book.current.number, changes.guarded))
-        is_committed = self._commit(self._book.current, result.outcome)
-        self._push()
+        is_committed = self._commit(self._book.current, result.outcome, result.summary or result.last_words)
+        head = self._world.checkout.snapshot().head if is_committed else after.head
+        self._push(self._book.current)
         check = self._run_check()
         current = self._book.current
+        if check is not None:
+            self._world.record.keep_check(current.number, check.tail)
         record = IterationRecord(
             number=current.number,
             session_id=current.session_id,
@@ -159,6 +169,11 @@ class OuterLoop:
             has_loop_commit=is_committed,
             reason=result.reason,
             last_words=result.last_words,
+            started_at=current.started_at,
+            ended_at=self._book.now(),
+            check_s=None if check is None else check.duration_s,
+            head_before=before.head,
+            head_after=head,
         )
         self._book.save(
             current=None,
@@ -167,16 +182,30 @@ class OuterLoop:
             last_check=check or self.state.last_check,
         )
         self._emit(IterationEnded(record, self._most))
+        self._write_page()
 
-    def _commit(self, iteration: CurrentIteration | IterationRecord, outcome: Outcome) -> bool:
-        """Commits the iteration's uncommitted work. Returns False if there was nothing to commit, or if the commit
-        failed. Records the failure, so that the loop tries again and does not end as a success.
+    def _write_page(self) -> None:
+        """Rewrites the page about the loop, if the user asked for one. The first failure is told, and never ends the
+        loop.
+        """
+        problem = None if self._world.page is None else self._world.page.write()
+        if problem is not None and not self._has_told_of_page:
+            self._has_told_of_page = True
+            self._warn(f"the page of this loop (--report) could not be written: {problem}")
+
+    def _commit(
+        self, iteration: CurrentIteration | IterationRecord, outcome: Outcome, closing_words: str = ""
+    ) -> bool:
+        """Commits the iteration's uncommitted work. The commit's subject comes from `closing_words`, the model's last
+        answer or report. Returns False if there was nothing to commit, or if the commit failed. Records the failure,
+        so that the loop tries again and does not end as a success.
         """
         if not self.state.plan.commits:
             return False
-        message = (
-            f"ralph loop: iteration {iteration.number}\n\n"
-            f"What the iteration left uncommitted ({outcome.value}, session {iteration.session_id})."
+        message = commit_message(
+            *(iteration.number, iteration.session_id, outcome, closing_words),
+            cost_usd=iteration.cost_usd,
+            redact=self._world.redact,
         )
         problem, is_committed = None, False
         try:
@@ -190,29 +219,29 @@ class OuterLoop:
             self._book.save(commit_problem=problem)
         return is_committed
 
-    def _commit_late(self) -> None:
-        """Commits and pushes the work of the last iteration if an earlier process of the loop could not commit it. Does
-        nothing if an iteration is in progress, because the loop commits after this iteration.
+    def _save_late(self) -> None:
+        """Commits and pushes the work of the last iteration if an earlier process of the loop could not do so. Does
+        nothing if an iteration is in progress, because the loop commits and pushes after this iteration.
         """
-        last = self.state.last
-        if self.state.commit_problem is None or self.state.current is not None or last is None:
+        state = self.state
+        last = state.last
+        if state.current is not None or last is None or not state.has_unsaved_work:
             return
-        if self._commit(last, last.outcome):
-            counted = replace(last, commits=last.commits + 1, has_loop_commit=True)
+        if state.commit_problem is not None and self._commit(last, last.outcome, last.last_words):
+            head = self._world.checkout.snapshot().head
+            counted = replace(last, commits=last.commits + 1, has_loop_commit=True, head_after=head)
             self._book.save(iterations=(*self.state.iterations[:-1], counted))
-            self._push()
+        self._push(last)
 
-    def _push(self) -> None:
+    def _push(self, iteration: CurrentIteration | IterationRecord) -> None:
         if not self.state.plan.pushes:
             return
         try:
             pushed = self._world.checkout.push()
         except CheckoutError as error:
-            problem = (
-                f"iteration {self._book.current.number}: push failed, the next iteration tries again: {error}"
-            )
-            self._warn(problem)
-            self._book.save(push_problem=problem)
+            failed = f"iteration {iteration.number}: push failed"
+            self._warn(f"{failed}, the next iteration tries again: {error}")
+            self._book.save(push_problem=f"{failed}: {error}")
         else:
             self._book.save(push_problem=None)
             if pushed:
@@ -252,16 +281,24 @@ class OuterLoop:
     # --- its end
 
     def _record_end(self, end: LoopEnd) -> LoopEnd:
-        """Commits what is left to commit, records the end, and returns it. A failed commit may change the end."""
-        unpushed = 0
+        """Commits what is left to commit, records the end, and returns it. A failed commit or push may change the
+        end.
+        """
+        unpushed, is_cut_off_saved = 0, False
         try:
             self._save_cut_off(end)
+            is_cut_off_saved = True
             unpushed = (self._world.checkout.unpushed() or 0) if self.state.plan.pushes else 0
         except Interrupted:
             self._warn("stopped once more: git status tells what is not committed")
         except (CheckoutError, OSError) as error:
             self._warn(f"what the last iteration has done stays as it is: {_reason(error)}")
-        end = end_without_commit(end, self.state.commit_problem)
+        state = self.state
+        end = end_with_unsaved_work(
+            end,
+            is_uncommitted=state.commit_problem is not None or (state.plan.commits and not is_cut_off_saved),
+            is_unpushed=state.push_problem is not None or (state.plan.pushes and not is_cut_off_saved),
+        )
         try:
             self._book.save(ended=end, unpushed=unpushed)
         except OSError as error:
@@ -282,7 +319,7 @@ class OuterLoop:
         changes = self._world.checkout.changes(snapshot_before(current), self._world.checkout.snapshot())
         self._book.save_current(commits=changes.commits)
         if end.outcome is not Outcome.INTERRUPTED:  # a person who stops a loop does not wait for a remote
-            self._push()
+            self._push(self._book.current)
 
 
 def _reason(error: CheckoutError | OSError) -> str:

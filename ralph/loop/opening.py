@@ -19,6 +19,7 @@ from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.git.preflight import check_checkout, open_checkout
 from ralph.loop.ports import LoopWorld
 from ralph.loop.process.iterations import RalphIterations
+from ralph.loop.process.report_page import LoopPage
 from ralph.loop.prompt_source import PromptReader, find_prompt
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.stop_file import StopFileBelow
@@ -217,10 +218,26 @@ def loop_world(
         events=context.events,
         waiter=context.waiter,
         clock=context.clock,
+        redact=context.redactor.redact_all,
         late_input=late_input,
         read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
         own_limits=context.settings.limits,
         schedule=context.settings.loop,
+        page=_page(context, plan, record),
+    )
+
+
+def _page(context: LoopContext, plan: LoopPlan, record: FileRecord) -> LoopPage | None:
+    if plan.report_file is None:
+        return None
+    return LoopPage(
+        plan.report_file,
+        directory=context.directory,
+        loop=record.folder.name,
+        environment=context.environment,
+        supervisor=context.supervisor,
+        waiter=context.waiter,
+        clock=context.clock,
     )
 
 

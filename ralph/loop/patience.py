@@ -8,9 +8,11 @@ import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from ralph.loop.events import LoopWaits
 from ralph.loop.rules import outage_wait
-from ralph.loop.state import Phase
+from ralph.loop.state import MOST_WAITS_KEPT, LoopWait, Phase
 from ralph.loop.values import Setback
 from ralph.retry.backoff import PATIENT_SCHEDULE_S, GiveUp
 from ralph.values.shortage import shortage_of
@@ -61,14 +63,19 @@ class Patience:
         `is_recorded` is True, the loop's record shows the wait until it is over. Raises OSError, Interrupted and
         OutageLastsError.
         """
-        until = self._world.clock.utc_now() + timedelta(seconds=wait.seconds)
+        began = self._world.clock.utc_now()
+        until = began + timedelta(seconds=wait.seconds)
         self._world.events.emit(self._announced(wait, until, setback, number))
         current = self._book.state.current if is_recorded else None
         if current is not None:
             self._book.save_current(phase=Phase.WAITING, waits_until=until.isoformat())
         self.sleep(wait.seconds, setback)
         if current is not None:
-            self._book.save_current(phase=current.phase, waits_until=None)
+            waited = LoopWait(setback.name.lower(), began.isoformat(), self._book.now(), current.number)
+            self._book.save(
+                current=replace(self._book.current, phase=current.phase, waits_until=None),
+                waits=(*self._book.state.waits, waited)[-MOST_WAITS_KEPT:],
+            )
 
     def _announced(self, wait: Wait, until: datetime, setback: Setback, number: int) -> LoopWaits:
         current = self._book.state.current

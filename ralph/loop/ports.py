@@ -104,6 +104,18 @@ class LoopRecord(Protocol):
         """Saves the state atomically. Raises OSError."""
         ...
 
+    def keep_check(self, iteration: int, tail: str) -> None:
+        """Keeps the end of the check's output after an iteration. If that fails, the output is not kept."""
+        ...
+
+
+class Page(Protocol):
+    def write(self) -> str | None:
+        """Writes the page about the loop as it is recorded now. Returns the reason if that failed, otherwise None.
+        Raises Interrupted, but only after all processes that the method started are gone.
+        """
+        ...
+
 
 class LoopWorld(Struct, frozen=True):
     """All ports and settings that a loop uses."""
@@ -122,6 +134,10 @@ class LoopWorld(Struct, frozen=True):
     own_limits: LimitSettings
     """The limits that the settings give to each iteration."""
     schedule: LoopSettings
+    redact: Callable[[str], str]
+    """Replaces everything in a text that is a known credential or looks like one."""
     late_input: Callable[[], str | None]
     """Returns an error text if standard input received data after ralph had stopped waiting for it, otherwise None.
     If there is an error text, no iteration may begin."""
+    page: Page | None = None
+    """The page that is rewritten after each iteration, or None if the user asked for none."""

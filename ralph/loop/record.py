@@ -24,6 +24,7 @@ PINS_FILE = "git.json"
 `GitCheckout.pins_text`."""
 # A record of thousands of iterations has a few megabytes.
 _MOST_BYTES = 64 * 1024 * 1024
+_MOST_TAIL_BYTES = 64 * 1024
 _PRIVATE = 0o600
 
 
@@ -65,6 +66,21 @@ class FileRecord:
         except ValueError as error:
             raise RecordError(Outcome.IO_ERROR, f"{self.path} {error}") from error
 
+    def keep_check(self, iteration: int, tail: str) -> None:
+        """Writes the end of the check's output after an iteration into a file of its own, because each `save` writes
+        the whole record. If the file cannot be written, the output is not kept.
+        """
+        with suppress(OSError):
+            write_private(self.folder, _check_file(iteration), tail.encode("utf-8", "replace"))
+
+    def check_tail(self, iteration: int) -> str:
+        """The output that `keep_check` kept. Empty if none was kept."""
+        with suppress(OSError):
+            return read_regular_file(self.folder / _check_file(iteration), _MOST_TAIL_BYTES).decode(
+                "utf-8", "replace"
+            )
+        return ""
+
     def save_pins(self, text: str) -> None:
         """Saves the pinned git settings. Raises OSError."""
         write_private(self.folder, PINS_FILE, text.encode())
@@ -85,6 +101,10 @@ class FileRecord:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"is damaged: it is no UTF-8 ({error.reason})") from None
+
+
+def _check_file(iteration: int) -> str:
+    return f"check-{iteration:04d}.txt"
 
 
 def write_private(folder: Path, name: str, data: bytes) -> Path:

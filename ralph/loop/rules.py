@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from ralph.loop.values import IterationResult, LoopEnd
 from ralph.retry.backoff import GiveUp, Wait
 from ralph.values.outcome import Outcome
+from ralph.values.screen_text import dollar_limit, duration, time_limit
 
 if TYPE_CHECKING:
     from ralph.loop.state import LoopState
@@ -51,7 +52,7 @@ ENDS_THE_LOOP = frozenset(
 stopped the loop."""
 
 SAYS_THAT_WORK_IS_SAVED = frozenset({Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
-"""Outcomes of a loop after which a caller relies on saved work. `end_without_commit` replaces them."""
+"""Outcomes of a loop after which a caller relies on saved work. `end_with_unsaved_work` replaces them."""
 
 STOPPED_AT_A_LIMIT = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
 
@@ -157,15 +158,16 @@ def outage_wait(
         wait = Wait(max(requested_s, SHORTEST_WAIT_S), from_server=True)
     left_s = schedule.outage_budget_s - slept_s
     if wait.seconds > left_s and wait.from_server:
-        asked = f"the server asks for {wait.seconds:.0f}s, and {left_s:.0f}s are left of the"
-        return GiveUp(f"{asked} {schedule.outage_budget_s:g}s that outages are waited for", is_early=True)
-    if wait.seconds > left_s:
-        return GiveUp(f"{away} did not come back in {schedule.outage_budget_s:g}s of waiting")
-    if wait.seconds >= time_left_s:
+        rest = f"{time_limit(round(left_s))} of its {time_limit(schedule.outage_budget_s)} for outages"
         return GiveUp(
-            f"{away} should be tried again in {wait.seconds:.0f}s, and --max-time leaves {time_left_s:.0f}s",
+            f"the server asks for a wait of {time_limit(wait.seconds)}, and the loop has {rest} left",
             is_early=True,
         )
+    if wait.seconds > left_s:
+        return GiveUp(f"{away} did not come back in {time_limit(schedule.outage_budget_s)} of waiting")
+    if wait.seconds >= time_left_s:
+        next_try = f"{away} should be tried again in {time_limit(wait.seconds)}"
+        return GiveUp(f"{next_try}, and --max-time leaves {duration(max(time_left_s, 0.0))}", is_early=True)
     return wait
 
 
@@ -249,13 +251,14 @@ def end_after(state: LoopState, granted: Share, limit: str | None, *, has_stop_f
     return None
 
 
-def end_without_commit(end: LoopEnd, problem: str | None) -> LoopEnd:
-    """The loop's end, given that the last commit failed because of `problem`. None means that no commit failed. A
-    success or a limit becomes an IO_ERROR, because the caller would rely on a commit that does not exist.
+def end_with_unsaved_work(end: LoopEnd, *, is_uncommitted: bool, is_unpushed: bool) -> LoopEnd:
+    """The loop's end if the last commit or the last push failed. A success or a limit becomes an IO_ERROR, because the
+    caller would rely on work that nobody else has: the machine of a CI job is deleted after the loop.
     """
-    if problem is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
+    missing = "committed" if is_uncommitted else "pushed" if is_unpushed else None
+    if missing is None or end.outcome not in SAYS_THAT_WORK_IS_SAVED:
         return end
-    reason = f"{end.reason}, but not all work is committed"
+    reason = f"{end.reason}, but not all work is {missing}"
     return LoopEnd(Outcome.IO_ERROR, Outcome.IO_ERROR.exit_code(), reason)
 
 
@@ -281,10 +284,10 @@ def _iteration_limit(state: LoopState) -> LoopEnd:
 
 
 def _budget_is_spent(limits: LoopLimits) -> LoopEnd:
-    reason = f"the budget of ${limits.max_budget_usd:.2f} is spent"
+    reason = f"the budget of {dollar_limit(limits.max_budget_usd or 0.0)} is spent"
     return LoopEnd(Outcome.LIMIT_REACHED, Outcome.LIMIT_REACHED.exit_code(), reason)
 
 
 def _time_is_up(limits: LoopLimits) -> LoopEnd:
-    reason = f"--max-time ({limits.max_time_s:g}s) is over"
+    reason = f"the time limit of {time_limit(limits.max_time_s or 0.0)} (--max-time) is used up"
     return LoopEnd(Outcome.TIMED_OUT, Outcome.TIMED_OUT.exit_code(), reason)

@@ -22,6 +22,8 @@ MOST_FILES_KEPT = 20
 recorded too."""
 MOST_DIGESTS_KEPT = 1000
 """The maximum number of file digests in the record of a snapshot. If a snapshot has more, none of them is recorded."""
+MOST_WAITS_KEPT = 500
+"""The maximum number of waits in a record. A patient loop waits about 100 times in a day without the API."""
 
 
 class Phase(enum.Enum):
@@ -57,6 +59,27 @@ class IterationRecord(Struct, frozen=True):
     """True if the iteration left uncommitted work, and the loop committed it because of `--commit`."""
     reason: str = ""
     last_words: str = ""
+    started_at: str | None = None
+    """The time at which the iteration began, in ISO 8601 and UTC. This field and the next four are None in records of
+    older versions of ralph."""
+    ended_at: str | None = None
+    """The time at which the check after the iteration had ended."""
+    check_s: float | None = None
+    """The duration of the check in seconds. None also if the loop has no check."""
+    head_before: str | None = None
+    """The id of the current commit when the iteration began. Empty before the first commit and without git."""
+    head_after: str | None = None
+    """The id of the current commit when the iteration had ended. A commit that `--commit` makes is included."""
+
+
+class LoopWait(Struct, frozen=True):
+    """A wait of the loop that is over. It began after a failure."""
+
+    setback: str
+    """The kind of the failure: the name of a `Setback` in lower case."""
+    began_at: str
+    ended_at: str
+    iteration: int
 
 
 class FileDigest(Struct, frozen=True):
@@ -120,12 +143,19 @@ class LoopState(Struct, frozen=True):
     current: CurrentIteration | None = None
     ended: LoopEnd | None = None
     format: int = FORMAT
+    waits: tuple[LoopWait, ...] = ()
+    """The last `MOST_WAITS_KEPT` waits after failures."""
     commit_problem: str | None = None
     """The reason why the last commit of `--commit` failed. None if it succeeded, or if there was nothing to commit."""
     push_problem: str | None = None
     """The reason why the last push failed. None if the last push succeeded, or if there was no push."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
+
+    @property
+    def has_unsaved_work(self) -> bool:
+        """Whether the last commit or the last push of the loop failed."""
+        return self.commit_problem is not None or self.push_problem is not None
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ class LoopPlan(Struct, frozen=True):
     first iteration. None if the files are not recorded yet."""
     metrics_file: str | None = None
     """The absolute path of the metrics file that `run_arguments` name, or None."""
+    report_file: str | None = None
+    """The absolute path of the page that is rewritten after each iteration, or None."""
     added_directories: tuple[str, ...] = ()
     """The absolute paths of directories other than `directory` in which `run_arguments` allow the agent to write."""
     pass_env: tuple[str, ...] = ()
@@ -188,6 +190,8 @@ class IterationResult(Struct, frozen=True):
     """The cost of the whole session in US dollars, or None if unknown."""
     last_words: str = ""
     """The last answer or report of the model, or "" if there is none."""
+    summary: str = ""
+    """The summary in the model's final report, or "" if there is none."""
     reason: str = ""
     """A sentence that says why the process ended. Empty if that is unknown."""
     limit: str | None = None

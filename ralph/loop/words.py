@@ -25,12 +25,11 @@ from ralph.loop.events import (
 from ralph.loop.prompt import names_of
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
-from ralph.output.amounts import money_text, time_text
 from ralph.output.live import doing as doing_now
 from ralph.values.events import Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,10 +59,6 @@ _DOING = {
 }
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def line_of(event: Event) -> str | None:
     """The line that shows an event to the user, or None if the event is not shown."""
     match event:
@@ -72,7 +67,7 @@ def line_of(event: Event) -> str | None:
         case Heartbeat(waiting_for=waiting_for, since_s=since_s):
             # An iteration reports its own progress.
             is_iteration = waiting_for.startswith(_ITERATION)
-            return None if is_iteration else f"{since_s:.0f}s for {waiting_for}"
+            return None if is_iteration else f"waiting for {waiting_for}, {duration(since_s)} so far"
         case CheckedFirst(result=result):
             return f"check before the first iteration: {result.words}"
         case LoopWaits():
@@ -88,8 +83,8 @@ def line_of(event: Event) -> str | None:
 def _line_about_iteration(event: Event) -> str | None:
     match event:
         case IterationBegan(number=number, max_iterations=most, session_id=session_id):
-            left = [money_text(event.left_usd)] if event.left_usd is not None else []
-            left += [time_text(event.left_s)] if event.left_s is not None else []
+            left = [dollars(event.left_usd)] if event.left_usd is not None else []
+            left += [duration(event.left_s)] if event.left_s is not None else []
             rest = f", {' and '.join(left)} left" if left else ""
             return f"{_which(number, most, session_id)}{rest}"
         case IterationResumed(number=number, max_iterations=most, session_id=session_id):
@@ -98,10 +93,10 @@ def _line_about_iteration(event: Event) -> str | None:
         case IterationEnded(record=record, max_iterations=most):
             return iteration_line(record, most)
         case IterationCutOff(number=number, max_iterations=most, outcome=outcome):
-            spent = f"{counted(event.turns, 'turn')}, {money_text(event.cost_usd)}"
+            spent = f"{counted(event.turns, 'turn')}, {dollars(event.cost_usd)}"
             how = f"{outcome.value}{_code(event.exit_code)}"
             return (
-                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {time_text(event.took_s)}"
+                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {duration(event.took_s)}"
             )
         case BranchChanged(iteration=number, before=before, after=after):
             now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
@@ -115,7 +110,11 @@ def _line_about_iteration(event: Event) -> str | None:
 def _waiting_line(event: LoopWaits) -> str:
     what, counts = _SETBACKS[event.setback]
     own = ", by the schedule loop.outage_waits_s" if event.has_own_schedule else ""
-    why = "as the server asks" if event.is_from_server else f"{counts} {event.setbacks} in a row{own}"
+    why = (
+        "as the server asks"
+        if event.is_from_server
+        else f"{counts} {event.setbacks}{' in a row' if event.setbacks > 1 else ''}{own}"
+    )
     then = "it is tried again"
     if event.iteration is not None and event.session_id is not None:
         # An iteration that was killed or not started may have no session yet.
@@ -123,7 +122,7 @@ def _waiting_line(event: LoopWaits) -> str:
         who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
         then = f"{who} goes on"
     until = f"{event.until.astimezone():%H:%M:%S}"
-    return f"{what}: waiting {time_text(event.wait_s)} ({why}), until {until}, then {then}"
+    return f"{what}: waiting {time_limit(event.wait_s)} ({why}), until {until}, then {then}"
 
 
 def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
@@ -131,11 +130,11 @@ def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
     check = [f"check {record.check}"] if record.check is not None else []
     parts = [
         counted(record.turns, "turn"),
-        money_text(record.cost_usd),
+        dollars(record.cost_usd),
         counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
         changed(record),
         *check,
-        time_text(record.duration_s),
+        duration(record.duration_s),
     ]
     number = _number(record.number, max_iterations)
     return f"iteration {number}: {record.outcome.value}{_code(record.exit_code)}, {', '.join(parts)}"
@@ -170,8 +169,8 @@ def totals(state: LoopState) -> str:
     turns = sum(record.turns for record in state.iterations)
     turns += state.current.turns if state.current is not None else 0
     return (
-        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {money_text(state.spent_usd)}, "
-        f"{counted(commits, 'commit')}, {time_text(state.elapsed_s)}"
+        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
+        f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 
 
@@ -237,9 +236,9 @@ def left_text(state: LoopState) -> str | None:
     if left.iterations is not None:
         parts.append(f"{left.iterations} of {counted(limits.max_iterations or 0, 'iteration')}")
     if limits.max_budget_usd is not None:
-        parts.append(f"{money_text(left.usd)} of {money_text(limits.max_budget_usd)}")
+        parts.append(f"{dollars(left.usd)} of {dollars(limits.max_budget_usd)}")
     if left.seconds is not None:
-        parts.append(f"{time_text(left.seconds)} of {time_text(limits.max_time_s or 0)}")
+        parts.append(f"{duration(left.seconds)} of {duration(limits.max_time_s or 0)}")
     return f"left: {', '.join(parts)}" if parts else None
 
 
@@ -293,11 +292,11 @@ def moment_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -
 def _process_text(live: LiveIteration, now: datetime) -> str:
     """The totals of the running process and its own limits."""
     run, took_s = live.run, max(now.timestamp() - live.began_s, 0.0)
-    budget = "" if live.max_budget_usd is None else f" of {money_text(live.max_budget_usd)}"
-    time = "" if live.max_time_s is None else f" of {time_text(live.max_time_s)}"
+    budget = "" if live.max_budget_usd is None else f" of {dollars(live.max_budget_usd)}"
+    time = "" if live.max_time_s is None else f" of {duration(live.max_time_s)}"
     return (
         f"{run.model or 'its process'}: {counted(run.answered, 'turn')}, {run.tokens_in:,} tokens in, "
-        f"{run.tokens_out:,} out, {money_text(run.cost_usd)}{budget}, {time_text(took_s)}{time}"
+        f"{run.tokens_out:,} out, {dollars(run.cost_usd)}{budget}, {duration(took_s)}{time}"
     )
 
 
@@ -306,7 +305,7 @@ def _since(moment: str, now: datetime) -> str:
         seconds = (now - datetime.fromisoformat(moment)).total_seconds()
     except (ValueError, TypeError):
         return moment
-    return f"{time_text(max(seconds, 0))} ago"
+    return f"{duration(max(seconds, 0))} ago"
 
 
 def _age_s(moment: str, now: datetime) -> float:
@@ -364,11 +363,11 @@ def _row(record: IterationRecord) -> str:
         str(record.number),
         record.outcome.value,
         str(record.turns),
-        money_text(record.cost_usd),
+        dollars(record.cost_usd),
         str(record.commits),
         changed(record),
         record.check or "",
-        time_text(record.duration_s),
+        duration(record.duration_s),
     )
     return _joined(cells)
 
@@ -376,8 +375,8 @@ def _row(record: IterationRecord) -> str:
 def _row_of_current(state: LoopState, end: LoopEnd) -> Iterator[str]:
     current = state.current
     if current is not None:
-        took = time_text(state.elapsed_s - current.elapsed_s)
-        spent = str(current.turns), money_text(current.cost_usd), str(current.commits)
+        took = duration(state.elapsed_s - current.elapsed_s)
+        spent = str(current.turns), dollars(current.cost_usd), str(current.commits)
         yield _joined((str(current.number), end.outcome.value, *spent, "not finished", "", took))
 
 

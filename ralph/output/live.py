@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.output.amounts import time_text
 from ralph.output.narration import describe_call
 from ralph.values import events as ev
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import duration, in_one_line
 from ralph.values.usage import cost_usd
 
 if TYPE_CHECKING:
@@ -98,10 +97,10 @@ def doing(live: LiveRun, at_s: float) -> tuple[str, str]:
     text is the rest of the wait.
     """
     if live.wait is not None and live.wait.until_s > at_s:
-        return f"waiting after {live.wait.reason}", f"{time_text(live.wait.until_s - at_s)} left"
+        return f"waiting after {live.wait.reason}", f"{duration(live.wait.until_s - at_s)} left"
     if live.tools:
         first, *others = live.tools
         more = f" (and {len(others)} more)" if others else ""
-        return f"{first.text}{more}", time_text(max(at_s - first.since_s, 0.0))
+        return f"{first.text}{more}", duration(max(at_s - first.since_s, 0.0))
     since_s = live.since_s if live.wait is None else live.wait.until_s
-    return "the model works", time_text(max(at_s - since_s, 0.0))
+    return "the model works", duration(max(at_s - since_s, 0.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.output.standard_streams import colored
 from ralph.values import events as ev
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.screen_text import foreign_lines, in_one_line
+from ralph.values.screen_text import counted, dollars, duration, foreign_lines, in_one_line, time_limit
 from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:
@@ -47,14 +47,23 @@ _NO_USE = {
 _WHY_FINAL = {
     "max_turns": "the turn limit is reached",
     "context": "the context is full",
-    "report": "no final report that fits came",
+    "report": "no valid final report came",
+}
+_CLOCKS = {
+    "connect": "no connection within {} (clocks.connect_s)",
+    "first byte": "no byte of an answer within {} (clocks.first_byte_s)",
+    "bytes idle": "not a byte of the answer for {} (clocks.bytes_idle_s)",
+    "progress idle": "nothing but pings for {} (clocks.progress_idle_s)",
+    "response": "the answer was not complete within {} (clocks.response_s)",
+    "error body": "the text of the error did not come within {}",
+    "run total": "the time limit (--max-time) is reached after {}",
 }
 _WORDS = (ev.StreamReceived, ev.AnswerAccepted)
 """The events that contain the model's text."""
 _REPORT_SOURCES = {
     "tool_call": "by tool call",
     "text": "found in the text of an answer",
-    "synthetic": "synthetic: the model gave none",
+    "synthetic": "written by ralph, because the model gave none",
 }
 
 
@@ -130,10 +139,12 @@ class Narration:
             case ev.ToolFinished():
                 yield from self._finished(event)
             case ev.ClockFired():
-                fired = f"[clock] {event.clock} clock fired after {_seconds(event.after_s)}s"
-                yield self.color("yellow", fired)
+                fired = _CLOCKS.get(event.clock, f"{event.clock}: " + "{}").format(time_limit(event.after_s))
+                yield self.color("yellow", f"[clock] {fired}")
             case ev.Heartbeat():
-                yield self.color("dim", f"[wait] {event.since_s:.0f}s for {event.waiting_for}")
+                yield self.color(
+                    "dim", f"[wait] waiting for {event.waiting_for}, {duration(event.since_s)} so far"
+                )
             case ev.PromptCalled() | ev.PromptCallEnded():
                 yield from self._for_prompt(event)
             case ev.Notice():
@@ -182,8 +193,8 @@ class Narration:
             case ev.FinalTurnEntered():
                 yield self.color("yellow", f"[turn] Final turn: {_in_words(_WHY_FINAL, event.reason)}")
             case ev.TurnsCollapsed():
-                old = "no limit" if event.old_max_turns is None else str(event.old_max_turns)
-                collapsed = f"Turns collapsed from {old} to {event.new_max_turns}"
+                old = "none before" if event.old_max_turns is None else f"{event.old_max_turns} before"
+                collapsed = f"The limit is {counted(event.new_max_turns, 'turn')} now ({old})"
                 yield self.color("yellow", f"[turn] {collapsed}: {_in_words(_NO_USE, event.reason)}")
             case ev.ReportAccepted():
                 color: Color = "green" if event.status == "success" else "yellow"
@@ -209,7 +220,9 @@ class Narration:
                 failed = f"[retry] Failed after {event.retries} retries: {one_line(event.error)}"
                 yield self.color("red", failed)
             case ev.ModelFallback():
-                moved = f"[target] {event.from_target} -> {event.to_target} ({event.reason})"
+                words = {"cooldown": f"{event.from_target} is still cooling down"}
+                why = _in_words(words, event.reason)
+                moved = f"[target] {event.from_target} -> {event.to_target} ({why})"
                 yield self.color("yellow", moved)
             case ev.ModelFallbackSucceeded():
                 yield self.color("green", f"[target] {event.target} answers")
@@ -297,12 +310,12 @@ def outcome_line(event: ev.RunEnded) -> str:
     ending = f"{event.outcome.value}{code}{why}"
     if not event.api_s:
         return ending  # no request was sent, so there are no numbers
-    parts = [f"{event.num_turns} turn{'' if event.num_turns == 1 else 's'}", f"{event.duration_s:.1f}s"]
+    parts = [counted(event.num_turns, "turn"), duration(event.duration_s)]
     if event.retries:
-        parts.append(f"{event.retries} retries, {_seconds(event.waited_s)}s waited")
+        parts.append(f"{counted(event.retries, 'retry', 'retries')}, {duration(event.waited_s)} waited")
     if event.usage.by_model:
         parts.append(f"{tokens.prompt:,} tokens in, {tokens.output:,} out")
-        parts.append("cost unknown" if cost is None else f"${cost:.4f}")
+        parts.append("cost unknown" if cost is None else dollars(cost))
     return f"{ending} [{', '.join(parts)}]"
 
 

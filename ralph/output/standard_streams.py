@@ -41,7 +41,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_bytes(data: bytes) -> None:
-    """Prints text that is already encoded. Raises the errors of `print_lines`."""
+    """Prints the bytes as they are. Raises as `print_lines` does."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()

@@ -113,7 +113,7 @@ class WorkPart(Struct, frozen=True):
     number: int
     session_id: str
     outcome: str
-    """The value of an `Outcome`, or `running` or `killed`."""
+    """The value of an `Outcome`, or `running` or `killed`. `unknown` if its journal is missing or damaged."""
     is_problem: bool
     """True if a person should look at it: it failed, or was killed or stopped."""
     reason: str
@@ -131,6 +131,8 @@ class WorkPart(Struct, frozen=True):
     check: CheckRun | None = None
     commits: int = 0
     """The number of commits that were made in it."""
+    is_copied: bool = False
+    """True if another session made this run, and a fork copied it. It is not part of the totals."""
     problem: str | None = None
     """Why its journal cannot be shown, or not all of it. None if all is shown."""
 
@@ -183,7 +185,7 @@ class Work(Struct, frozen=True):
     """The number of the loop, or the id of the session."""
     is_loop: bool
     title: str
-    """The first line of the task, or the title that the user gave."""
+    """The first heading or paragraph of the task, or the title that the user gave."""
     task: str
     directory: str
     model: str

@@ -11,16 +11,12 @@ from msgspec import Struct
 from ralph.permissions import settings_keys as names
 from ralph.permissions.matcher import why_no_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
+from ralph.sandbox.sandbox_limits import SandboxLimits
 from ralph.values.permission_mode import PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
-"""The events whose hooks ralph runs."""
-_BLOCKING_EVENTS = ("PermissionRequest",)
-"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
-is an error."""
 _DEFAULT_TIMEOUT_S = 60.0
 _LONGEST_TIMEOUT_S = 86_400.0
 _TIGHT_MODES = ("plan", "dontAsk")
@@ -62,29 +58,6 @@ class SettingsSource(Struct, frozen=True):
         return self.kind in ("user", "flag")
 
 
-class SandboxLimits(Struct, frozen=True):
-    """The restrictions of a `sandbox` block that ralph keeps for commands."""
-
-    is_strict: bool = False
-    """True if the run must not start unless its commands get a sandbox."""
-    hosts: tuple[str, ...] | None = None
-    """The only hosts that commands may reach. None means that the block names no such list."""
-    denied_hosts: tuple[str, ...] = ()
-    read_deny: tuple[str, ...] = ()
-    """Paths that commands must not read. Each is absolute or begins with `~/`."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the block that hold these restrictions."""
-        asked = {
-            "failIfUnavailable": self.is_strict,
-            "network.allowedDomains": self.hosts is not None,
-            "network.deniedDomains": self.denied_hosts,
-            "filesystem.denyRead": self.read_deny,
-        }
-        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)
-
-
 class ClaudeSettings(Struct, frozen=True):
     rules: tuple[PermissionRule, ...] = ()
     hooks: tuple[HookCommand, ...] = ()
@@ -93,6 +66,8 @@ class ClaudeSettings(Struct, frozen=True):
     forbids_bypass: bool = False
     """True if the document forbids the permission mode in which all calls run without a question."""
     sandbox: SandboxLimits = SandboxLimits()
+    wants_sandbox: bool = False
+    """True if the document has `sandbox.enabled`, which is no reason not to run without a sandbox."""
     idle_sandbox: tuple[str, ...] = ()
     """The keys of a repository's `sandbox` block that have no effect, because they restrict nothing."""
     unused_hooks: tuple[str, ...] = ()
@@ -111,7 +86,8 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
     _refuse_misspelt(permissions, names.OF_PERMISSIONS, source, "permissions.")
-    sandbox, idle = _sandbox(document, source)
+    block = document.get("sandbox")
+    sandbox, idle = _sandbox(block, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
     if isinstance(mode, str):
@@ -122,6 +98,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
         mode=mode if mode in _TIGHT_MODES else None,
         forbids_bypass=bool(permissions.get("disableBypassPermissionsMode")),
         sandbox=sandbox,
+        wants_sandbox=isinstance(block, dict) and block.get("enabled") is True,
         idle_sandbox=idle,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
@@ -166,11 +143,10 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _sandbox(document: Mapping[str, Any], source: SettingsSource) -> tuple[SandboxLimits, tuple[str, ...]]:
+def _sandbox(sandbox: object, source: SettingsSource) -> tuple[SandboxLimits, tuple[str, ...]]:
     """Returns the restrictions of the `sandbox` block, and the keys of a repository's block that have no effect. Raises
     GuardError for a restriction that ralph cannot keep.
     """
-    sandbox = document.get("sandbox")
     if sandbox is None:
         return SandboxLimits(), ()
     if not isinstance(sandbox, dict):
@@ -250,17 +226,17 @@ def _hooks(
         raise GuardError(f"{source.name}: hooks must be an object")
     if document.get("disableAllHooks") is True:
         return (), tuple(event for event, entries in events.items() if entries)
-    _refuse_misspelt(events, (*HOOK_EVENTS, *_BLOCKING_EVENTS), source, "hooks.")
+    _refuse_misspelt(events, (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS), source, "hooks.")
     made, unused = [], []
     for event, entries in events.items():
         if not entries:
             continue
-        if event in _BLOCKING_EVENTS:
+        if event in names.BLOCKING_EVENTS:
             raise GuardError(
-                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(HOOK_EVENTS)} alone, and does not run "
+                f"{source.name}: hooks.{event}: ralph runs commands for {', '.join(names.HOOK_EVENTS)} alone, and does not run "
                 "without a hook that may refuse something; leave it out, or leave out the file (--setting-sources)"
             )
-        if event not in HOOK_EVENTS:
+        if event not in names.HOOK_EVENTS:
             unused.append(event)
             continue
         made += list(_commands(event, entries, source))
@@ -273,7 +249,7 @@ def _named(events: Mapping[str, object]) -> Iterator[str]:
         if entries:
             listed = entries if isinstance(entries, list) else ()
             inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-            found = names.misspelt((event,), (*HOOK_EVENTS, *_BLOCKING_EVENTS)) or names.misspelt(
+            found = names.misspelt((event,), (*names.HOOK_EVENTS, *names.BLOCKING_EVENTS)) or names.misspelt(
                 inner, names.OF_HOOKS
             )
             hint = "" if found is None else f": {found[0]} is perhaps meant as {found[1]}"
@@ -292,7 +268,7 @@ def _commands(event: str, entries: object, source: SettingsSource) -> Iterator[H
         _refuse_misspelt(entry, names.OF_HOOKS, source, f"hooks.{event}: ")
         why = why_no_matcher(matcher)
         if why is not None:
-            raise GuardError(f"{where}: the matcher {matcher!r} is no valid expression: {why}")
+            raise GuardError(f"{where}: the matcher {matcher!r} cannot be kept: {why}")
         for hook in hooks:
             yield _command(event, matcher or "", hook, source)
 
@@ -312,7 +288,7 @@ def _command(event: str, matcher: str, hook: object, source: SettingsSource) -> 
         or not 0 < timeout <= _LONGEST_TIMEOUT_S
     ):
         raise GuardError(f"{where}: timeout must be a number of seconds, more than 0 and at most a day")
-    for key in ("shell", "args", "asyncRewake"):
+    for key in ("if", "shell", "args", "asyncRewake"):
         if hook.get(key):
             raise GuardError(f"{where}: a hook with {key!r} cannot be run")
     return HookCommand(event, matcher, command, float(timeout), source.name)

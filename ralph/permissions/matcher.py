@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ralph.values.tool_choice import TOOL_NAMES
+
 _PLAIN = re.compile(r"[\w\s|,-]*")
 
 
@@ -22,11 +24,20 @@ def matches(matcher: str | None, tool: str) -> bool:
 
 
 def why_no_matcher(matcher: str | None) -> str | None:
-    """The reason why a matcher is invalid, or None if it is valid."""
-    if matcher is None or matcher == "*" or _PLAIN.fullmatch(matcher):
+    """The reason why a matcher is invalid, or None if it is valid. A name that resembles the name of a tool is
+    probably misspelt, and then the hook would never be called.
+    """
+    if matcher is None or matcher == "*":
         return None
+    if _PLAIN.fullmatch(matcher):
+        from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few drivers have hooks
+
+        listed = re.split(r"\s*[|,]\s*", matcher.strip())
+        missing = [name for name in TOOL_NAMES if name not in listed]
+        found = misspelt((name for name in listed if name not in TOOL_NAMES), missing)
+        return None if found is None else f"no tool is called {found[0]!r}: did you mean {found[1]}?"
     try:
         re.compile(matcher)
     except (re.error, RecursionError, OverflowError) as error:
-        return str(error)
+        return f"it is no regular expression: {error}"
     return None

@@ -17,7 +17,6 @@ OF_PERMISSIONS = (
     # Claude Code has these too. They are no guards.
     *("additionalDirectories", "disableAutoMode", "skipDangerousModePermissionPrompt"),
 )
-_GUARDS_OF_PERMISSIONS = OF_PERMISSIONS[:5]
 OF_SANDBOX = ("enabled", "network", "filesystem", "credentials", "failIfUnavailable")
 OF_NETWORK = (
     *("allowedDomains", "deniedDomains"),
@@ -37,6 +36,15 @@ OF_FILESYSTEM = (
 )
 OF_HOOKS = ("matcher", "hooks")
 OF_HOOK = ("type", "command", "timeout")
+HOOK_EVENTS = ("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop")
+"""The events whose hooks ralph runs."""
+BLOCKING_EVENTS = ("PermissionRequest",)
+"""Events of Claude Code whose hooks can refuse something, and that ralph does not support. A hook for such an event
+is an error."""
+_PLACES = {
+    **{key.lower(): f"permissions.{key}" for key in OF_PERMISSIONS[:5]},
+    **{event.lower(): f"hooks.{event}" for event in (*HOOK_EVENTS, *BLOCKING_EVENTS)},
+}
 # `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
 _LEAST_LIKENESS = 0.8
 
@@ -56,9 +64,9 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
 
 
 def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:
-    """Finds the first top-level key that is misspelt, or that belongs into `permissions`, such as `deny`. Returns this
-    key and the name that is meant, or None if there is no such key.
+    """Finds the first top-level key that is misspelt, or that belongs into `permissions` or `hooks`, such as `deny`.
+    Returns this key and the name that is meant, or None if there is no such key.
     """
     keys = tuple(keys)
-    misplaced = ((key, f"permissions.{key}") for key in keys if key in _GUARDS_OF_PERMISSIONS)
+    misplaced = ((key, _PLACES[key.lower()]) for key in keys if key.lower() in _PLACES)
     return misspelt(keys, TOP) or next(misplaced, None)

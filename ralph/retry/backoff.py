@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.values.screen_text import counted, time_limit
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -94,7 +96,7 @@ def patient() -> RetryPolicy:
     def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
         if slept_s + wait_s <= PATIENT_BUDGET_S:
             return None
-        return GiveUp(f"the budget of {PATIENT_BUDGET_S:g}s of waiting is used up")
+        return GiveUp(f"--retry patient waits {time_limit(PATIENT_BUDGET_S)} in all, and they are used up")
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = (
@@ -105,8 +107,9 @@ def patient() -> RetryPolicy:
             wait = Wait(requested_s, from_server=True)
         refused = objection(attempt, wait.seconds, slept_s)
         if refused is not None and wait.from_server:
-            reason = f"the server asks for {wait.seconds:g}s, more than is left of {PATIENT_BUDGET_S:g}s"
-            return GiveUp(reason, is_early=True)
+            rest = f"{time_limit(round(PATIENT_BUDGET_S - slept_s))} of its {time_limit(PATIENT_BUDGET_S)}"
+            asked = f"the server asks for a wait of {time_limit(wait.seconds)}"
+            return GiveUp(f"{asked}, and --retry patient has {rest} left", is_early=True)
         return refused or wait
 
     return RetryPolicy("patient", PATIENT_MAX_RETRIES, next_wait, objection, outlasts_outages=True)
@@ -129,7 +132,7 @@ def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPo
 
     def objection(attempt: int, wait_s: float, _slept_s: float) -> GiveUp | None:
         if max_delay_s > 0 and wait_s > max_delay_s and attempt <= max_retries:
-            reason = f"the wait of {wait_s:g}s is over the maximum of {max_delay_s:g}s"
+            reason = f"the wait of {time_limit(wait_s)} is over the maximum of {time_limit(max_delay_s)} (retry.max_delay_s)"
             return GiveUp(reason, is_early=True)
         return _used_up(attempt, max_retries)
 
@@ -145,7 +148,9 @@ def custom(max_retries: int, base_delay_s: float, max_delay_s: float) -> RetryPo
 
 
 def _used_up(attempt: int, max_retries: int) -> GiveUp | None:
-    return GiveUp(f"{max_retries} retries did not help") if attempt > max_retries else None
+    return (
+        GiveUp(f"{counted(max_retries, 'retry', 'retries')} did not help") if attempt > max_retries else None
+    )
 
 
 def sped_up(policy: RetryPolicy, factor: float) -> RetryPolicy:

@@ -13,6 +13,7 @@ from ralph.retry import backoff
 from ralph.retry.step import Moment
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.ports import BudgetSpent
+from ralph.values.screen_text import dollar_limit, dollars
 from ralph.values.usage import counted_or_estimated, tokens_of
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ def affordable_request(
     granted = budget.longest_answer(target.facts, prompt_tokens, longest)
     if granted < (fixed or min(SHORTEST_ANSWER, longest)):
         raise BudgetSpent(
-            f"what is left of the budget (${budget.spent_usd:.4f} of ${budget.max_usd:g} spent) does not buy another "
-            f"request to {target.model}"
+            f"the rest of the budget ({dollars(budget.spent_usd)} of {dollar_limit(budget.max_usd or 0.0)} is spent) "
+            f"does not pay for the next request to {target.model}"
         ) from state.last_error
     return Request(roster.body_for(conversation, granted), prompt_tokens, granted)
 

@@ -28,6 +28,7 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, RetryAborted, TimeIsUp
+from ralph.values.screen_text import time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,7 +147,7 @@ def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decisi
         state.choice, failure, rules=state.rules, policy=moment.policy, now_s=moment.now_s
     )
     if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
-        reason = f"the time limit (--max-time) leaves no time to wait {decision.seconds:g}s"
+        reason = f"the time limit (--max-time) leaves no time to wait {time_limit(decision.seconds)}"
         # No other target is asked. The route stays, so that the message names the target that failed last.
         choice = replace(choice, route=state.choice.route)
         return GiveUp(reason, is_early=True, outlasts_run=True), choice

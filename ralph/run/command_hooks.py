@@ -131,11 +131,12 @@ class CommandHookGate:
             **about,
         }
         given = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
-        found = {
-            hook.command: hook
-            for hook in self._hooks
-            if hook.event == event and (not tool or matches(hook.matcher, tool))
-        }
+        # Claude Code starts equal commands once per event. A shorter time limit would refuse what the longest allows.
+        found: dict[str, HookCommand] = {}
+        for hook in self._hooks:
+            if hook.event == event and (not tool or matches(hook.matcher, tool)):
+                known = found.get(hook.command, hook)
+                found[hook.command] = max(known, hook, key=lambda one: one.timeout_s)
         waiting_for = f"the {event} hook" + (f" of {tool}" if tool else "")
         name = f"{event}:{tool}" if tool else event
         endings = [self._ending(hook, name, given, waiting_for) for hook in found.values()]

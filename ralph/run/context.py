@@ -205,9 +205,19 @@ def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Pat
     settings = load_settings(options.settings, environment, cwd, config_file, files)
     if of_loop is not None:
         settings = replace(settings, claude_files=of_loop.claude_files)
+    if options.is_restricted:
+        settings = replace(settings, origins=_origins_of_restricted(settings.origins, options.settings))
     if not options.session.is_old:
         refuse_uncountable_budget(settings.targets, settings)
     return settings
+
+
+def _origins_of_restricted(origins: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, str]:
+    """The origins of the settings under `--restricted`, which stands for other flags that the user did not type."""
+    own, lists = "flag --restricted", "flag --disallowed-tools"
+    typed = own if flags["tools.disallowed"] == ("Bash",) else f"{lists}, {own}"
+    changed = {name: origins[name].replace(lists, typed) for name in ("tools", "tools.disallowed")}
+    return {**origins, **changed, "sandbox.mode": own}
 
 
 def _files_of_loop(descriptor: int | None) -> HandedOver | None:

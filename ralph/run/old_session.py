@@ -78,7 +78,7 @@ class OldSession:
         path = self._found()
         age_s = self._now.timestamp() - written_at(path)
         journal, old, history = self._read(path)
-        notices = [f"going on with {named_session(old.id, age_s, history.task)}"]
+        notices = [f"going on with {named_session(old.id, age_s, history.given_title or history.task)}"]
         total = SessionTotal(history.turns, history.cost_usd)
         has_moved = old.cwd != str(self._cwd)
         try:

@@ -80,6 +80,8 @@ class RunOptions(Struct, frozen=True):
     title: str | None = None
     """The user's title for the session, or None."""
     output: OutputOptions = field(default_factory=OutputOptions)
+    is_restricted: bool = False
+    """True if `settings` contain what `--restricted` stands for."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """The values of flags, by the names of their settings, such as `model.name`."""
     reads_stdin: bool = True

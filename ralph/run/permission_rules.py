@@ -16,11 +16,12 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SandboxLimits, SettingsSource
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand, SettingsSource
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import Effect, PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.wiring import Surroundings
+    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.claude_files import ClaudeFile
     from ralph.values.controls import RunControls
 
@@ -141,6 +142,7 @@ def _built(
     notices = (
         *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
         *_notices(pairs, mode or controls.permission_mode),
+        *(_without_sandbox(pairs) if around.settings.sandbox.mode == "off" else ()),
     )
     return RunGuards(judge, hooks, mode, limits, notices)
 
@@ -266,6 +268,12 @@ def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]], mode: Permi
             yield f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
+
+
+def _without_sandbox(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
+    for source, found in pairs:
+        if found.wants_sandbox:
+            yield f"{source.name}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)"
 
 
 def not_kept(

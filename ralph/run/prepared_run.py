@@ -36,7 +36,7 @@ from ralph.run.wiring import (
     text_of_prompt,
     with_sandbox_limits,
 )
-from ralph.sessions.naming import shortened
+from ralph.sessions.naming import title_from
 from ralph.values.events import Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
@@ -76,9 +76,6 @@ _RESUMABLE = frozenset(
 )
 """The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network or a
 signal."""
-
-_LONGEST_TITLE = 120
-"""The maximum number of characters in a session's title that ralph takes from the task."""
 
 
 class PreparedRun:
@@ -146,6 +143,8 @@ class PreparedRun:
             self._judge: CallJudge | None = self._task_judge or rules
             """Applies the permission rules. None if there are none."""
             self._toolbox = self._make_toolbox()
+            self._after_kill = self._toolbox.about_killed_run()
+            """A notice about protected files that have changed since an earlier run was killed, or an empty string."""
             self._report_form = build_report_form(around, options, self.session.old)
             self.roster, self._notices = self._make_roster()
         except BaseException:
@@ -312,7 +311,8 @@ class PreparedRun:
             *self.session.notices,
             *self._notices,
             *self._about_rights(),
-            *self._plan.notices,
+            *(notice.line for notice in self._plan.notices),
+            *filter(None, [self._after_kill]),
             *withheld_notice(self._around),
             *about_limits,
         ):
@@ -411,12 +411,12 @@ class PreparedRun:
         return self.with_resume_command(ended)
 
     def _title_of(self, prompt: Prompt | None, own: slice | None) -> str | None:
-        """The title of a session that `ralph loop` started. The title is the beginning of the user's task, because
+        """The title of a session that `ralph loop` started. The title comes from the user's task, because
         the prompts of all iterations begin with the same text of the loop. None for any other session.
         """
         if self._options.task_chars is None or prompt is None or own is None:
             return None
-        return shortened(self._around.redactor.redact(text_of_prompt(prompt)[own]), _LONGEST_TITLE) or None
+        return title_from(self._around.redactor.redact(text_of_prompt(prompt)[own])) or None
 
     def _task(self, prompt: Prompt | None) -> Prompt | None:
         return self._with_changed_sandbox(redacted_prompt(prompt, self._around.redactor))

@@ -47,7 +47,9 @@ def build_mcp(
         return McpToolset(groups, asked_for=set(known), lists=lists) if groups else None
     if not is_package_installed():
         names = ", ".join(server.name for server in servers)
-        raise SettingsError(f"MCP servers ({names}) need a package: pip install 'ralph-headless[mcp]'")
+        raise SettingsError(
+            f"MCP servers ({names}) need a package: pipx install --force '.[mcp]' in ralph's clone"
+        )
     mcp = around.settings.mcp
     try:
         own = OwnServers(

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
-    from ralph.permissions.claude_settings import SandboxLimits
     from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
     from ralph.sandbox.box_plan import BoxPlan
+    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
@@ -155,13 +155,16 @@ def with_sandbox_limits(around: Surroundings, limits: Sequence[tuple[str, Sandbo
     """The surroundings with the restrictions of settings files for Claude Code, each with the name of its file. Raises
     SettingsError if a restriction cannot be kept.
     """
-    from ralph.run.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
+    from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
 
     settings = around.settings
-    sandbox = settings.sandbox
-    for name, one in limits:
-        sandbox = restricted(sandbox, name, one)
-    return replace(around, settings=replace(settings, sandbox=sandbox))
+    closing = ", ".join(name for name, one in limits if one.read_deny)
+    origins = {**settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
+    try:
+        wanted = restricted(settings.sandbox, limits)
+    except CannotConfineError as error:
+        raise SettingsError(str(error)) from error
+    return replace(around, settings=replace(settings, sandbox=wanted, origins=origins))
 
 
 def begin_sandbox_trial(around: Surroundings) -> None:
@@ -182,7 +185,9 @@ def plan_sandbox(around: Surroundings, writable: Sequence[str]) -> BoxPlan:
     try:
         return plan_box(settings.sandbox, around.environment, (around.cwd, *map(Path, writable)), work)
     except CannotConfineError as error:
-        raise SettingsError(str(error)) from error
+        origin = settings.origins.get("sandbox.read_deny", "default")
+        is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
+        raise SettingsError(f"{origin}: {error}" if is_about_reading else str(error)) from error
 
 
 def close_denied_places(plan: BoxPlan, rules: Permissions, cwd: Path, writable: Sequence[str]) -> BoxPlan:

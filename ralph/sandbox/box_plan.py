@@ -5,19 +5,22 @@ requires a protection that is impossible on this machine, nothing may run.
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.sandbox.detection import find_means
+from ralph.sandbox.detection import INSTALL, find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
 from ralph.sandbox.within import is_within
+from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from ralph.sandbox.policy import Net
     from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -27,6 +30,8 @@ SANDBOX_WORDS = "Commands run in a sandbox:"
 _MEGABYTE = 1024 * 1024
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
+# The variables by which the user's environment names a git directory (git(1)).
+_GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 _COUNTED_BY = "/proc/self/task"
 # The network, and whether there are no namespaces, in words for the model.
 _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
@@ -39,6 +44,17 @@ _NETS_IN_WORDS: dict[tuple[Net, bool], str] = {
 
 class CannotConfineError(Exception):
     """A protection that the user requires is impossible, so nothing may run. The message is one line."""
+
+
+class BoxNotice(Struct, frozen=True):
+    """Something about the sandbox that people should know, and advice."""
+
+    text: str
+    advice: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.text}; {self.advice}"
 
 
 class BoxPlan(Struct, frozen=True):
@@ -58,7 +74,7 @@ class BoxPlan(Struct, frozen=True):
     allow_hosts: tuple[str, ...] = ()
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
-    notices: tuple[str, ...] = ()
+    notices: tuple[BoxNotice, ...] = ()
     """Notices for people."""
 
     @property
@@ -134,7 +150,13 @@ def plan_box(
         most_file_bytes=most_file_bytes,
     )
     _refuse_open_places(read_deny, (*map(str, roots), *write))
-    return replace(plan, notices=(*_about_net(net, means), *_about_home(wanted, roots, write, home)))
+    notices = (
+        *_about_shortage(means),
+        *_about_net(net, means),
+        *_about_home(wanted, roots, write, home),
+        *(about_git(real_roots, environment) if usable is not None else ()),
+    )
+    return replace(plan, notices=notices)
 
 
 def with_denied_reads(plan: BoxPlan, places: Sequence[str], roots: Sequence[Path]) -> BoxPlan:
@@ -178,6 +200,8 @@ def _refuse_without_box(wanted: SandboxSettings, net: Net) -> None:
 
 def _refuse_what_is_missing(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> None:
     if wanted.mode == "strict" and (missing := level.missing(STRICT)):
+        if means.is_short_of_namespaces:  # they may be there later
+            raise ShortageError("process")
         told = "; ".join(f"{one.name} ({one.why_not})" for one in missing)
         raise CannotConfineError(f"--sandbox strict: this machine lacks {told}")
     if net != "full" and means.why_no_filter and not means.has_own_network:
@@ -203,19 +227,58 @@ def _refuse_open_places(read_deny: Sequence[str], writable: Sequence[str]) -> No
                 )
 
 
-def _about_net(net: Net, means: Means) -> tuple[str, ...]:
+def _about_shortage(means: Means) -> tuple[BoxNotice, ...]:
+    if not means.is_short_of_namespaces:
+        return ()
+    return (BoxNotice(f"commands have no namespaces in this run: {means.why_no_namespaces}", ADVICE),)
+
+
+def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:
+    """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` are
+    the directories that commands may write, without symbolic links.
+    """
+    named = any(environment.get(name) for name in _GIT_VARIABLES)
+    if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
+        return ()
+    from ralph.sandbox.box_places import git_places  # noqa: PLC0415 - 0.7 ms
+
+    return tuple(
+        BoxNotice(
+            f"commands may not write the git directory {path} ({why}), so that git commit fails",
+            f"if it is yours and you trust this checkout, name it: --add-dir {path}",
+        )
+        for path, why in git_places(roots, environment, os.getuid()).refused
+        if not any(is_within(path, root) or is_within(root, path) for root in roots)
+    )
+
+
+def _may_be_refused(root: str) -> bool:
+    """Whether there may be a git directory that commands cannot use. False if the root has a git directory of the user,
+    or if neither the root nor a directory above it has one or looks like one.
+    """
+    with suppress(OSError):
+        status = os.lstat(f"{root}/.git")
+        return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
+    directories = (root, *map(str, Path(root).parents))
+    return any(os.path.lexists(f"{one}/.git") or os.path.lexists(f"{one}/HEAD") for one in directories)
+
+
+def _about_net(net: Net, means: Means) -> tuple[BoxNotice, ...]:
     if net == "full" or means.has_own_network:
         return ()
-    return (
+    text = (
         f"network of commands: without namespaces, {net!r} refuses all internet sockets, "
         + ("the listed hosts" if net == "proxy" else "loopback")
-        + " included",
+        + " included"
+    )
+    return (
+        BoxNotice(text, f"{INSTALL}, where namespaces are allowed; or give the network back: --net full"),
     )
 
 
 def _about_home(
     wanted: SandboxSettings, roots: Sequence[Path], write: Sequence[str], home: str
-) -> tuple[str, ...]:
+) -> tuple[BoxNotice, ...]:
     """A notice if commands may write the home directory, because the secrets in it are then not protected. In strict
     mode, raises CannotConfineError instead.
     """
@@ -227,7 +290,7 @@ def _about_home(
     told = f"commands may read and write the home directory with its secrets, because it lies in {holding[0]}"
     if wanted.mode == "strict":
         raise CannotConfineError(f"--sandbox strict: {told}")
-    return (told,)
+    return (BoxNotice(told, "work in a directory of its own, or allow less"),)
 
 
 def _given(place: str, home: str, real_roots: Sequence[str]) -> str:

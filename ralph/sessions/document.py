@@ -14,8 +14,8 @@ from ralph.output.narration import Narration
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING, messages_of
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
 from ralph.sessions.story_text import no_result, result_text
-from ralph.sessions.words import attempts_line, cost_text, counted, ending
-from ralph.values.screen_text import in_one_line, json_for_terminal, visible
+from ralph.sessions.words import attempts_line, cost_text, ending
+from ralph.values.screen_text import counted, in_one_line, json_for_terminal, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

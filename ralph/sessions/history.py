@@ -31,6 +31,7 @@ from ralph.conversation.records import (
     UserRecord,
 )
 from ralph.conversation.session import counted, replay
+from ralph.sessions.naming import title_from
 from ralph.values.models import facts_of
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.usage import RunUsage, tokens_of
@@ -192,10 +193,17 @@ class SessionHistory(Struct, frozen=True):
         return "" if first is None else prompt_text(first)
 
     @property
-    def title(self) -> str | None:
-        """The latest title that the user gave to the session, or None."""
+    def given_title(self) -> str | None:
+        """The latest title that is recorded, or None."""
         titles = [run.opening.title for run in self.runs if run.opening.title is not None]
         return titles[-1] if titles else None
+
+    @property
+    def title(self) -> str | None:
+        """The latest title that is recorded. If there is none, a title from the first prompt. None if there is no
+        prompt either.
+        """
+        return self.given_title or title_from(self.task) or None
 
     def _user_records(self) -> Iterator[UserRecord]:
         return (record for run in self.runs for record in run.records if isinstance(record, UserRecord))
@@ -235,14 +243,14 @@ def history_of_numbered(numbered: Iterable[tuple[int, Record]]) -> SessionHistor
                 runs[-1][-1].append((line, record))
     histories = [
         RunHistory(
-            number, run, tuple(lines), is_copied=opening is not None and _is_copied(opening, run, line)
+            number, run, tuple(lines), is_copied=opening is not None and is_copied_run(opening, run, line)
         )
         for number, (line, run, lines) in enumerate(runs, start=1)
     ]
     return SessionHistory(opening, tuple(_told(histories)))
 
 
-def _is_copied(opening: SessionRecord, run: RunRecord, line: int) -> bool:
+def is_copied_run(opening: SessionRecord, run: RunRecord, line: int) -> bool:
     """Whether the run was copied when the session was forked. The first record of a fork contains the number of
     copied records.
 

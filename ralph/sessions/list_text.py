@@ -7,57 +7,103 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from ralph.output.narration import Narration
 from ralph.sessions.history import RUNNING
 from ralph.sessions.naming import SHORT_ID_CHARS, shortened
 from ralph.sessions.words import cost_text
 from ralph.values.outcome import Outcome
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import columns_of, cut_to_columns, in_one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.output.standard_streams import Color
     from ralph.sessions.history import SessionHistory
 
-_DIRECTORY_CHARS = 28
-_SHORTEST_TASK_CHARS = 12
+_LONGEST_DIRECTORY = 28
+_SHORTEST_DIRECTORY = 12
+_SHORTEST_TITLE = 20
 _TASK_JSON_CHARS = 400
+_GAP = "  "
+
+
+class _Column(Struct, frozen=True):
+    name: str
+    width: int
+    is_right: bool = False
+
+
+_COLUMNS = {
+    "id": _Column("ID", SHORT_ID_CHARS),
+    "time": _Column("WRITTEN", 11),
+    "directory": _Column("DIRECTORY", _LONGEST_DIRECTORY),
+    "outcome": _Column("OUTCOME", 15),
+    "turns": _Column("TURNS", 5, is_right=True),
+    "cost": _Column("COST", 8, is_right=True),
+}
+_LESS_NEEDED = ("turns", "time", "directory", "cost")
+"""The columns that a narrow terminal does not show, the least needed first."""
 
 
 class SessionList:
-    """Formats one row per session. The columns have fixed widths, and the task takes the remaining width."""
+    """Formats one row per session. The columns have fixed widths, and the title takes the remaining width. On a
+    narrow terminal, the directory is cut and columns are left out, so that no row is wider than the terminal.
+    """
 
-    def __init__(self, *, now: datetime, width: int, has_directory: bool, has_color: bool) -> None:
-        """`now` is the current time in the local time zone."""
+    def __init__(self, *, now: datetime, width: int | None, has_directory: bool, has_color: bool) -> None:
+        """`now` is the current time in the local time zone. `width` is the number of columns of the terminal. None
+        means that nothing is cut, which a program that reads the rows needs.
+        """
         self._now = now
         self._width = width
-        self._has_directory = has_directory
         self._narration = Narration(is_quiet=False, has_color=has_color)
+        self._columns = {
+            key: column.width for key, column in _COLUMNS.items() if has_directory or key != "directory"
+        }
+        if width is not None:
+            self._fit(width)
+
+    def _fit(self, width: int) -> None:
+        """Makes room for the shortest title."""
+        lacking = _SHORTEST_TITLE - (width - self._before_title())
+        if "directory" in self._columns and lacking > 0:
+            self._columns["directory"] -= min(lacking, _LONGEST_DIRECTORY - _SHORTEST_DIRECTORY)
+        for key in _LESS_NEEDED:
+            if width - self._before_title() < _SHORTEST_TITLE:
+                self._columns.pop(key, None)
+
+    def _before_title(self) -> int:
+        return sum(self._columns.values()) + len(_GAP) * len(self._columns)
 
     def header(self) -> str:
-        directory = "DIRECTORY" if self._has_directory else ""
-        line = self._line("ID", "WRITTEN", directory, f"{'OUTCOME':15}", "TURNS", "COST", "TASK")
+        line = self._line({key: _COLUMNS[key].name for key in self._columns}, "TITLE")
         return self._narration.color("dim", line)
 
     def row(self, session_id: str, written_at_s: float, outcome: str, history: SessionHistory) -> str:
-        return self._line(
-            session_id[:SHORT_ID_CHARS],
-            self._time(written_at_s),
-            _tail("?" if history.opening is None else history.opening.cwd, _DIRECTORY_CHARS)
-            if self._has_directory
-            else "",
-            self._narration.color(_color_of(outcome), f"{outcome:15}"),
-            str(history.turns),
-            cost_text(history.cost_usd),
-            in_one_line(history.title or history.task),
-        )
+        directory = in_one_line("?" if history.opening is None else history.opening.cwd)
+        if self._width is not None and "directory" in self._columns:
+            directory = _tail(directory, self._columns["directory"])
+        cells = {
+            "id": session_id[:SHORT_ID_CHARS],
+            "time": self._time(written_at_s),
+            "directory": directory,
+            "outcome": outcome,
+            "turns": str(history.turns),
+            "cost": cost_text(history.cost_usd),
+        }
+        return self._line(cells, in_one_line(history.title or ""), _color_of(outcome))
 
-    def _line(self, name: str, time: str, directory: str, outcome: str, *rest: str) -> str:
-        turns, cost, task = rest
-        where = f"{directory:{_DIRECTORY_CHARS}}  " if self._has_directory else ""
-        before = f"{name:{SHORT_ID_CHARS}}  {time:11}  {where}"
-        after = f"{turns:>5}  {cost:>8}  "
-        left = self._width - len(before) - 15 - len(after) - 2
-        return f"{before}{outcome}  {after}{shortened(task, max(_SHORTEST_TASK_CHARS, left))}".rstrip()
+    def _line(self, cells: Mapping[str, str], title: str, color: Color | None = None) -> str:
+        shown = []
+        for key, width in self._columns.items():
+            padding = " " * (width - columns_of(cells[key]))
+            cell = padding + cells[key] if _COLUMNS[key].is_right else cells[key] + padding
+            shown.append(self._narration.color(color, cell) if key == "outcome" and color else cell)
+        if self._width is not None:
+            title = cut_to_columns(title, self._width - self._before_title())
+        return _GAP.join([*shown, title]).rstrip()
 
     def _time(self, written_at_s: float) -> str:
         written = datetime.fromtimestamp(written_at_s, tz=UTC).astimezone(self._now.tzinfo)
@@ -93,6 +139,9 @@ def _color_of(outcome: str) -> Color:
 
 
 def _tail(path: str, width: int) -> str:
-    """The last `width` characters of the path. The end of a path says more than its beginning."""
-    shown = in_one_line(path)
-    return shown if len(shown) <= width else "…" + shown[1 - width :]
+    """The end of the path, which says more than its beginning, in at most `width` columns."""
+    if columns_of(path) <= width:
+        return path
+    while columns_of(path) > width - 1:
+        path = path[1:]
+    return "\u2026" + path

@@ -50,7 +50,7 @@ class SessionLook(Struct, frozen=True):
     @property
     def task(self) -> str:
         """The title of the session. If there is no title, the first prompt. Empty if neither can be read."""
-        return self.history.title or self.history.task
+        return self.history.given_title or self.history.task
 
 
 def look_at(path: Path) -> SessionLook:

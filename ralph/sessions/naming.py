@@ -1,8 +1,18 @@
-"""Short descriptions of a session for the user: its id, its age and its task. No I/O happens here."""
+"""Short descriptions of a session for the user: its id, its age, its task and a title. No I/O happens here."""
 
 from __future__ import annotations
 
+import re
+
+from ralph.values.screen_text import visible
+
 SHORT_ID_CHARS = 8
+_LONGEST_TITLE = 120
+_MOST_TASK_CHARS = 10_000
+"""A title is looked for in this many characters."""
+# The marks of a heading, a quotation or a list item of Markdown, and a line that is only a tag.
+_MARK = re.compile(r"(?:#{1,6}|>|[-*+])\s+")
+_TAG = re.compile(r"</?[\w-]+>")
 _TASK_CHARS = 60
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -14,6 +24,25 @@ def named_session(session_id: str, age_s: float, task: str) -> str:
     """
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
+
+
+def title_from(task: str) -> str:
+    """The first heading or paragraph of the task that has a letter or a digit, as a title of at most 120 characters.
+    Empty if there is none.
+    """
+    found: list[str] = []
+    for line in visible(task[:_MOST_TASK_CHARS]).split("\n"):
+        words = line.strip()
+        if found and (not words or _MARK.match(words)):
+            break
+        is_heading = words.startswith("#")
+        while mark := _MARK.match(words):
+            words = words[mark.end() :]
+        if found or (any(char.isalnum() for char in words) and not _TAG.fullmatch(words)):
+            found.append(words)
+        if found and is_heading:
+            break
+    return shortened(" ".join(found), _LONGEST_TITLE)
 
 
 def age_text(age_s: float) -> str:

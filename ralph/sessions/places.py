@@ -65,6 +65,13 @@ def absolute(base: str | None, *rest: str) -> Path | None:
     return Path(base, *rest) if base and Path(base).is_absolute() else None
 
 
+def state_directory(root: Path) -> Path:
+    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
+    directory above it is shared with other users.
+    """
+    return root if root.name == temporary_name() else root.parent
+
+
 def temporary_path() -> Path:
     import tempfile  # noqa: PLC0415 - takes longer to load than the rest of this module
 

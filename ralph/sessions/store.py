@@ -24,8 +24,8 @@ from ralph.sessions.places import (
     journals_in,
     listed,
     places_to_read,
+    state_directory,
     temporary_if_ours,
-    temporary_name,
     temporary_path,
     usual_place,
 )
@@ -99,7 +99,7 @@ class SessionStore:
         """The paths that a file called `name` can have beside the sessions: one path for each place that the store
         searches. A new file must be made at the first path.
         """
-        return tuple(_state_directory(root) / name for root in self._roots)
+        return tuple(state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
         """The most recently written journal of the working directory `cwd`, or None if there is none."""
@@ -210,13 +210,6 @@ def _is_whole(beginning: bytes, file: BinaryIO) -> bool:
         if b"\0" in end:
             return True
     return end.endswith((b'"}\n', b'"}'))
-
-
-def _state_directory(root: Path) -> Path:
-    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
-    directory above it is shared with other users.
-    """
-    return root if root.name == temporary_name() else root.parent
 
 
 def _temporary_place() -> Path:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call, one_line
 from ralph.sessions.history import DAMAGED, KILLED, RUNNING
 from ralph.sessions.story import Called, Happened, OtherBlock, Prompted, Said, story_of
-from ralph.sessions.words import attempts_line, cost_text, counted, ending, local_time
+from ralph.sessions.words import attempts_line, cost_text, ending, local_time
 from ralph.values.outcome import Outcome
-from ralph.values.screen_text import foreign_lines, visible
+from ralph.values.screen_text import counted, foreign_lines, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ralph.output.narration import one_line
+from ralph.values.screen_text import counted, dollars, duration
 from ralph.values.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def cost_text(cost_usd: float | None) -> str:
-    if cost_usd is None:
-        return "?"
-    return f"${cost_usd:.4f}" if cost_usd < 1000 else f"${cost_usd:.0f}"
+    return "?" if cost_usd is None else dollars(cost_usd)
 
 
 def local_time(moment: str) -> str:
@@ -28,26 +27,22 @@ def local_time(moment: str) -> str:
         return moment
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def attempts_line(fields: Mapping[str, Any]) -> str | None:
     """The line about an event. If the event is an attempt to get an answer, the line describes this attempt. If the
     event ends a turn with several attempts, the line sums them up. None for other events.
     """
     match fields.get("subtype"):
         case "attempt" if fields["kind"] == "interrupted":
-            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            took = f"{duration(fields['latency_s'])}{_counts(fields)}"
             return f"[turn {fields['turn']}] {fields['target']} was interrupted after {took}"
         case "attempt" if fields["error"] is not None:
-            took = f"{fields['target']}, {fields['latency_s']:.1f}s{_counts(fields)}"
+            took = f"{fields['target']}, {duration(fields['latency_s'])}{_counts(fields)}"
             return f"[error] {one_line(fields['error'])} ({took})"
         case "attempt":
-            took = f"{fields['latency_s']:.1f}s{_counts(fields)}"
+            took = f"{duration(fields['latency_s'])}{_counts(fields)}"
             return f"[turn {fields['turn']}] {fields['target']} answered in {took}"
         case "turn_asked" if fields["attempts"] > 1:
-            return f"[turn {fields['turn']}] {fields['attempts']} attempts in {fields['took_s']:.1f}s"
+            return f"[turn {fields['turn']}] {fields['attempts']} attempts in {duration(fields['took_s'])}"
         case "api_retry" if "turn" not in fields:  # journals of format 1 have no records of attempts
             return f"[error] {one_line(fields['message'])}"
     return None
@@ -67,5 +62,5 @@ def ending(ended: EndedRecord) -> str:
     """One line about the end of a run. It is similar to the last line that the run printed."""
     code = f" (exit {ended.exit_code})" if ended.exit_code else ""
     why = f": {one_line(ended.errors[-1])}" if ended.errors else ""
-    took = f"{counted(ended.num_turns, 'turn')}, {ended.duration_s:.1f}s, {cost_text(ended.cost_usd)}"
+    took = f"{counted(ended.num_turns, 'turn')}, {duration(ended.duration_s)}, {cost_text(ended.cost_usd)}"
     return f"{ended.outcome}{code}{why} [{took}]"

@@ -119,9 +119,15 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return _variable_names((names,) if isinstance(names, str) else names)
 
 
+def _no_blank(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(word.strip() for word in words):
+        raise ValueError("must name a file or hold a JSON object, and is empty: leave it out to name none")
+    return words
+
+
 _NAMES = tuple[str, ...]
 TOOLS = Kind(_NAMES, "a list of names", _tool_names)
-PLACES_OR_JSON = Kind(_NAMES, "a list of files and JSON objects", is_secret=True)
+PLACES_OR_JSON = Kind(_NAMES, "a list of files and JSON objects", _no_blank, is_secret=True)
 SERVERS = Kind(dict[str, dict[str, Any]], "a table of MCP servers", Secret, is_secret=True)
 EXACT_TOOLS = Kind(_NAMES, "a list of names", _exact_tools)
 BETAS = Kind(_NAMES, "a list of names", _betas)

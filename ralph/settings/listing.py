@@ -111,7 +111,7 @@ def reference_lines() -> tuple[str, ...]:
 
 
 def _reference_line(key: Key) -> str:
-    default = _in_a_file(key.default)
+    default = value_in_a_file(key.default)
     cells = (
         f"`{key.name}`",
         default if default == "none" else f"`{default}`",
@@ -122,7 +122,7 @@ def _reference_line(key: Key) -> str:
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
-def _in_a_file(default: object) -> str:
+def value_in_a_file(default: object) -> str:
     """The default of a setting, written as in a settings file."""
     match default:
         case None | ():
@@ -132,6 +132,6 @@ def _in_a_file(default: object) -> str:
         case float():
             return f"{default:g}"
         case tuple():
-            return f"[{', '.join(map(_in_a_file, default))}]"
+            return f"[{', '.join(map(value_in_a_file, default))}]"
         case _:
             return str(default)

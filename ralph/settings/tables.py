@@ -2,7 +2,7 @@
 
 To add a setting, add a field here, in `LimitSettings` or in `ClockLimits`. Everything else is made from the field:
 the setting's flag, variable and key in files, its line in the output of `ralph doctor`, and its line in
-docs/settings.md. `ralph/settings/merge.py` reads the values.
+docs/settings.md. `ralph/settings/merge.py` reads the values. After a change, `make generated` writes what is made ahead.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
@@ -67,7 +67,7 @@ class ModelSettings(Struct, frozen=True):
             Flag(
                 "--model",
                 "Model id, or opus, sonnet, haiku; with [[targets]], the name of the one to use first. Default: sonnet.",
-                "NAME",
+                "MODEL",
             ),
             "ANTHROPIC_MODEL",
             in_repository=ANY,
@@ -83,7 +83,7 @@ class ModelSettings(Struct, frozen=True):
                 "--fallback-model",
                 "Models to use while the main one is overloaded or out of reach, in this order (separated by commas; "
                 "with [[targets]], names of targets).",
-                "NAMES",
+                "MODELS",
                 Takes.JOINED,
             ),
             is_in_files=False,
@@ -96,7 +96,10 @@ class ModelSettings(Struct, frozen=True):
         Key(
             must_be.BETAS,
             flag=Flag(
-                "--betas", "Features of the API to ask for (the header anthropic-beta).", "NAMES", Takes.WORDS
+                "--betas",
+                "Features of the API to ask for (the header anthropic-beta).",
+                "FEATURES",
+                Takes.WORDS,
             ),
             is_in_files=False,
         ),
@@ -258,7 +261,7 @@ class ToolsSettings(Struct, frozen=True):
                 "--tools",
                 'Only these of Read, Write, Edit, Bash, Glob, Grep; "" means none, default means all. Lists like this '
                 "one take all words up to the next option (or a,b), so put the prompt before them.",
-                "NAMES...",
+                "TOOLS...",
                 Takes.WORDS,
             ),
             is_in_files=False,
@@ -273,7 +276,7 @@ class ToolsSettings(Struct, frozen=True):
             Flag(
                 "--allowed-tools",
                 "Only these, and the read-only tools Read, Glob, Grep.",
-                "NAMES...",
+                "TOOLS...",
                 Takes.WORDS,
                 other_spellings=("--allowedTools",),
             ),
@@ -289,7 +292,7 @@ class ToolsSettings(Struct, frozen=True):
             Flag(
                 "--disallowed-tools",
                 "Not these tools.",
-                "NAMES...",
+                "TOOLS...",
                 Takes.WORDS,
                 other_spellings=("--disallowedTools",),
             ),
@@ -338,7 +341,7 @@ class ToolsSettings(Struct, frozen=True):
             Flag(
                 "--pass-env",
                 "Pass this environment variable to tools although it looks secret.",
-                "NAME",
+                "VARIABLE",
                 Takes.NAMES,
             ),
         ),
@@ -355,8 +358,7 @@ class McpSettings(Struct, frozen=True):
             must_be.PLACES_OR_JSON,
             flag=Flag(
                 "--mcp-config",
-                "MCP servers: files like .mcp.json, or JSON. Takes all words up to the next option (pip install "
-                "'ralph-headless[mcp]').",
+                "MCP servers: files like .mcp.json, or JSON. Takes all words up to the next option. Needs the extra mcp.",
                 "FILE|JSON...",
                 Takes.PLACES,
             ),

@@ -77,7 +77,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
         return HookEnding(None, problem=f"it could not be run: {error}", undone=undone)
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
-    problem = _problem(ending, limit_s)
+    problem = problem_of(ending, limit_s)
     return HookEnding(None if problem else ending.status, capture.text(), said, problem, undone)
 
 
@@ -95,7 +95,8 @@ def _started(
     )
 
 
-def _problem(ending: CommandEnding, limit_s: float) -> str:
+def problem_of(ending: CommandEnding, limit_s: float) -> str:
+    """The reason why a hook's answer does not count. Empty if the hook ended by itself. `limit_s` is its time limit."""
     match ending.how:
         case Ended.BY_ITSELF:
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -86,6 +87,22 @@ class LocalToolbox:
     def definitions(self) -> Sequence[ToolDefinition]:
         own = [known for name, known in DEFINITIONS.items() if name in self._room.settings.enabled]
         return own if self._mcp is None else [*own, *self._mcp.definitions]
+
+    def about_killed_run(self) -> str:
+        """A note for people about protected files that have changed since an earlier run was killed during a command
+        in the same directories. Empty if there are none. Raises Interrupted.
+        """
+        settings = self._room.settings
+        if settings.box_plan is None or settings.box_plan.means is None:
+            return ""
+        environment = settings.environment if settings.user_environment is None else settings.user_environment
+        try:
+            # In most runs, nothing is there. Only then is the sandbox made so early.
+            if not os.listdir(_running_directory(environment)):  # noqa: PTH208 - for speed
+                return ""
+        except OSError:
+            return ""
+        return self._room.turns.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
         """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
@@ -307,6 +324,21 @@ def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _running_directory(environment: Mapping[str, str]) -> str:
+    """The directory where `ProtectedFiles` describes protected files while a command runs, below the first of
+    `state_directories`. Importing those modules would take longer than to look.
+    """
+    for variable, rest in (
+        ("RALPH_STATE_DIR", ""),
+        ("XDG_STATE_HOME", "/ralph"),
+        ("HOME", "/.local/state/ralph"),
+    ):
+        place = environment.get(variable, "")
+        if place.startswith("/"):
+            return f"{place.rstrip('/')}{rest}/running"
+    return ""
 
 
 def _is_read_only(call: ToolCall) -> bool:

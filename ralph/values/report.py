@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from ralph.values.answer import MalformedCall
 from ralph.values.json_in_text import found_in
+from ralph.values.screen_text import counted
 from ralph.values.strict_json import strict_json
 from ralph.values.tool_calls import ToolOutput
 
@@ -240,6 +241,7 @@ _LIMITS = frozenset({"max_turns", "max_budget_usd", "max_time", "context"})
 def synthetic_report(
     *,
     reason: str,
+    turns: int,
     turns_completed: int,
     attempts: int,
     last_stop_reason: str | None,
@@ -248,13 +250,13 @@ def synthetic_report(
     """The report that ralph writes if the model gave no valid report. Its status is "failure".
 
     `reason` is a key of `_WHAT_HAPPENED`, or another name. The summary contains such a name with spaces in place of
-    underscores. `attempts` is the number of the model's reports, none of which was accepted.
+    underscores. `turns` is the number of turns that the result shows, and the summary contains it. `attempts` is the number of the model's reports, none of which was accepted.
     """
     what = _WHAT_HAPPENED.get(reason, reason.replace("_", " "))
-    sentences = [f"No final answer: {what} after {_counted(turns_completed, 'turn')}."]
+    sentences = [f"No final answer: {what} after {counted(turns, 'turn')}."]
     if attempts:
         were = "was" if attempts == 1 else "were"
-        sentences.append(f"{_counted(attempts, 'attempt')} at a final report {were} not accepted.")
+        sentences.append(f"{counted(attempts, 'attempt')} at a final report {were} not accepted.")
     if last_stop_reason is not None:
         sentences.append(f"The last answer ended with {last_stop_reason}.")
     # If a limit is the reason, the error only repeats it.
@@ -275,10 +277,6 @@ def report_object(report: Report) -> dict[str, object]:
     a separate field for it.
     """
     return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _cut(text: str, longest: int) -> str:

@@ -1,12 +1,14 @@
-"""Makes text from models, tools, servers, files and records safe to show to people.
+"""Makes text for people. Text from models, tools, servers, files and records is made safe to show. Counts, costs and
+durations are written in one way everywhere.
 
-After the conversion, the text cannot control the terminal, hide characters, or look like one of ralph's own lines.
+After the conversion, foreign text cannot control the terminal, hide characters, or look like one of ralph's own lines.
 Ralph's own lines begin with a word in brackets, such as `[retry]`, or with `ralph:`. Output for programs is not
 converted: it contains the exact text.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 
@@ -59,6 +61,32 @@ def foreign_lines(text: str) -> list[str]:
     return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
 
 
+def columns_of(text: str) -> int:
+    """The number of columns that the text takes on a terminal. Wide characters, for example of Chinese, take two."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width  # noqa: PLC0415 - most texts are ASCII
+
+    columns = last = 0
+    for char in text:
+        if char == "\ufe0f":  # the form of an emoji, which is wide
+            columns, last = columns + (last == 1), 0
+        elif category(char) not in {"Mn", "Me", "Cf"}:
+            last = 2 if east_asian_width(char) in {"W", "F"} else 1
+            columns += last
+    return columns
+
+
+def cut_to_columns(text: str, most: int) -> str:
+    """The line `text`, or its beginning and an ellipsis if it takes more than `most` columns."""
+    if columns_of(text) <= most:
+        return text
+    cut = text[: max(most, 0)]
+    while cut and columns_of(cut) > most - 1:
+        cut = cut[:-1]
+    return cut.rstrip() + "\u2026" if most > 0 else ""
+
+
 def json_for_terminal(line: str) -> str:
     """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. The JSON
     value stays the same.
@@ -86,3 +114,67 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _as_json_escape(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+# --- Counts, costs and durations
+
+_TENTHS_BELOW_S, _MINUTE_S, _HOUR_S = 9.95, 60, 3600
+_CENTS_FROM_USD, _WHOLE_DOLLARS_FROM_USD = 1, 1000
+_FOUR_DECIMALS_FROM_USD = 0.00005
+_MOST_DECIMALS = 12
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """The number with its noun, such as `1 turn` or `0 turns`. `plural` is None if the plural only adds an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def dollars(usd: float | None) -> str:
+    """A cost in US dollars, such as `$12.30`, `$0.0042` or `$0.000006`. A cost above 0 never looks like 0. An unknown
+    cost, None, is `$?`.
+    """
+    if usd is None:
+        return "$?"
+    if usd >= _WHOLE_DOLLARS_FROM_USD:
+        return f"${usd:.0f}"
+    if usd >= _CENTS_FROM_USD or usd <= 0:
+        return f"${usd:.2f}"
+    if usd >= _FOUR_DECIMALS_FROM_USD:
+        return f"${usd:.4f}"
+    return f"${usd:.{min(-math.floor(math.log10(usd)), _MOST_DECIMALS)}f}"
+
+
+def dollar_limit(usd: float) -> str:
+    """A limit in US dollars with all the digits that the user gave, such as `$5`, `$2.50` or `$0.001`."""
+    text = _plain(usd, _MOST_DECIMALS)
+    return f"${usd:.2f}" if "." in text and len(text) <= len(f"{usd:.2f}") else f"${text}"
+
+
+def duration(seconds: float) -> str:
+    """A measured duration, such as `4.2s`, `42s`, `3m12s` or `2h05m`."""
+    if seconds < _TENTHS_BELOW_S:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole}s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S}m{whole % _MINUTE_S:02d}s"
+    return f"{whole // _HOUR_S}h{whole % _HOUR_S // _MINUTE_S:02d}m"
+
+
+def time_limit(seconds: float) -> str:
+    """A wait or a limit with all the digits that the user gave, such as `0.5s`, `90s`, `30m`, `1h30m` or `2m5s`."""
+    if seconds <= 0:
+        return "0s"
+    if seconds < 2 * _MINUTE_S or seconds != int(seconds):
+        return f"{_plain(seconds, 3)}s"
+    minutes, rest_s = divmod(int(seconds), _MINUTE_S)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (rest_s, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number)
+
+
+def _plain(value: float, most_decimals: int) -> str:
+    """The number without an exponent and without zeros at the end."""
+    text = f"{value:.{most_decimals}f}"
+    return text.rstrip("0").rstrip(".")

@@ -40,7 +40,7 @@ def test_where_a_report_is_required_every_end_without_one_owes_it(outcome: Outco
     ],
 )
 def test_the_reason_names_what_ended_the_run(ending: Ending, reason: str) -> None:
-    assert ending.stand_in(None, 2, None).details["reason"] == reason
+    assert ending.stand_in(None, Tally(), None).details["reason"] == reason
 
 
 def refused_desk() -> ReportDesk:
@@ -50,7 +50,9 @@ def refused_desk() -> ReportDesk:
 
 
 def test_a_stand_in_has_every_field_of_the_contract() -> None:
-    report = Ending(Outcome.TIMED_OUT, error="time is up").stand_in(refused_desk(), 7, "tool_use")
+    tally = Tally()
+    tally.turns = 7
+    report = Ending(Outcome.TIMED_OUT, error="time is up").stand_in(refused_desk(), tally, "tool_use")
     assert (report.source, report.status) == ("synthetic", "failure")
     assert dict(report.details) == {
         "reason": "max_time",
@@ -78,7 +80,7 @@ def test_a_stand_in_has_every_field_of_the_contract() -> None:
     ],
 )
 def test_the_last_error_is_the_one_that_came_last(ending: Ending, is_about_the_report: bool) -> None:
-    last_error = ending.stand_in(refused_desk(), 1, None).details["last_error"]
+    last_error = ending.stand_in(refused_desk(), Tally(), None).details["last_error"]
     assert ("summary" in str(last_error)) is is_about_the_report
     assert (last_error == "why") is not is_about_the_report
 

@@ -76,7 +76,7 @@ TABLE = {
         answer(text("Half"), call("b"), stop_reason="model_context_window_exceeded"),
         1,
         3,
-        result="No final answer: the context was full after 0 turns. The last answer ended with "
+        result="No final answer: the context was full after 1 turn. The last answer ended with "
         "model_context_window_exceeded.",
     ),
     "compaction": Row(answer(COMPACTION, stop_reason="compaction"), 2, 0),

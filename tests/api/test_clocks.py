@@ -91,9 +91,15 @@ def test_after_its_deadline_there_is_one_moment_to_catch_up_however_often_someth
     assert catch_up.wait_until_s(AT_100, ends_s) is None
 
 
+def test_a_deadline_that_has_just_passed_leaves_no_time_to_wait() -> None:
+    catch_up = CatchUp()
+    assert [catch_up.wait_until_s(AT_100, now_s) for now_s in (100, 100.1)] == [100, 100.1]
+    assert catch_up.wait_until_s(AT_100, 100.2) == 100.2 + CATCH_UP_S
+
+
 def test_a_deadline_that_moves_on_ends_the_catching_up() -> None:
     catch_up = CatchUp()
-    catch_up.wait_until_s(AT_100, 100)
+    catch_up.wait_until_s(AT_100, 101)
     assert catch_up.wait_until_s(Deadline("bytes idle", 200, 90), 110) == 200
     assert catch_up.wait_until_s(Deadline("bytes idle", 200, 90), 210) == 210 + CATCH_UP_S
 

@@ -57,3 +57,13 @@ def test_a_server_that_is_faster_than_we_is_read_only_a_little_ahead() -> None:
     wait_until(lambda: server.taken == most + PIECE_BYTES // 1000)
     exchange.abort()
     wait_until(server.was_closed.is_set)
+
+
+def test_an_answer_that_is_left_keeps_none_of_what_was_read_ahead() -> None:
+    server: Any = EndlessServer()
+    exchange = Wire(server, InboxWaiter(SystemClock())).start(SimpleNamespace(extensions={}))  # type: ignore[arg-type]
+    wait_until(lambda: server.taken > READ_AHEAD_BYTES // 2000)
+    exchange.leave()
+    wait_until(server.was_closed.is_set)
+    kept: Any = exchange._arrived
+    assert len(kept) <= 2

@@ -4,7 +4,7 @@ others.
 
 from __future__ import annotations
 
-from ralph.cli.command_words import instead_of
+from ralph.cli.command_words import instead_of, instead_of_in_loop
 from ralph.cli.commands import COMMANDS
 from tests.rows import every_row
 
@@ -49,3 +49,12 @@ def test_one_slip_in_any_command_is_seen(command: str) -> None:
 
 def test_a_mistyped_loop_that_is_to_go_on_is_no_prompt_for_a_session() -> None:
     assert instead_of(["lopo", "-c"], COMMANDS) is not None
+
+
+@every_row(
+    ("word", "meant"),
+    [("intt", "loop init"), ("halp", "loop --help"), ("run", "loop -f PROMPT.md"), ("fun", None)],
+)
+def test_after_loop_a_replaced_letter_is_a_slip_in_four_letters(word: str, meant: str | None) -> None:
+    said = instead_of_in_loop(word)
+    assert (said and f"did you mean `ralph {meant}`?" in said) if meant else said is None

@@ -19,15 +19,16 @@ Arguments:
   word  A word.
 
 Options:
-  --tools, --Tools VALUE  Tools.
-  --dir VALUE             Directories.
-  --model VALUE           A model.
-  -f, --file VALUE        A file.
-  -n, --turns VALUE       A number.
-  --price VALUE           A number.
-  --form <text|json>      A form.  [default: text]
-  -q, --quiet             Quiet.
-  -h, --help              Show this message and exit.
+  --tools, --Tools TOOLS...  Tools.
+  --dir VALUE                Directories.
+  --model VALUE              A model.
+  -f, --file VALUE           A file.
+  -n, --turns VALUE          A number.
+  --price VALUE              A number.
+  --form <text|json>         A form.  [default: text]
+  -q, --quiet                Quiet.
+  -h, --help                 Show this message and
+                             exit.
 
 Example:
   ralph example  --quiet"""
@@ -69,6 +70,17 @@ def test_a_long_name_has_a_line_of_its_own_and_no_option_is_cut() -> None:
     assert page.splitlines()[2:] == [
         "Options:",
         "  --a-name-of-more-than-thirty-letters",
-        *(" " * 34 + line for line in ("--another-name-as-long-as-this-one:", "yes.")),
-        "  -q                              Quiet.",
+        *(" " * 6 + line for line in ("--another-name-as-long-as-this-one:", "yes.")),
+        "  -q",
+        "      Quiet.",
     ]
+
+
+def test_at_forty_columns_a_meaning_stands_below_its_name_and_no_line_is_wider() -> None:
+    rows = [
+        ("--file PATH", "Read the task from a file, again for each iteration."),
+        ("--a-rather-long-one VALUE", "A."),
+    ]
+    page = help_page("x", "Do this, and that, and then what is left to do.", {"Options": rows}, columns=40)
+    assert "  --file PATH\n      Read the task " in page
+    assert max(map(len, page.splitlines())) <= 40

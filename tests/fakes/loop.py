@@ -28,11 +28,14 @@ from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from ralph.loop.ports import Page
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
@@ -174,9 +177,13 @@ class FakeRecord:
 
     def __init__(self) -> None:
         self.states: list[LoopState] = []
+        self.checks: dict[int, str] = {}
 
     def save(self, state: LoopState) -> None:
         self.states.append(read_state(state_text(state)))
+
+    def keep_check(self, iteration: int, tail: str) -> None:
+        self.checks[iteration] = tail
 
 
 @dataclass
@@ -195,6 +202,7 @@ class LoopRig:
     """Other fields of the plan."""
     interrupt_at_s: float | None = None
     prompt: Callable[[], str] = lambda: "the task"
+    page: Page | None = None
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
@@ -226,7 +234,9 @@ class LoopRig:
                 self.prompt,
                 self.own_limits,
                 self.schedule,
+                Redactor().redact_all,
                 lambda: None,
+                self.page,
             ),
         )
         return self.loop.run()

@@ -5,7 +5,7 @@ tests/program/.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ralph.loop.events import BranchChanged
-from ralph.loop.state import Phase
+from ralph.loop.ports import CheckoutError
+from ralph.loop.state import LoopState, Phase
 from ralph.loop.values import IterationOrder, IterationResult, LoopLimits, SessionSeen, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -226,7 +227,7 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     rig = LoopRig([ScriptedIteration(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
-    assert "tried again in 3600s" in end.reason
+    assert "tried again in 1h" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:
@@ -433,6 +434,17 @@ def test_an_iteration_leaves_the_check_as_much_time_as_it_took_last() -> None:
     assert (end.exit_code, rig.check.limits_s) == (124, [200, 90, 60])
 
 
+@every_row(
+    ("limits", "reason"),
+    [
+        (LoopLimits(max_budget_usd=0.001), "the budget of $0.001 is spent"),
+        (LoopLimits(max_time_s=1), "the time limit of 1s (--max-time) is used up"),
+    ],
+)
+def test_a_tiny_limit_is_named_with_all_its_digits(limits: LoopLimits, reason: str) -> None:
+    assert LoopRig(limits=limits).play().reason == reason
+
+
 def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
     rig = LoopRig(
         [ScriptedIteration(ended(Outcome.TIMED_OUT), seconds=100)],
@@ -454,6 +466,14 @@ def test_what_an_iteration_left_uncommitted_is_committed_with_a_message_that_nam
     assert [record.commits for record in rig.state.iterations] == [1, 0]
 
 
+def test_a_commit_is_named_by_the_report_or_else_by_the_answer() -> None:
+    words = {"last_words": "Read hours. More."}
+    played = [ended(Outcome.COMPLETED, **words, summary="Read minutes."), ended(Outcome.COMPLETED, **words)]
+    rig = LoopRig([ScriptedIteration(one) for one in played], limits=iterations(2), options={"commits": True})
+    rig.play()
+    assert [message.split("\n")[0] for message in rig.checkout.messages] == ["Read minutes", "Read hours"]
+
+
 def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
     rig = LoopRig(limits=iterations(3), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["no route to host"]
@@ -465,9 +485,30 @@ def test_a_push_that_fails_is_told_tried_again_and_never_fatal() -> None:
 def test_commits_that_stayed_here_are_named_in_the_end() -> None:
     rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
     rig.checkout.push_problems = ["gone", "gone"]
-    assert rig.play().exit_code == 0
-    assert rig.state.warnings[0].endswith("gone")
+    end = rig.play()
+    assert (end.exit_code, end.reason) == (74, "2 iterations are done, but not all work is pushed")
+    assert rig.state.warnings[0] == "iteration 2: push failed: gone"
     assert rig.state.warnings[1] == "commits that were not pushed: 2"
+
+
+@every_row(("problem", "code"), [(None, 0), ("still gone", 74)])
+def test_a_continued_loop_pushes_first_what_the_loop_could_not_push(problem: str | None, code: int) -> None:
+    failed = LoopRig(limits=iterations(1), options={"commits": True, "pushes": True})
+    failed.checkout.push_problems = ["gone"]
+    failed.play()
+    again = LoopRig()
+    again.checkout.to_push, again.checkout.push_problems = 1, [problem]
+    assert (again.play(failed.state).exit_code, again.checkout.to_push) == (code, 1 if problem else 0)
+    assert again.iterations.orders == []
+
+
+def test_a_push_that_fails_after_a_late_commit_is_told_and_no_bug() -> None:
+    failed = failing_commit(pushes=True, limits=iterations(1))
+    failed.play()
+    again = LoopRig()
+    again.checkout.uncommitted, again.checkout.push_problems = 1, ["gone"]
+    assert (again.play(failed.state).exit_code, len(again.checkout.messages)) == (74, 1)
+    assert "iteration 1: push failed, the next iteration tries again: gone" in again.told
 
 
 def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
@@ -504,8 +545,8 @@ def test_what_was_uncommitted_before_is_not_committed_by_an_iteration_that_did_n
     assert rig.checkout.messages == []
 
 
-def failing_commit(**fields: Any) -> LoopRig:
-    rig = LoopRig(options={"commits": True}, **fields)
+def failing_commit(*, pushes: bool = False, **fields: Any) -> LoopRig:
+    rig = LoopRig(options={"commits": True, "pushes": pushes}, **fields)
     rig.checkout.commit_problem = "index.lock is there"
     return rig
 
@@ -552,6 +593,18 @@ def test_a_continued_loop_commits_first_what_the_loop_could_not_commit() -> None
     assert again.play(failed.state).exit_code == 0
     assert again.checkout.messages[0].startswith("ralph loop: iteration 1\n")
     assert (again.state.iterations[0].commits, again.iterations.orders) == (1, [])
+
+
+def test_a_cut_off_iteration_whose_work_cannot_be_looked_at_is_no_saved_work() -> None:
+    killed = LoopRig(limits=iterations(1), options={"commits": True}).stopped_in_its_first_iteration()
+    again = LoopRig()
+
+    def broken() -> NoReturn:
+        raise CheckoutError("git status: index file corrupt")
+
+    again.checkout.snapshot = broken  # type: ignore[method-assign]  # no other call of this test fails
+    late = replace(killed, elapsed_s=10.0, plan=replace(killed.plan, limits=LoopLimits(max_time_s=5)))
+    assert (again.play(late).exit_code, again.checkout.messages) == (74, [])
 
 
 def test_an_iteration_that_changes_the_branch_is_named() -> None:
@@ -700,3 +753,24 @@ def test_killed_after_any_record_it_goes_on_to_the_same_end(
     assert again_end.outcome in {end.outcome, Outcome.COMPLETED, Outcome.LIMIT_REACHED, Outcome.NO_PROGRESS}
     sessions = [record.session_id for record in again.state.iterations]
     assert len(set(sessions)) == len(sessions)
+
+
+class FailingPage:
+    def __init__(self, states: list[LoopState]) -> None:
+        self._states = states
+        self.recorded: list[tuple[int, bool]] = []
+        """At each write: the number of recorded iterations, and whether the loop's end is recorded."""
+
+    def write(self) -> str:
+        state = self._states[-1]
+        self.recorded.append((len(state.iterations), state.ended is not None))
+        return "no room"
+
+
+def test_the_page_is_rewritten_after_each_iteration_and_the_end_and_its_failure_is_told_once() -> None:
+    rig = LoopRig([ScriptedIteration(), ScriptedIteration()], limits=LoopLimits(max_iterations=2))
+    page = rig.page = FailingPage(rig.record.states)
+    assert rig.play().outcome is Outcome.COMPLETED
+    assert page.recorded == [(1, False), (2, False), (2, True)]
+    told = [line for line in rig.told if "--report" in line]
+    assert told == ["the page of this loop (--report) could not be written: no room"]

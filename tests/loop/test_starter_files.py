@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.loop.starter_files import NAMES, write_starters
+from ralph.loop.starter import NAMES, write_starters
 
 TREE = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_a_full_disk_leaves_no_half_file_behind(tmp_path) -> None:
 
     code = (
         "import signal, sys; from pathlib import Path\n"
-        "from ralph.loop.starter_files import write_starters\n"
+        "from ralph.loop.starter import write_starters\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "try: list(write_starters(Path(sys.argv[1])))\n"
         "except OSError as error: print(error.filename)\n"

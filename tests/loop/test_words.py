@@ -19,7 +19,6 @@ from ralph.loop.events import (
 )
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
-from ralph.output.amounts import money_text, time_text
 from ralph.output.iteration_log import LiveIteration
 from ralph.output.live import LiveRun, LiveWait
 from ralph.values.events import Event, Heartbeat, Notice
@@ -33,31 +32,6 @@ RECORD = IterationRecord(
 )
 CURRENT = CurrentIteration(2, "abcdef0123", "2026-11-22T01:50:00+00:00", 0.0, "", "")
 STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:00", 3720.0, (RECORD,))
-
-
-@every_row(
-    ("seconds", "text"),
-    [
-        (0, "0.0s"),
-        (9.94, "9.9s"),
-        (9.96, "10s"),
-        (59.4, "59s"),
-        (60, "1m00s"),
-        (3599, "59m59s"),
-        (3600, "1h00m"),
-        (93600, "26h00m"),
-    ],
-)
-def test_times(seconds: float, text: str) -> None:
-    assert time_text(seconds) == text
-
-
-@every_row(
-    ("cost", "text"),
-    [(None, "$?"), (0.0, "$0.00"), (0.0004, "$0.0004"), (0.9999, "$0.9999"), (12.345, "$12.35")],
-)
-def test_sums(cost: float | None, text: str) -> None:
-    assert money_text(cost) == text
 
 
 def test_the_line_of_an_iteration_says_all_that_was_promised() -> None:
@@ -89,7 +63,7 @@ SOON = datetime(2026, 11, 22, 2, 0, 30, tzinfo=UTC)
 WAIT = LoopWaits(Setback.OUTAGE, 2, 30.0, SOON, False, False, 2, "abcdef0123")
 LINES: list[tuple[Event, str | None]] = [
     (Notice("as it is"), "as it is"),
-    (Heartbeat("git push", 12.4), "12s for git push"),
+    (Heartbeat("git push", 12.4), "waiting for git push, 12s so far"),
     (Heartbeat("iteration 3", 12.4), None),
     (CheckedFirst(CheckResult(1)), "check before the first iteration: failed (exit 1)"),
     (IterationBegan(2, 5, "abcdef0123", None, None), "iteration 2 of 5, session abcdef01"),

@@ -78,7 +78,7 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
                     {
                         name: value
                         for name, value in line.items()
-                        if name not in ("seq", "kind", "crc", "seen")
+                        if name not in ("seq", "kind", "at", "crc", "seen")
                     }
                 )
     return messages

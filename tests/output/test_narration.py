@@ -235,8 +235,8 @@ def test_after_a_broken_stream_an_answer_that_does_not_stream_is_still_said() ->
     [
         (ev.RunStarted("/w", "claude", (), "KEY"), "[ralph] claude in /w (sandbox: none)"),
         (ev.ToolStarted(ToolCall("t", "Bash", {"command": "ls\n -l"})), "[tool] Bash: ls -l"),
-        (ev.ClockFired("bytes idle", 90.0), "[clock] bytes idle clock fired after 90s"),
-        (ev.Heartbeat("an answer from h", 30.4), "[wait] 30s for an answer from h"),
+        (ev.ClockFired("bytes idle", 90.0), "[clock] not a byte of the answer for 90s (clocks.bytes_idle_s)"),
+        (ev.Heartbeat("an answer from h", 30.4), "[wait] waiting for an answer from h, 30s so far"),
         (ev.Notice("careful"), "[notice] careful"),
     ],
 )
@@ -346,14 +346,14 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
         ),
         (ev.FinalTurnEntered(4, "max_turns"), "[turn] Final turn: the turn limit is reached"),
         (ev.FinalTurnEntered(4, "context"), "[turn] Final turn: the context is full"),
-        (ev.FinalTurnEntered(4, "report"), "[turn] Final turn: no final report that fits came"),
+        (ev.FinalTurnEntered(4, "report"), "[turn] Final turn: no valid final report came"),
         (
             ev.TurnsCollapsed(1, "report_failed", 10, 3),
-            "[turn] Turns collapsed from 10 to 3: the final report was not accepted",
+            "[turn] The limit is 3 turns now (10 before): the final report was not accepted",
         ),
         (
             ev.TurnsCollapsed(1, "no_report", None, 2),
-            "[turn] Turns collapsed from no limit to 2: the answer was no final report",
+            "[turn] The limit is 2 turns now (none before): the answer was no final report",
         ),
         (ev.ReportAccepted("tool_call", "success", 1, 1, None), "[report] success, by tool call"),
         (
@@ -362,7 +362,7 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
         ),
         (
             ev.ReportAccepted("synthetic", "failure", 1, 0, None),
-            "[report] failure, synthetic: the model gave none",
+            "[report] failure, written by ralph, because the model gave none",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def test_the_story_reads_in_the_order_of_what_happened() -> None:
         "[turn 2] 2 attempts in 3.8s",
         "[notice] a notice",
         "All done.",
-        "[ralph] completed [2 turns, 12.3s, $0.0030]",
+        "[ralph] completed [2 turns, 12s, $0.0030]",
     ]
 
 
@@ -86,9 +86,9 @@ def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
     journal = Told().run().prompt("go").event(ClockFired("first byte", 180.0))
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
     assert story(journal)[3:] == [
-        "[clock] first byte clock fired after 180s",
+        "[clock] no byte of an answer within 3m (clocks.first_byte_s)",
         "[discarded] an answer does not count",
-        "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12.3s, $0.0030]",
+        "[ralph] api_unavailable (exit 75): HTTP 529 [0 turns, 12s, $0.0030]",
     ]
 
 
@@ -172,10 +172,10 @@ def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
 
 def test_a_line_of_the_list_fits_its_width() -> None:
     listed = SessionList(now=NOW, width=80, has_directory=False, has_color=False)
-    journal = Told().run().prompt("a\x1b[31m task\nof several lines that is longer than any line " * 3)
+    journal = Told().run().prompt("a\x1b[31m task of several words that is longer than any line " * 3)
     history = history_of(journal.ends(Outcome.API_UNAVAILABLE).records)
     line = listed.row(SESSION_ID, NOW.timestamp(), "api_unavailable", history)
-    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several line…"
+    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several word…"
     assert len(line) <= 80
     assert len(listed.header()) <= 80
     old = listed.row(SESSION_ID, NOW.timestamp() - 400 * 86_400, "completed", history)

@@ -18,6 +18,8 @@ MISSPELT: dict[str, dict[str, Any]] = {
     "ask is not known, and is perhaps meant as permissions.ask": {"ask": ["Bash"]},
     "allow is not known, and is perhaps meant as permissions.allow": {"allow": ["Read"]},
     "defaultMode is not known, and is perhaps meant as permissions.defaultMode": {"defaultMode": "plan"},
+    "Deny is not known, and is perhaps meant as permissions.deny": {"Deny": ["Bash"]},
+    "PreToolUse is not known, and is perhaps meant as hooks.PreToolUse": {"PreToolUse": [{"hooks": [HOOK]}]},
     "hook is not known, and is perhaps meant as hooks": {"hook": {"PreToolUse": []}},
     "sandbx is not known, and is perhaps meant as sandbox": {"sandbx": {"enabled": True}},
     "permissions.denny is not known, and is perhaps meant as deny": {"permissions": {"denny": ["Bash"]}},
@@ -45,6 +47,28 @@ def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) ->
     with pytest.raises(GuardError) as raised:
         read_settings(document, USER)
     assert str(raised.value).startswith(f"f.json: {says}")
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"matcher": "bash", "hooks": [HOOK]}, "the matcher 'bash' cannot be kept: no tool is called 'bash': did you"),
+        ({"matcher": "Read|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
+        ({"matcher": "Bassh|Bash|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
+        ({"matcher": "(", "hooks": [HOOK]}, "the matcher '(' cannot be kept: it is no regular expression"),
+        ({"hooks": [{**HOOK, "if": "Bash(rm *)"}]}, "a hook with 'if' cannot be run"),
+    ],
+)  # fmt: skip
+def test_a_hook_that_would_not_be_called_as_asked_is_an_error(entry, says) -> None:
+    with pytest.raises(GuardError) as raised:
+        read_settings({"hooks": {"PreToolUse": [entry]}}, USER)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("matcher", ["Task|MultiEdit|NotebookEdit", "bash|Bash", "mcp__x", "bash.*", ""])
+def test_a_matcher_may_name_tools_that_ralph_lacks(matcher) -> None:
+    document = {"hooks": {"PreToolUse": [{"matcher": matcher, "hooks": [HOOK]}]}}
+    assert read_settings(document, USER).hooks[0].matcher == matcher
 
 
 def test_rules_of_a_repository_are_guards_too() -> None:

@@ -50,6 +50,7 @@ def test_restricted_takes_bash_away_and_is_strict(ralph, serve) -> None:
         pytest.skip("no sandbox here")
     assert ran.code == 0, ran.stderr
     assert init_of(ran)["tools"] == ["Read", "Write", "Glob", "Grep"]
+    assert "(flag --disallowed-tools, flag --restricted)" in ran.stderr
     assert len(server.requests) == 1
     refused = ralph("go", "--restricted", "--sandbox", "off", *OUTPUT)
     assert init_of(refused)["sandbox"] != "none"

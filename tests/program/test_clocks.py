@@ -45,7 +45,7 @@ def test_a8_a9_a10_a_clock_that_fires_is_named_and_asks_again_on_a_new_connectio
     kinds = [entry.get("subtype") for entry in ran.objects]
     fired = [entry for entry in ran.objects if entry.get("subtype") == "clock_fired"]
     assert [entry["clock"] for entry in fired] == [clock]
-    assert f"[clock] {clock} clock fired after " in ran.stderr
+    assert f"(clocks.{clock.replace(' ', '_')}_s)" in ran.stderr
     assert kinds.index("clock_fired") < kinds.index("api_retry") < kinds.index("retry_recovered")
     assert ran.result["result"] == "Here is the whole answer."
 
@@ -76,4 +76,4 @@ def test_heartbeats_name_what_is_awaited_and_stop_when_text_comes(ralph, answer_
     assert len(beats) >= 2
     assert beats[0]["waiting_for"] == f"an answer from {server.base_url[7:]}"
     assert not [entry for entry in ran.objects[text_at[0] : text_at[-1]] if entry in beats]
-    assert "s for an answer from 127.0.0.1" in ran.stderr
+    assert "waiting for an answer from 127.0.0.1" in ran.stderr

@@ -41,7 +41,7 @@ FALLBACK_LINES = [
     "[target] back on main",
 ]
 OUTAGE_LINES = [
-    "[clock] bytes idle clock fired after 1.5s",
+    "[clock] not a byte of the answer for 1.5s (clocks.bytes_idle_s)",
     "[retry] Attempt 1/21: StreamTransient — waiting 0.017s",
     "[retry] Attempt 2/21: 529 — waiting 0.033s",
     "[retry] Attempt 3/21: 503 — waiting 0.1s",
@@ -142,7 +142,7 @@ LOOP_LINES = [
     "[loop] iteration 1 of 5: completed, 4 turns, ",
     "[error] HTTP 529",
     "[ralph] api_unavailable (exit 75)",
-    "[loop] the API is unavailable: waiting 0.1s (outage 1 in a row, by the schedule loop.outage_waits_s)",
+    "[loop] the API is unavailable: waiting 0.1s (outage 1, by the schedule loop.outage_waits_s)",
     "[error] connection refused",
     "[loop] the API is unavailable: waiting 0.2s (outage 2 in a row, by the schedule loop.outage_waits_s)",
     "[notice] going on with",
@@ -175,7 +175,11 @@ def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work
     assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'duration'}"
     log = ["git", "log", "--reverse", "--format=%s"]
     shown = subprocess.run(log, cwd=kept / "duration", check=True, capture_output=True, text=True).stdout
-    assert shown.splitlines()[1:] == ["Read hours", "ralph loop: iteration 2", "Refuse what is no duration"]
+    assert shown.splitlines()[1:] == [
+        "Read hours",
+        "Pad the seconds with a zero",
+        "Refuse what is no duration",
+    ]
     tests = [sys.executable, "-m", "unittest", "-q"]
     assert subprocess.run(tests, cwd=kept / "duration", check=False, capture_output=True).returncode == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.mock_api import Fault, Step, ToolUse, Turn
 from ralph.settings.keys import KEYS
 from tests.api.harness import RawServer
 from tests.certificates import make_certificate
@@ -569,3 +571,75 @@ def test_a_ca_file_that_is_not_there_is_found_without_a_connection(ralph, ralph_
     told = ralph_here("doctor", "--offline")
     assert told.code == 78
     assert "cannot use the CA file /nonexistent.pem: No such file" in told.stdout
+
+
+# --- The probe
+
+
+def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    call = Turn(content=[ToolUse("tell_word", {"word": "ready"})])
+    refused = Step(fault=Fault(status=401, message=f"invalid x-api-key {KEY}"))
+    server = serve(call, refused, call, refused)
+    user_settings(
+        ralph,
+        f"""
+        [limits]
+        max_turns = 50
+        [[targets]]
+        name = "main"
+        model = "claude-haiku-5-5"
+        base_url = "{server.base_url}"
+        api_key_env = ["ANTHROPIC_API_KEY", "SECOND"]
+        """,
+    )
+    ralph.environment["SECOND"] = "second-key-0123456789"
+    for command in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "--message=x"),
+        ("remote", "add", "origin", str(tmp_path / "absent.git")),
+    ):
+        subprocess.run(["git", *command], cwd=ralph.cwd, env=ralph.environment, check=True)
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 77
+    assert shown.stdout.splitlines()[-1].startswith(
+        "Verdict: not ready for the night: 1. target main with SECOND: HTTP 401"
+    )
+    found = checks(shown.stdout)
+    assert found["target main with ANTHROPIC_API_KEY"][0] == "ok"
+    assert found["limits"] == ("ok", "a run ends after 50 turns")
+    assert found["git identity"][0] == "warn"
+    assert found["push"][0] == "warn"
+    assert "absent.git" in found["push"][1]
+    assert len(server.requests) == 2
+
+    remote = ["git", f"--git-dir={tmp_path / 'absent.git'}"]
+    subprocess.run([*remote, "init", "--quiet", "--bare"], check=True)
+    told = ralph_here("doctor", "--probe", "--json")
+    assert not subprocess.run([*remote, "for-each-ref"], check=True, capture_output=True).stdout
+    written = json.loads(told.stdout)
+    assert (told.code, written["exit_code"]) == (77, 77)
+    assert {one["level"] for one in written["findings"]} == {"ok", "warn", "fail"}
+    assert all(bool(one["remedy"]) == (one["level"] != "ok") for one in written["findings"])
+    (push,) = [one for one in written["findings"] if one["check"] == "push"]
+    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would take a push")
+    figures = {one["check"]: one["figures"] for one in written["findings"] if "figures" in one}
+    assert figures["target main with ANTHROPIC_API_KEY"]["called_tool"] is True
+    assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
+
+
+def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
+    ralph, ralph_here
+) -> None:
+    shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5")
+    assert shown.code == 78
+    assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 78
+    assert checks(shown.stdout)["targets"][0] == "warn", (
+        "a request without the key that a run needs says nothing"
+    )
+    assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
+    assert "exclude each other" in ralph_here("doctor", "--offline", "--probe").stderr

@@ -28,6 +28,7 @@ def test_every_row_is_shown_and_the_verdict_names_what_is_not_protected(ralph) -
     secret = ralph.cwd.parent / "home" / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
     secret.write_text("the secret itself")
+    (ralph.cwd / ".git").write_text(f"gitdir: {secret.parent}")
     shown = ralph("doctor", "--sandbox")
     assert shown.code == 0, shown.stdout + shown.stderr
     head, _, verdict = shown.stdout.partition("Verdict\n")
@@ -41,9 +42,11 @@ def test_every_row_is_shown_and_the_verdict_names_what_is_not_protected(ralph) -
     assert verdicts["read a secret by a hard link that is there"] == "allowed"
     assert "keeps its promises" in verdict
     assert "not protected, " in verdict
+    assert f"commands may not write the git directory {secret.parent} (it does not name" in verdict
     assert "read a secret by a hard link that is there" in verdict
     assert "the secret itself" not in shown.stdout + shown.stderr
     assert "Settings" not in shown.stdout
+    assert "start more processes than allowed  (not part of this probe: sandbox.max_processes)" in head
 
 
 @needs_namespaces

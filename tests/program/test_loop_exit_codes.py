@@ -83,7 +83,7 @@ def test_an_outage_is_waited_for_by_the_schedule_resumes_the_session_and_does_no
     ran = ralph("loop", "go", "--max-iterations", "1", "--output-format", "stream-json")
     assert ran.code == 0
     waits = [line for line in loop_lines(ran) if "the API is unavailable" in line]
-    assert "waiting 0.2s (outage 1 in a row, by the schedule loop.outage_waits_s)" in waits[0]
+    assert "waiting 0.2s (outage 1, by the schedule loop.outage_waits_s)" in waits[0]
     assert "waiting 0.4s (outage 2 in a row" in waits[1]
     assert len(waits) == 2
     sessions = {entry["session_id"] for entry in ran.objects if "session_id" in entry}

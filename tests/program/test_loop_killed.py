@@ -181,8 +181,8 @@ def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_wit
     assert counted["cost_usd"] == pytest.approx(4 * ANSWER_USD)
     assert server.request_count == 4
     assert (ralph.cwd / "log").read_text() == "1\n"
-    waits = [line for line in loop_lines(ran) if "was killed, for its memory perhaps: waiting 1.0s" in line]
-    assert [kill in line for kill, line in zip(("(kill 1 in", "(kill 2 in"), waits, strict=True)] == [
+    waits = [line for line in loop_lines(ran) if "was killed, for its memory perhaps: waiting 1s" in line]
+    assert [kill in line for kill, line in zip(("(kill 1,", "(kill 2 in"), waits, strict=True)] == [
         True,
         True,
     ]
@@ -283,9 +283,11 @@ def test_a_project_of_three_iterations_survives_kills_at_any_moment_exits_0(
         else:
             ran = ralph.finish(process)
         if (loop_folder(ralph) / "loop.json").exists():
-            loop_record(ralph)  # readable, whenever it was killed
             arguments = ["loop", "--continue"]
-    assert ran.code == 0, ran.stderr
+            if loop_record(ralph)["ended"] is not None:  # a kill after that leaves nothing to continue
+                break
+    assert ran is None or ran.code == 0, ran.stderr
+    assert loop_record(ralph)["ended"]["exit_code"] == 0
     assert processes_of(ralph) == []
 
     records = loop_record(ralph)["iterations"]

@@ -45,7 +45,10 @@ def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124
     ran = ralph("loop", "go", "--max-time", "3s")
     assert ran.code == 124
     assert 2.5 < time.monotonic() - started_s < AT_ONCE_S
-    assert "timed_out (exit 124): --max-time (3s) is over; 2 iterations" in loop_lines(ran)[-1]
+    assert (
+        "timed_out (exit 124): the time limit of 3s (--max-time) is used up; 2 iterations"
+        in loop_lines(ran)[-1]
+    )
     assert [record["exit_code"] for record in loop_record(ralph)["iterations"]] == [0, 124]
     assert (ralph.cwd / "log").read_text() == "1\n2\n"
 

@@ -69,7 +69,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         *("do it", "--until", "make test", "--until-timeout", "90", "--at-least-once", "--max-iterations=7"),
         *("--max-budget-usd", "2.5", "--max-time", "1h30m", "--commit", "--push", "--plan-file", "TODO.md"),
         *("-C", "link", "--session-dir", "kept", "-q", "--config", "my.toml", "--metrics-file", "m.prom"),
-        *("--pass-env", "A_TOKEN", "--settings", "rules.json"),
+        *("--pass-env", "A_TOKEN", "--settings", "rules.json", "--report", "night.html"),
     )
     assert plan == LoopPlan(
         directory=str(tmp_path / "work"),
@@ -81,6 +81,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
         claude_settings=str(tmp_path / "rules.json"),
         config_file=str(tmp_path / "my.toml"),
         metrics_file=str(tmp_path / "m.prom"),
+        report_file=str(tmp_path / "night.html"),
         pass_env=("A_TOKEN",),
         is_quiet=True,
         session_directory=str(tmp_path / "kept"),
@@ -159,6 +160,9 @@ REFUSED = {
     "no schema": (["--json-schema", "gone.json"], "gone.json"),
     "partial without stream": (["--include-partial-messages"], "needs --output-format stream-json"),
     "nothing to add": (["--add-dir=gone"], "gone does not exist"),
+    "page nowhere": (["--report", "gone/x"], "--report"),
+    "page on standard output": (["--report", "-"], "--report"),
+    "page in git": (["--report", ".git/x"], "--report"),
     "metrics nowhere": (["--metrics-file", "gone/x"], "--metrics-file"),
     "no check": (["--until", " "], "--until: is empty"),
     "check time without check": (["--until-timeout", "5m"], "--until-timeout: needs --until"),
@@ -304,7 +308,9 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
     commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "  loop      Do one task in fresh runs until a check passes: the outer loop." in commands
+    assert "loop Do one task in fresh runs until a check passes: the outer loop." in " ".join(
+        commands.split()
+    )
     assert "init" not in commands
 
 

@@ -202,7 +202,7 @@ def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
         ]
     )
     ran = ralph("loop", "go", "--commit", "--tools", "Write", "--max-iterations", "1")
-    assert (ran.code, mark.exists()) == (0, False)
+    assert (ran.code, mark.exists()) == (74, False)
     assert "a.bin goes through the filter ''" in ran.stderr
     checkout.git("add", "a.bin")
     assert mark.exists(), "and git itself runs it"

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["scarcity"]
 
 QUICK = "[loop]\noutage_waits_s = [0.3]\n"
-SHORT = (
-    "this machine has no process, thread, memory or file descriptor left: waiting 0.3s (shortage 1 in a row"
-)
+SHORT = "this machine has no process, thread, memory or file descriptor left: waiting 0.3s (shortage 1, "
 CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x < gate; exit 1"
 
 

@@ -49,14 +49,14 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     assert names_below(second.parent) == {
         *(f"0001/{name}" for name in OF_AN_ITERATION),
         *(f"0002/{name}" for name in OF_AN_ITERATION),
-        *("0002/check.log", "lock"),
+        *("0002/check.log", "lock", "0002/check-0001.txt"),
     }
     assert (second / "check.log").read_text() == "fails\n"
     assert names_below(ralph.cwd) == {"seen"}, "with a check there is no stop file, and no place for it"
     assert json.loads((first / "loop.json").read_text())["ended"]["reason"] == "the stop file is there"
     told = ralph_here("loop", "--status").stdout
     assert "limit_reached (exit 3)" in told
-    assert f"record, last prompt and the check's output: {second}\n" in told
+    assert f"record, last prompt, log and the check's output: {second}\n" in told
 
 
 def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, iterations) -> None:

@@ -113,6 +113,14 @@ def server_processes(ralph: Ralph) -> list[int]:
     return processes_with(ralph, b"node\0")
 
 
+def test_the_doctor_starts_the_servers_and_lists_their_tools(ralph, serve, stdio) -> None:
+    serve()
+    ran = ralph("doctor", "--mcp-config", stdio)
+    assert "  ok    MCP servers: all: connected, 13 tools (echo, " in ran.stdout
+    assert ran.code == 0
+    assert not processes_of(ralph)
+
+
 # --- Tools and their results
 
 

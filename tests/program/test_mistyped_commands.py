@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -128,3 +129,22 @@ def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
     assert ran.stderr.startswith("quickstart: 'bogus' is none of test, ")
     assert all(f" {command}" in ran.stderr for command in COMMANDS)
+
+
+def test_quickstart_shows_its_help_without_setting_up_and_says_why_it_could_not_set_up(tmp_path) -> None:
+    alone = tmp_path / "quickstart.py"
+    shutil.copy(REPOSITORY / "quickstart.py", alone)
+    (tmp_path / "uv").write_text("#!/bin/sh\necho no route to the index >&2; exit 1\n")
+    (tmp_path / "uv").chmod(0o755)
+
+    def ran(word: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", alone, word]
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=path)
+
+    shown = ran("--help")
+    assert (shown.returncode, shown.stderr, "quickstart.py demo " in shown.stdout) == (0, "", True)
+    (tmp_path / "pyproject.toml").touch()
+    *_, reason, last = ran("doctor").stderr.splitlines()
+    assert reason == "no route to the index"
+    assert last.startswith("quickstart: .venv-run could not be made; the reason is in the lines above")

@@ -143,7 +143,10 @@ def test_without_the_extra_one_line_says_what_to_install_and_nothing_is_sent(ral
     ran = ralph("go", "--otel", "--output-format", "json")
     assert (ran.code, server.request_count) == (78, 0)
     [line] = ran.stderr.splitlines()
-    assert line == "[ralph] config (exit 78): --otel needs the extra: pip install 'ralph-headless[otel]'"
+    assert (
+        line
+        == "[ralph] config (exit 78): --otel needs the extra: pipx install --force '.[otel]' in ralph's clone"
+    )
 
 
 def test_an_endpoint_that_is_none_is_refused_without_repeating_it(ralph, ralph_here, serve) -> None:

@@ -65,7 +65,7 @@ def test_a_report_that_does_not_fit_is_sent_back_and_the_next_one_is_the_answer(
     assert 'payload.files: expected an integer, got "three"' in line
     [collapsed] = system_events(ran, "turns_collapsed")
     assert (collapsed["old_max_turns"], collapsed["new_max_turns"]) == (None, 2)
-    assert "[turn] Turns collapsed from no limit to 2: the final report was not accepted" in ran.stderr
+    assert "[turn] The limit is 2 turns now (none before): the final report was not accepted" in ran.stderr
     [accepted] = system_events(ran, "report_accepted")
     assert (accepted["source"], accepted["attempts"]) == ("tool_call", 2)
 
@@ -112,7 +112,7 @@ def test_a_required_report_that_never_comes_is_a_failure(ralph, serve) -> None:
     assert ran.code == 1
     assert ran.stdout.startswith("No final answer: no valid final report was sent")
     assert ran.stdout.endswith("The model's last words were:\n\nI am done, believe me.\n")
-    assert "[turn] Final turn: no final report that fits came" in ran.stderr
+    assert "[turn] Final turn: no valid final report came" in ran.stderr
     assert server.request_count == 5, "three more in the turn, which then becomes final"
 
 

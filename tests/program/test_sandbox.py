@@ -147,10 +147,14 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
     process.communicate()
     for nth, is_told in ((2, True), (4, False)):
         ran = ralph("again")
+        # People are told before the first request, whether or not the run has a command.
+        before, call, _ = ran.stderr.partition("Bash")
+        assert call
+        assert ("[notice] [a run here was killed" in before) is is_told
+        assert ran.stderr.count("[notice] [a run here was killed") == is_told
         assert ran.code == 0
         note = "[a run here was killed during a command. Since that command began, these were changed, and nothing"
         assert (f"{note} was undone: .mcp.json." in results(server, nth)[0][0]) is is_told
-        assert (f"[notice] {note}" in ran.stderr) is is_told
     assert (ralph.cwd / ".mcp.json").exists()
     assert not [*Path(ralph.environment["HOME"], ".local/state/ralph/running").iterdir()]
 
@@ -245,6 +249,17 @@ def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) 
     server = serve(bash("head -c 3000000 /dev/zero > big; wc -c < big"), DONE)
     assert ralph("go").code == 0
     assert results(server)[0][0].splitlines()[-1] == str(1024 * 1024)
+
+
+@needs_landlock
+def test_a_place_that_cannot_be_closed_names_the_repositorys_file_exits_78(ralph, serve) -> None:
+    server = serve(DONE)
+    settings = ralph.cwd / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(f'{{"sandbox": {{"filesystem": {{"denyRead": ["{ralph.cwd}/sub"]}}}}}}')
+    ran = ralph("go")
+    assert (ran.code, server.request_count) == (78, 0)
+    assert f"{settings}: sandbox.read_deny: {ralph.cwd}/sub cannot be closed" in ran.last_line
 
 
 @needs_landlock
@@ -470,6 +485,18 @@ def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> 
     ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
     assert ran.code == 3
     assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
+
+
+@needs_landlock
+def test_the_sandbox_block_of_a_repository_restricts_a_loops_check_too_exits_3(ralph, iterations) -> None:
+    """Otherwise an iteration could leave to the check whatever its own commands may not do."""
+    server = iterations([bash("echo 1 > one"), Turn("Done.")])
+    port = server.base_url.rpartition(":")[2]
+    settings = ralph.cwd / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"sandbox": {"network": {"allowedDomains": []}}}')
+    check = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
+    assert ralph("loop", "go", "--until", check, "--max-iterations", "1").code == 3
 
 
 # --- What is asked for is kept, or nothing runs

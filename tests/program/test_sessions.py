@@ -131,16 +131,12 @@ def test_a_fork_is_a_session_of_its_own_and_counts_its_own_runs(ralph, ralph_her
     assert "claude-sonnet-5-5, copied from the session that this one was forked from\n" in shown
 
 
-@pytest.mark.parametrize(("columns", "task_chars"), [(None, 100), ("100", 43)])
-def test_a_listed_task_has_the_width_of_the_terminal_or_a_hundred_characters(
-    ralph, ralph_here, serve, columns, task_chars
-) -> None:
+def test_a_title_has_the_width_of_the_terminal_and_is_not_cut_in_a_pipe(ralph, ralph_here, serve) -> None:
     serve(HELLO)
-    assert ralph("x" * 200).code == 0
-    if columns:
-        ralph.environment["COLUMNS"] = columns
-    ran = ralph_here("sessions", "ls")
-    assert ran.stdout.split()[-1] == "x" * (task_chars - 1) + "…"
+    assert ralph("x" * 110 + "\n\nmore").code == 0
+    assert ralph_here("sessions", "ls").stdout.split()[-1] == "x" * 110
+    ralph.environment["COLUMNS"] = "100"
+    assert ralph_here("sessions", "ls").stdout.split()[-1] == "x" * 42 + "…"
 
 
 def test_an_empty_store_is_one_line_and_nothing_is_made(ralph, ralph_here) -> None:

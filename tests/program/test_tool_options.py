@@ -133,6 +133,15 @@ MISUSES = {
     "an unfinished pattern": ("x --disallowedTools 'Bash(git:*'", "no tool is called 'Bash(git:*'"),
     "a pattern of no tool": ("x --allowedTools 'Reed(./x)'", "did you mean Read?"),
     "no word": ("x --tools", '--tools needs a word at least; --tools "" is an empty list'),
+    "no directory": ("x --add-dir", "--add-dir needs a word at least; leave it out to name none"),
+    "an empty directory": (
+        "x --add-dir ''",
+        "--add-dir: is empty: name a directory, or leave it out to name none",
+    ),
+    "empty servers": (
+        "x --mcp-config ''",
+        "--mcp-config must name a file or hold a JSON object, and is empty: leave it",
+    ),
     "no word before an option": ("x --tools --model opus", "--tools needs a word at least"),
 }
 

@@ -27,6 +27,7 @@ _MEASURED = {
     "latency_s",
     "took_s",
     "elapsed_s",
+    "check_s",
     "since_s",
     "after_s",
     "seconds_left",
@@ -51,7 +52,9 @@ _PATTERNS = (
     (re.compile(r"\b\d+ s ago\b"), "<s> ago"),
     (re.compile(r"(/usr)?/bin/bash\b"), "<bash>"),
     (
-        re.compile(r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox): .*"),
+        re.compile(
+            r"^  (ok|warn|FAIL) +(system|bash|git|rg|memory|file confinement|sandbox|disk|process budget): .*"
+        ),
         r"  <check> \2",
     ),
     (re.compile(r"\(sandbox: \w+\)$"), "(sandbox: <level>)"),

@@ -100,7 +100,7 @@ def after(state: RetryState, *errors: AgentError) -> RetryState:
     return state
 
 
-TOO_LONG = "the wait of 90s is over the maximum of 30s"
+TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
 NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
 TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
 OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")

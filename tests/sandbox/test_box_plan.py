@@ -14,6 +14,7 @@ from ralph.sandbox.box_plan import SANDBOX_WORDS, CannotConfineError, plan_box
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.values.shortage import ShortageError
 from tests.rows import every_row
 
 FULL = Means(Support(7), why_no_namespaces="no bubblewrap")
@@ -81,8 +82,34 @@ def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -
         planned(monkeypatch, FULL, SandboxSettings(mode="strict"), "/home")
     plan = planned(monkeypatch, FULL, SandboxSettings(), "/home")
     assert len(plan.notices) == 1
-    assert "the home directory with its secrets" in plan.notices[0]
+    assert "the home directory with its secrets" in plan.notices[0].text
     assert planned(monkeypatch, FULL, SandboxSettings(mode="strict")).notices == ()
+
+
+SHORT = Means(Support(7), why_no_namespaces="bwrap: no process", is_short_of_namespaces=True)
+
+
+def test_a_notice_has_advice_that_fits_it(monkeypatch, tmp_path) -> None:
+    [short] = planned(monkeypatch, SHORT, SandboxSettings()).notices
+    assert short.line.startswith("commands have no namespaces in this run: bwrap: no process; wait until")
+    [net] = planned(monkeypatch, FULL, SandboxSettings(net="proxy")).notices
+    assert "the listed hosts included" in net.text
+    assert "bubblewrap" in net.advice
+    git, work = tmp_path / "git", tmp_path / "work"
+    git.mkdir()
+    work.mkdir()
+    (work / ".git").write_text(f"gitdir: {git}\n")
+    [refused] = planned(monkeypatch, FULL, SandboxSettings(), str(work)).notices
+    assert f"may not write the git directory {git} (it does not name {work}" in refused.text
+    assert refused.advice.endswith(f"--add-dir {git}")
+    (work / ".git").unlink()
+    (work / ".git").mkdir()
+    assert planned(monkeypatch, FULL, SandboxSettings(), str(work)).notices == ()
+
+
+def test_strict_waits_for_a_passing_shortage_and_does_not_call_it_a_setting(monkeypatch) -> None:
+    with pytest.raises(ShortageError):
+        planned(monkeypatch, SHORT, SandboxSettings(mode="strict", net="off"))
 
 
 def test_auto_takes_what_the_machine_gives_and_names_it(monkeypatch) -> None:

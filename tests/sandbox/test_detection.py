@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.sandbox import detection
 from ralph.sandbox.detection import find_means, packaged_bwrap
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.bpf import ALLOW, NUMBER, Assembler, argument, refuse
@@ -150,6 +151,38 @@ def test_a_network_namespace_is_tried_unless_commands_share_the_machines_network
     means = find_means(str(tmp_path), None, shares_network=shares_network)
     assert ("--unshare-net" in (tmp_path / "asked").read_text()) is not shares_network
     assert not (shares_network and means.has_network_namespace)
+
+
+def test_a_trial_that_fails_for_want_of_processes_is_repeated_and_not_remembered(
+    tmp_path, monkeypatch
+) -> None:
+    """The program fails the first two times, like bubblewrap on a machine without a free process."""
+    bwrap, asked = tmp_path / "bwrap", tmp_path / "asked"
+    bwrap.write_text(
+        f"#!/bin/sh\necho >>{asked}\ntest $(wc -l <{asked}) -gt 2 && exit 0\n"
+        "echo 'bwrap: Creating new namespace failed: Resource temporarily unavailable' >&2; exit 1\n"
+    )
+    bwrap.chmod(0o755)
+    monkeypatch.setattr(detection, "_PAUSES_S", (0.0,))
+    short = find_means(str(tmp_path), None, shares_network=True)
+    assert (short.bwrap, short.is_short_of_namespaces) == (None, True)
+    assert "Resource temporarily unavailable" in short.why_no_namespaces
+    assert len(asked.read_text()) == 2
+    found = find_means(str(tmp_path), None, shares_network=True)
+    assert (found.bwrap, found.is_short_of_namespaces) == (str(bwrap), False)
+    assert find_means(str(tmp_path), None, shares_network=True).bwrap == str(bwrap)
+    assert len(asked.read_text()) == 3, "what works is tried once"
+
+
+def test_a_program_that_cannot_be_started_for_want_of_memory_is_a_shortage(tmp_path, monkeypatch) -> None:
+    def no_process(*_arguments: object, **_options: object) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    (tmp_path / "bwrap").write_text("")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setattr(detection, "_PAUSES_S", ())
+    monkeypatch.setattr(os, "posix_spawn", no_process)
+    assert find_means(str(tmp_path), None, shares_network=True).is_short_of_namespaces
 
 
 def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:

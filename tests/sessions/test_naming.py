@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.sessions.naming import age_text, named_session
+from ralph.sessions.naming import age_text, named_session, title_from
 from tests.rows import every_row
 
 
@@ -34,3 +34,19 @@ def test_an_age_is_told_in_the_largest_unit_that_is_whole(age_s, said) -> None:
 )
 def test_a_session_is_named_by_eight_characters_its_age_and_its_task(task, said) -> None:
     assert named_session("3f2a9c1e-0000", 5, task) == f"3f2a9c1e (last written to 5 s ago: {said})"
+
+
+@every_row(
+    ("task", "title"),
+    [
+        ("mend it", "mend it"),
+        ("\n---\n<task>\n## > Read hours\n\nThe parser...", "Read hours"),
+        ("- [x] *one*\n- b", "[x] *one*"),
+        ("Look around,\nthen change it.\n\nMore.", "Look around, then change it."),
+        ("\x1b[2J\u202e1. do it", "1. do it"),
+        ("x" * 121, "x" * 119 + "…"),
+        ("?!\n", ""),
+    ],
+)
+def test_a_title_is_the_first_heading_or_paragraph_of_the_task_that_says_something(task, title) -> None:
+    assert title_from(task) == title

@@ -8,11 +8,14 @@ from threading import Thread
 
 import pytest
 
+from ralph.machine.running_command import CommandEnding, Ended
 from ralph.sandbox import box_turns
+from ralph.tools.hook_command import problem_of
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import SignalReceived
 from tests.fakes.box import FakeBox
 from tests.patience import wait_until
+from tests.rows import every_row
 
 
 def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
@@ -42,3 +45,20 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
     with pytest.raises(SignalReceived) as stop:
         tools.box.run_hook("touch there; sleep 99", b"", 20, "a hook")
     assert stop.value.undone == "[undone: x]"
+
+
+@every_row(
+    ("how", "words"),
+    [
+        (Ended.BY_ITSELF, ""),
+        (Ended.TIMED_OUT, "its timeout of 2.5 s"),
+        (Ended.TOO_MUCH_OUTPUT, "it printed more than"),
+        (Ended.TOO_MUCH_MEMORY, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
+        (Ended.TOO_MANY_PROCESSES, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
+        (Ended.NEVER_STARTED, "the process that starts commands was killed"),
+    ],
+)
+def test_a_hook_that_did_not_end_by_itself_says_why(how: Ended, words: str) -> None:
+    said = problem_of(CommandEnding(how), 2.5)
+    assert words in said
+    assert bool(said) is bool(words)

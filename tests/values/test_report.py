@@ -478,6 +478,7 @@ def test_a_synthetic_report_says_what_happened_as_the_only_output(
 ) -> None:
     report = synthetic_report(
         reason=reason,
+        turns=turns,
         turns_completed=turns,
         attempts=attempts,
         last_stop_reason=stop,

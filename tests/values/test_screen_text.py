@@ -6,7 +6,19 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal, visible
+from ralph.values.screen_text import (
+    columns_of,
+    counted,
+    cut_to_columns,
+    dollar_limit,
+    dollars,
+    duration,
+    foreign_lines,
+    in_one_line,
+    json_for_terminal,
+    time_limit,
+    visible,
+)
 from tests.rows import every_row
 
 ACTS_OR_HIDES = re.compile(
@@ -99,3 +111,93 @@ def test_json_for_a_terminal_has_the_same_value(text: str) -> None:
     shown = json_for_terminal(json.dumps({"text": text}, ensure_ascii=False))
     assert json.loads(shown) == {"text": text}
     assert not ACTS_OR_HIDES.search(shown)
+
+
+# --- Counts, costs and durations
+
+
+@every_row(
+    ("seconds", "text"),
+    [
+        (0, "0.0s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (93600, "26h00m"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@every_row(
+    ("seconds", "text"),
+    [
+        (0.05, "0.05s"),
+        (1, "1s"),
+        (1.5, "1.5s"),
+        (90, "90s"),
+        (120, "2m"),
+        (125.0, "2m5s"),
+        (5400, "1h30m"),
+        (36000, "10h"),
+        (28800.5, "28800.5s"),
+    ],
+)
+def test_a_limit_of_time_has_all_the_digits_that_the_user_gave(seconds: float, text: str) -> None:
+    assert time_limit(seconds) == text
+
+
+@every_row(
+    ("usd", "text"),
+    [
+        (None, "$?"),
+        (0.0, "$0.00"),
+        (0.0004, "$0.0004"),
+        (0.9999, "$0.9999"),
+        (12.345, "$12.35"),
+        (12345.6, "$12346"),
+        (0.00006, "$0.0001"),
+        (0.000049, "$0.00005"),
+        (3e-7, "$0.0000003"),
+    ],
+)
+def test_a_cost_above_0_does_not_look_like_0(usd: float | None, text: str) -> None:
+    assert dollars(usd) == text
+
+
+@every_row(
+    ("usd", "text"), [(12, "$12"), (0.5, "$0.50"), (2.25, "$2.25"), (0.001, "$0.001"), (1e-6, "$0.000001")]
+)
+def test_a_limit_of_money_has_all_the_digits_that_the_user_gave(usd: float, text: str) -> None:
+    assert dollar_limit(usd) == text
+
+
+def test_only_one_is_no_plural() -> None:
+    assert [counted(n, "turn") for n in (0, 1, 2)] == ["0 turns", "1 turn", "2 turns"]
+    assert counted(2, "retry", "retries") == "2 retries"
+
+
+@every_row(
+    ("text", "columns", "cut"),
+    [
+        ("plain", 5, "plain"),
+        ("longer", 6, "long…"),
+        ("日本語", 6, "日本…"),
+        ("日本", 4, "日本"),
+        ("e\u0301te\u0301s", 4, "e\u0301te\u0301s"),
+        ("❤\ufe0f", 2, "❤\ufe0f"),
+        ("ab cde", 6, "ab c…"),
+    ],
+)
+def test_a_line_is_cut_by_the_columns_that_it_takes(text: str, columns: int, cut: str) -> None:
+    assert columns_of(text) == columns
+    assert cut_to_columns(text, 5) == cut
+
+
+def test_a_space_before_the_ellipsis_is_dropped_and_no_room_is_nothing() -> None:
+    assert cut_to_columns("ab cde", 4) == "ab…"
+    assert cut_to_columns("ab", 0) == ""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_ADVICE = {
+ADVICE_FOR = {
     NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
     NetworkCause.REFUSED: "nothing listens there: start the server, or correct host and port",
     NetworkCause.RESET: "the other side hung up: check host, port, and whether it speaks TLS",
@@ -43,7 +43,7 @@ _ADVICE = {
 }
 # The socket's timeout is this much longer than the time limit of the check, so that the check ends first.
 _LATER_S = 1.0
-_OTHER_ADVICE = (
+OTHER_ADVICE = (
     "check host and port, and that https:// is said to a server that speaks TLS and http:// to others"
 )
 
@@ -143,7 +143,7 @@ class _ConnectionAttempt:
             if cause is NetworkCause.SHORTAGE and shortage is not None:
                 return short(subject, shortage)
             text = f"{hop.where}: {cause.value} at {self._stage} ({outcome})"
-            return fail(subject, text, _ADVICE.get(cause, _OTHER_ADVICE))
+            return fail(subject, text, ADVICE_FOR.get(cause, OTHER_ADVICE))
         if hop.is_proxy:
             return ok(
                 subject, f"goes through {hop.where}, which can be reached; what is behind it was not tried"

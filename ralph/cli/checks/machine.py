@@ -83,15 +83,15 @@ def look_at_sandbox(
             "none: commands run as you and can change whatever you can",
             "use a container or an account of its own for tasks that you would not run yourself",
         )
-        return
-    reached = ", ".join(one.name for one in plan.level.reaches if one.is_reached)
-    reasons: dict[str, list[str]] = {}
-    for one in plan.level.missing():
-        reasons.setdefault(one.why_not, []).append(one.name)
-    missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons.items())
-    yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
+    else:
+        reached = ", ".join(one.name for one in plan.level.reaches if one.is_reached)
+        reasons: dict[str, list[str]] = {}
+        for one in plan.level.missing():
+            reasons.setdefault(one.why_not, []).append(one.name)
+        missing = "".join(f"; not in force: {', '.join(names)} ({why})" for why, names in reasons.items())
+        yield ok("sandbox", f"{plan.level.name}; network: {plan.net}; in force: {reached}{missing}")
     for notice in plan.notices:
-        yield warn("sandbox", notice, "work in a directory of its own, or allow less")
+        yield warn("sandbox", notice.text, notice.advice)
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ralph.cli.checks.finding import Finding, fail, ok, warn
 from ralph.machine.repository import repository_top
 from ralph.sandbox import probe
+from ralph.sandbox.box_plan import about_git
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.protected_places import gather_paths
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
@@ -67,8 +68,13 @@ def try_sandbox(
             f"Sandbox: {level.name} with network {net}, the strongest that this machine can do",
             *_table(results),
         ),
-        (*_verdict(level, results), *_about_proxy(reached)),
+        (*_verdict(level, results), *_about_proxy(reached), *_about_git(environment, cwd)),
     )
+
+
+def _about_git(environment: Mapping[str, str], cwd: Path | None) -> Iterator[Finding]:
+    for notice in () if cwd is None else about_git((os.path.realpath(cwd),), environment):
+        yield warn(_SUBJECT, notice.text, notice.advice)
 
 
 def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:

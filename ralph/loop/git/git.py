@@ -111,10 +111,12 @@ class GitProgram:
         given: bytes | None = None,
         limit_s: float = LOCAL_LIMIT_S,
         is_merged: bool = False,
+        most_bytes: int | None = None,
     ) -> GitAnswer:
         """Runs one git command. `name` stands for the command in error messages, and `given` is the command's
         standard input. The output includes standard error only if `is_merged` is True, so that warnings are not
-        parsed as output.
+        parsed as output. If the output exceeds `most_bytes`, the command is stopped and its output so far is returned
+        with status 0. If `most_bytes` is None, output that no call of ralph should have is an error.
 
         Raises Interrupted. Raises CheckoutError if the command cannot be run or does not end by itself. Raises
         ShortageError if this machine lacks a resource that the command needs, such as memory.
@@ -122,7 +124,7 @@ class GitProgram:
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as source:
             source.write(given or b"")
             source.seek(0)
-            output = _Output()
+            output = _Output(most_bytes or _MOST_OUTPUT_BYTES)
             start = partial(
                 self._followed,
                 arguments,
@@ -138,6 +140,8 @@ class GitProgram:
                 ending = start()
             errors.seek(max(errors.seek(0, 2) - _MOST_ERROR_BYTES, 0))
             said = output.data() if is_merged else errors.read()
+        if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
+            return GitAnswer(0, output.data(), said)
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_merged else said)
         return GitAnswer(ending.status, output.data(), said)
@@ -205,6 +209,23 @@ class Git:
         self._refuse_failure(arguments[0], answer)
         return answer.output
 
+    def beginning(
+        self, *arguments: str, most_bytes: int, limit_s: float, given: bytes | None = None
+    ) -> bytes:
+        """Runs a read-only git command and returns about the first `most_bytes` bytes of its output. Raises as `read`
+        does, also if the command takes longer than `limit_s` seconds.
+        """
+        answer = self._program.call(
+            [*self.settings.arguments, *arguments],
+            self._environment | {"GIT_OPTIONAL_LOCKS": "0"},
+            name=arguments[0],
+            given=given,
+            limit_s=limit_s,
+            most_bytes=most_bytes,
+        )
+        self._refuse_failure(arguments[0], answer)
+        return answer.output
+
     def change(self, *arguments: str, given: bytes | None = None) -> None:
         """Runs a git command that changes this repository. Raises Interrupted, and CheckoutError if the command
         fails.
@@ -229,18 +250,17 @@ class Git:
 
 
 class _Output:
-    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds a limit that no git
-    call of ralph should reach.
-    """
+    """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds `most_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._chunks: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> bool:
         self._chunks.append(chunk)
         self._size += len(chunk)
-        return self._size <= _MOST_OUTPUT_BYTES
+        return self._size <= self._most_bytes
 
     def close(self) -> None:
         """Does nothing, because the output is only in memory."""

@@ -1,1 +1,1 @@
-"""Runs one iteration as a process, waits for its end, and returns its result as a value."""
+"""Runs the processes of a loop: one `ralph run` for each iteration, and `ralph report` for the page."""

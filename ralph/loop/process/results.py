@@ -37,6 +37,7 @@ Amount = Annotated[float, Meta(ge=0)]
 
 class WrittenReport(Struct, frozen=True):
     summary: str = ""
+    source: str = ""
 
 
 class WrittenResult(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,8 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
         turns=written.session_num_turns,
         cost_usd=written.session_cost_usd,
         last_words=written.result or (report.summary if report is not None else ""),
+        # The model did not write a synthetic report.
+        summary=report.summary if report is not None and report.source != "synthetic" else "",
         reason="; ".join(filter(None, written.errors)),
         limit=limit_named(written.subtype),
         retry_after_s=written.retry_after_s,

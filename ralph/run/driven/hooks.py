@@ -129,7 +129,7 @@ def hook_table(value: object) -> HookTable:
         for each in matchers if name in _OF_TOOLS else ():
             why = why_no_matcher(each.matcher)
             if why is not None:
-                raise ValueError(f"initialize: the matcher of a hook is no regular expression: {why}")
+                raise ValueError(f"initialize: the matcher {each.matcher!r} of a hook cannot be kept: {why}")
     return HookTable(wanted)
 
 

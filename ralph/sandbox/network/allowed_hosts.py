@@ -36,6 +36,12 @@ class AllowedHost(Struct, frozen=True):
     port: int | None = None
     """The only allowed port. None means that the ports in `PORTS` are allowed."""
 
+    @property
+    def entry(self) -> str:
+        """The entry of a list that means this host."""
+        name = f"*{self.name}" if self.name.startswith(".") else self.name
+        return name if self.port is None else f"{name}:{self.port}"
+
     def has(self, host: str, port: int) -> bool:
         is_name = host.endswith(self.name) if self.name.startswith(".") else host == self.name
         return is_name and (port in PORTS if self.port is None else port == self.port)

@@ -74,6 +74,7 @@ def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
             "ralph has no hook BeforeEverything; it calls PreToolUse",
         ),
         ({"PermissionRequest": [{"hookCallbackIds": ["h"]}]}, "ralph has no hook PermissionRequest"),
+        ({"PreToolUse": [{"matcher": "bash", "hookCallbackIds": ["h"]}]}, "did you mean Bash?"),
         ({"PreToolUse": [{"matcher": "(", "hookCallbackIds": ["h"]}]}, "is no regular expression"),
         ({"PreToolUse": [{"hookCallbackIds": []}]}, "hooks: Expected `array` of length >= 1"),
         ({"PreToolUse": [{"hookCallbackIds": ["h"], "timeout": 0}]}, "hooks: Expected `float` > 0"),

@@ -372,7 +372,8 @@ def test_messages_are_queued_up_to_a_number(desk) -> None:
     desk.steering.handle(user("the last"))
     desk.steering.handle(END_OF_INPUT)
     taken = [desk.steering.next_message(waiter) for _ in range(MOST_QUEUED_MESSAGES)]
-    assert taken[-1] == UserMessage("the last")
+    expected = [*(f"message {number}" for number in range(1, MOST_QUEUED_MESSAGES)), "the last"]
+    assert taken == list(map(UserMessage, expected))
     assert desk.steering.next_message(waiter) is None
 
 

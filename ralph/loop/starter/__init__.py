@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAMES = ("PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh")
 
-_TEXTS = Path(__file__).parent / "starter"
+_TEXTS = Path(__file__).parent
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

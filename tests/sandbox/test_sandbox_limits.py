@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
-from ralph.run.sandbox_limits import restricted
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.sandbox_limits import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.settings.merge import SettingsError
 
 PROJECT = SettingsSource("f.json", "project")
 
 
-def sandbox_with(block: dict[str, Any], **users: Any) -> SandboxSettings:
-    return restricted(SandboxSettings(**users), "f.json", read_settings({"sandbox": block}, PROJECT).sandbox)
+def sandbox_with(*blocks: dict[str, Any], **users: Any) -> SandboxSettings:
+    limits = [("f.json", read_settings({"sandbox": block}, PROJECT).sandbox) for block in blocks]
+    return restricted(SandboxSettings(**users), limits)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ def sandbox_with(block: dict[str, Any], **users: Any) -> SandboxSettings:
         ({"allowedDomains": ["x.org"]}, {"allow_hosts": ("z.org",)}, "off", ()),
         ({"allowedDomains": ["*.y.org"]}, {"allow_hosts": ("a.y.org", "z.org")}, "proxy", ("a.y.org",)),
         ({"allowedDomains": ["a.y.org"]}, {"allow_hosts": ("*.y.org", "10.0.0.0/8")}, "proxy", ("10.0.0.0/8", "a.y.org")),
+        ({"allowedDomains": ["x.org:443", "Y.org"]}, {"allow_hosts": ("x.org", "y.org:443")}, "proxy", ("y.org:443", "x.org:443")),
+        ({"allowedDomains": ["x.org:8443"]}, {"allow_hosts": ("x.org",)}, "off", ()),
         ({"deniedDomains": ["z.org"]}, {"allow_hosts": ("x.org",)}, "proxy", ("x.org",)),
         ({"deniedDomains": ["z.org"]}, {"net": "off"}, "off", ()),
     ],
@@ -34,6 +37,17 @@ def sandbox_with(block: dict[str, Any], **users: Any) -> SandboxSettings:
 def test_commands_reach_what_both_the_user_and_the_repository_allow(network, users, net, hosts) -> None:
     found = sandbox_with({"enabled": True, "network": network}, **users)
     assert (found.asked_net, found.allow_hosts) == (net, hosts)
+
+
+def test_the_blocks_of_two_files_hold_together_in_any_order() -> None:
+    denies, allows = (
+        {"network": {"deniedDomains": ["z.org"]}},
+        {"network": {"allowedDomains": ["x.org", "y.org"]}},
+    )
+    narrower = {"network": {"allowedDomains": ["y.org", "z.org"]}}
+    for blocks in ((denies, allows, narrower), (narrower, allows, denies)):
+        found = sandbox_with(*blocks)
+        assert (found.asked_net, found.allow_hosts) == ("proxy", ("y.org",))
 
 
 def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sandbox() -> None:
@@ -47,13 +61,21 @@ def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sa
     [
         ({"network": {"deniedDomains": ["z.org"]}}, {}, "deniedDomains: z.org cannot be denied alone"),
         ({"network": {"deniedDomains": ["*.org"]}}, {"allow_hosts": ("x.org",)}, "cannot be denied alone"),
+        ({"network": {"deniedDomains": ["X.ORG"]}}, {"allow_hosts": ("x.org",)}, "X.ORG cannot be denied"),
+        (
+            {"network": {"deniedDomains": ["x.org:443"]}},
+            {"allow_hosts": ("x.org",)},
+            "cannot be denied alone",
+        ),
+        ({"network": {"deniedDomains": ["*"]}}, {"allow_hosts": ("x.org",)}, "cannot be denied alone"),
+        ({"network": {"deniedDomains": ["1.2.3.4"]}}, {"allow_hosts": ("x.org",)}, "cannot be denied alone"),
         ({"network": {"allowedDomains": ["no host"]}}, {}, "allowedDomains cannot be kept"),
         ({"network": {"allowedDomains": []}}, {"mode": "off"}, "cannot be kept with --sandbox off"),
         ({"failIfUnavailable": True}, {"mode": "off"}, "cannot be kept with --sandbox off"),
     ],
 )
 def test_a_restriction_that_this_run_cannot_keep_is_an_error(block, users, says) -> None:
-    with pytest.raises(SettingsError, match=r"^f[.]json: sandbox") as raised:
+    with pytest.raises(CannotConfineError, match=r"^f[.]json: sandbox") as raised:
         sandbox_with(block, **users)
     assert says in str(raised.value)
 

@@ -1,0 +1,57 @@
+"""Starts the MCP servers of a run, as a run would, and says which tools they list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.cli.checks.finding import Finding, fail, ok
+from ralph.output.event_stream import EventStream
+from ralph.run.options import RunOptions
+from ralph.run.servers import build_mcp, connect_servers
+from ralph.run.wiring import Surroundings, build_toolbox, plan_sandbox
+from ralph.settings.merge import SettingsError
+from ralph.values.controls import RunControls
+from ralph.values.credentials import known_secrets
+from ralph.values.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ralph.machine.waiter import InboxWaiter
+    from ralph.settings.tables import Settings
+    from ralph.values.ports import Clock
+
+_NAME = "MCP servers"
+_ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers; docs/mcp.md"
+_MOST_SHOWN = 8
+"""The maximum number of tools of one server that a finding names."""
+
+
+def look_at_servers(
+    settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: Clock
+) -> Iterator[Finding]:
+    """One finding for each server with its tools. A single failure if a run could not begin with these servers. All
+    servers have ended when this function returns.
+    """
+    redactor = Redactor(known_secrets(environment, settings.secrets))
+    around = Surroundings(settings, environment, cwd, waiter, clock, EventStream(), redactor)
+    mcp = toolbox = None
+    try:
+        mcp = build_mcp(around, RunControls())
+        if mcp is None:
+            return
+        toolbox = build_toolbox(around, RunOptions(), plan=plan_sandbox(around, ()), mcp=mcp)
+        connect_servers(toolbox)
+    except SettingsError as error:
+        yield fail(_NAME, str(error), _ADVICE)
+        return
+    finally:
+        if toolbox is not None:
+            toolbox.close()
+        elif mcp is not None:
+            mcp.close()
+    for server, tools in mcp.tools_by_server().items():
+        more = f" and {len(tools) - _MOST_SHOWN} more" if len(tools) > _MOST_SHOWN else ""
+        listed = f" ({', '.join(tools[:_MOST_SHOWN])}{more})" if tools else ""
+        yield ok(_NAME, f"{server}: connected, {len(tools)} tools{listed}")

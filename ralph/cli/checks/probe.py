@@ -1,0 +1,326 @@
+"""Sends one small request to each target, with each of its keys, and reports what came back: key, model, path,
+streaming, tool call and times. Used by `ralph doctor --probe`.
+
+The client and the classification of errors are those of a run. Nothing is retried.
+"""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.api.client import MessagesApi
+from ralph.api.clocks import ClockLimits
+from ralph.api.http_client import build_http_client
+from ralph.api.target_clients import endpoint_of
+from ralph.cli.checks.endpoints import ADVICE_FOR, OTHER_ADVICE
+from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
+from ralph.conversation.messages import Conversation, user_message
+from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
+from ralph.values.endpoint import MESSAGES_PATH, is_loopback
+from ralph.values.errors import AgentError, Api, HttpError
+from ralph.values.events import StreamReceived
+from ralph.values.outcome import Outcome
+from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.tool_calls import ToolCall, ToolDefinition
+from ralph.values.usage import TokenUsage, cost_usd, tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    import httpx
+
+    from ralph.conversation.target import Target
+    from ralph.values.answer import Answer
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock, Waiter
+
+MOST_TOKENS = 128
+"""The `max_tokens` of each request. A call of the tool takes about 40 tokens, and a model may think before it."""
+LIMITS = ClockLimits(connect_s=10, first_byte_s=60, bytes_idle_s=30, progress_idle_s=30, response_s=90)
+"""The time limits of one request. A local server may load its model first."""
+MOST_SKEW_S = 60.0
+"""More than a slow answer and the whole seconds of the header can explain."""
+_TOOL = ToolDefinition(
+    "tell_word",
+    "Tells a word to the program that checks this connection.",
+    {
+        "type": "object",
+        "properties": {"word": {"type": "string"}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
+)
+_SYSTEM = "You are being checked by a program. Answer with one call of the tool tell_word and with no text."
+_PROMPT = "Call the tool tell_word with the word ready."
+_MILLION = 1_000_000
+_ADVICE_BY_KIND = {
+    FailureKind.RATE_LIMIT: "try again later; a run waits by itself, and --fallback-model names a spare one",
+    FailureKind.USAGE_LIMIT: "raise the spend limit of the account, or use another key",
+    FailureKind.OVERLOADED: "try again later; a run waits by itself, and --fallback-model names a spare one",
+    FailureKind.SERVER: "try again later, or look at the server's own log",
+    FailureKind.TIMEOUT: "see whether the server is busy or still loads its model; else check network and HTTPS_PROXY",
+    FailureKind.STREAM: "try again; if it stays, look at the server's own log and at proxies on the way",
+    FailureKind.PROTOCOL: "correct the base URL: this is no server of the Messages API (docs/other-servers.md)",
+    FailureKind.BILLING: "add credit to the account of this key",
+    FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
+    FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
+}
+_SAYS_TOOLS = re.compile(r"(?i)\btools?\b")
+
+
+class ProbeSeams(Struct, frozen=True):
+    """The ports and settings that all requests of the probe share. `redact` removes credentials from error texts."""
+
+    ca_file: str | None
+    waiter: Waiter
+    clock: Clock
+    redact: Callable[[str], str]
+    limits: ClockLimits = LIMITS
+
+
+class ProbeTimes:
+    """Notes when the parts of one answer arrive. As an `Events` sink, it gets the events of the stream."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sent_s = 0.0
+        self.head_s: float | None = None
+        self.first_token_s: float | None = None
+        self.is_stream = False
+        self.skew_s: float | None = None
+        """The seconds by which this machine's clock is ahead of the server's. None if the server told no time."""
+
+    def begin(self) -> None:
+        self._sent_s = self._clock.now_s()
+
+    def since_s(self) -> float:
+        return self._clock.now_s() - self._sent_s
+
+    def note_head(self, response: httpx.Response) -> None:
+        """Is called in the thread that reads the answer."""
+        self.head_s = self.since_s()
+        self.skew_s = _skew_s(response.headers.get("date", ""), self._clock.utc_now())
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, StreamReceived):
+            self.is_stream = True
+            if self.first_token_s is None and event.event.get("type") == "content_block_delta":
+                self.first_token_s = self.since_s()
+
+
+def probe_targets(targets: Sequence[Target], seams: ProbeSeams) -> Iterator[Finding]:
+    """Yields what the probe may cost, the findings about each target and key, a finding about the clock, and what the
+    probe did cost.
+    """
+    asked = [(target, key) for target in targets for key in range(target.key_count)]
+    yield _estimate(asked)
+    skews: list[float] = []
+    spent: list[float | None] = []
+    for target, key in asked:
+        seen = ProbeTimes(seams.clock)
+        answer, tokens = _ask(target, key, seams, seen)
+        cost = cost_usd(target.facts, tokens)
+        spent.append(cost)
+        if seen.skew_s is not None:
+            skews.append(seen.skew_s)
+        subject = _subject(target, key)
+        if isinstance(answer, Finding):
+            yield answer
+        else:
+            yield from _about(subject, target, answer, seen, cost)
+    yield _clock(skews)
+    yield _spent(spent)
+
+
+def _ask(
+    target: Target, key: int, seams: ProbeSeams, seen: ProbeTimes
+) -> tuple[Answer | Finding, TokenUsage]:
+    """Sends one request. Returns the answer, or the finding about the failure, and the tokens that are billed."""
+    subject = _subject(target, key)
+    try:
+        http = build_http_client(target.base_url, seams.ca_file, is_loopback=is_loopback(target.base_url))
+    except (OSError, ValueError) as error:
+        lacking = shortage_of(error)
+        if lacking is not None:
+            return short(subject, lacking), TokenUsage()
+        advice = "correct the base URL, HTTPS_PROXY, or model.ca_file"
+        return fail(subject, seams.redact(str(error)), advice), TokenUsage()
+    http.event_hooks = {"response": [seen.note_head]}
+    client = MessagesApi(
+        endpoint_of(target, key),
+        http,
+        limits=seams.limits,
+        waiter=seams.waiter,
+        clock=seams.clock,
+        redact=seams.redact,
+    )
+    try:
+        seen.begin()
+        answer = client.send_message(_conversation(target).request_body(MOST_TOKENS), seen)
+    except AgentError as error:
+        return _failure(subject, target, key, error), error.tokens
+    finally:
+        client.close()
+        http.close()
+    return answer, tokens_of(answer.message["usage"])
+
+
+def _conversation(target: Target) -> Conversation:
+    return Conversation.start(target.shape(_SYSTEM, (_TOOL,))).plus(user_message(_PROMPT))
+
+
+def _subject(target: Target, key: int) -> str:
+    several = f" with {target.credentials[key].source}" if target.key_count > 1 else ""
+    return f"target {target.name}{several}"
+
+
+def _about(
+    subject: str, target: Target, answer: Answer, seen: ProbeTimes, cost: float | None
+) -> Iterator[Finding]:
+    whole_s = seen.since_s()
+    model = "" if target.name == target.model else f"{target.model} "
+    has_called = any(isinstance(call, ToolCall) and call.name == _TOOL.name for call in answer.calls)
+    tokens = tokens_of(answer.message["usage"])
+    times = [f"head after {seen.head_s:.2f} s"] if seen.head_s is not None else []
+    times += [f"first token {seen.first_token_s:.2f} s"] if seen.first_token_s is not None else []
+    told = answer.message.get("model")
+    named = (
+        f" (the server names it {told})" if isinstance(told, str) and told not in {"", target.model} else ""
+    )
+    yield ok(
+        subject,
+        f"{model}answered{named}{' as a stream' if seen.is_stream else ''}"
+        f"{' and called the tool' if has_called else ''}: {', '.join([*times, f'whole {whole_s:.2f} s'])}; "
+        f"{tokens.prompt:,} tokens in, {tokens.output:,} out, {_dollars(cost)}",
+        streamed=seen.is_stream,
+        called_tool=has_called,
+        head_s=_rounded(seen.head_s),
+        first_token_s=_rounded(seen.first_token_s),
+        whole_s=_rounded(whole_s),
+        input_tokens=tokens.prompt,
+        output_tokens=tokens.output,
+        cost_usd=cost,
+    )
+    if not seen.is_stream:
+        yield warn(
+            subject,
+            "sends the whole answer at once, no stream: a run shows nothing meanwhile, and a long answer may pass "
+            "clocks.first_byte_s",
+            "switch streaming on in the server or its gateway, or raise clocks.first_byte_s",
+        )
+    if not has_called:
+        yield _no_call(subject, answer)
+
+
+def _no_call(subject: str, answer: Answer) -> Finding:
+    if answer.message.get("stop_reason") == "max_tokens":
+        return warn(
+            subject,
+            f"called no tool within {MOST_TOKENS} tokens, which a model that thinks at length may need for its thoughts",
+            "try one short task with this model before the night: ralph 'create the file hello.txt' --max-turns 3",
+        )
+    how = "called the tool wrongly" if answer.calls else "answered in words and called no tool"
+    return fail(
+        subject,
+        f"{how}: in a run it would change no file",
+        "choose a model that calls tools, or switch them on in the server (llama.cpp: --jinja; vLLM: "
+        "--enable-auto-tool-choice)",
+        outcome=Outcome.API_REJECTED,
+    )
+
+
+def _failure(subject: str, target: Target, key: int, error: AgentError) -> Finding:
+    outcome = outcome_of(error)
+    if is_shortage(error):
+        return short(subject, shortage_of(error) or ShortageError("thread"))
+    requested = error.retry_after if isinstance(error, HttpError) else None
+    waits = f"; the server asks to wait {requested:g} s" if requested is not None else ""
+    text = f"{error}{waits}; a run would end with {outcome.value} (exit {outcome.exit_code()})"
+    if outcome is Outcome.API_UNAVAILABLE:
+        text = f"{error}{waits}; a run would wait and try again"
+    return fail(subject, text, _advice(target, key, error), outcome=outcome)
+
+
+def _advice(target: Target, key: int, error: AgentError) -> str:
+    kind = failure_kind(error)
+    variable = target.credentials[key].source if target.credentials else None
+    if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
+        return ADVICE_FOR.get(error.cause, OTHER_ADVICE)
+    if isinstance(error, HttpError) and error.status == 407:
+        return "correct the user and the password of the proxy in HTTPS_PROXY"
+    if kind is FailureKind.AUTH and variable is None:
+        return "give a key: this server asks for one (ANTHROPIC_API_KEY, or api_key_env of the target)"
+    if kind is FailureKind.AUTH:
+        return f"put a valid key into {variable}, and see whether the key may use {target.model}"
+    if kind is FailureKind.NOT_FOUND:
+        return (
+            f"correct the model {target.model} or the base URL, which gives {target.base_url}{MESSAGES_PATH}"
+        )
+    if kind is FailureKind.INVALID_REQUEST and _SAYS_TOOLS.search(str(error)):
+        return "choose a model that knows tools: a run cannot do without"
+    return _ADVICE_BY_KIND[kind]
+
+
+def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:
+    most: list[float] = []
+    unknown = []
+    for target, _ in asked:
+        size = _conversation(target).size
+        price = target.facts.price_for(size) if target.facts is not None else None
+        if price is None:
+            unknown.append(target.name)
+        else:
+            dearest = max(price.input, price.cache_write)
+            most.append((size * dearest + MOST_TOKENS * price.output) / _MILLION)
+    names = ", ".join(dict.fromkeys(unknown))
+    unpriced = f"; the price of {names} is unknown" if unknown else ""
+    requests = "one request" if len(asked) == 1 else f"{len(asked)} requests"
+    return ok(
+        "probe",
+        f"sends {requests} with at most {MOST_TOKENS} tokens of answer each: at most ${sum(most):.4f}{unpriced}",
+        requests=len(asked),
+        most_usd=sum(most),
+    )
+
+
+def _spent(spent: Sequence[float | None]) -> Finding:
+    known = sum(cost for cost in spent if cost is not None)
+    unknown = sum(cost is None for cost in spent)
+    rest = f", and {unknown} of {len(spent)} at an unknown price" if unknown else ""
+    return ok("cost", f"the probe took ${known:.4f}{rest}", cost_usd=None if unknown else known)
+
+
+def _clock(skews: Sequence[float]) -> Finding:
+    if not skews:
+        return ok("clock", "no server told its time")
+    most = max(skews, key=abs)
+    if abs(most) <= MOST_SKEW_S:
+        return ok("clock", f"within {abs(most):.0f} s of the servers' clocks", skew_s=most)
+    how = "ahead of" if most > 0 else "behind"
+    finding = warn(
+        "clock",
+        f"{abs(most):.0f} s {how} a server's clock: waits until a date that a server names are wrong, and certificates may "
+        "be refused",
+        "set the clock, for example by timedatectl set-ntp true",
+    )
+    return Finding(Level.WARN, finding.subject, finding.text, finding.advice, figures={"skew_s": most})
+
+
+def _skew_s(date: str, now: datetime) -> float | None:
+    try:
+        return (now - parsedate_to_datetime(date)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError if the date has no time zone
+        return None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _dollars(cost: float | None) -> str:
+    return "price unknown" if cost is None else f"${cost:.4f}"

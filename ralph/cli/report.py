@@ -1,0 +1,69 @@
+"""The command `ralph report`, with its options and its help."""
+
+# No `from __future__ import annotations` here: typer reads the annotations.
+
+from typing import Annotated
+
+import typer
+
+from ralph.cli.typer_command import typer_command
+from ralph.cli.values import absolute, working_directory
+
+
+def report(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SESSION|LOOP|DIR]",
+            help="The id of a session or its first characters; `loop` or the number of a loop, such as 3; or a "
+            "directory, for all its loops and sessions. Default: the newest loop of this directory, else its newest "
+            "session.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in your browser.")] = False,
+    session_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--session-dir", metavar="DIR", help="Look in this directory, not in your state directory."
+        ),
+    ] = None,
+    directory: Annotated[
+        str | None,
+        typer.Option("--cd", metavar="DIR", help="Look at the loops and sessions of this directory."),
+    ] = None,
+) -> int:
+    """Write one HTML page that shows what a loop or a session did.
+
+    The page says how the work ended, what it cost, and what went wrong. It has the timeline, the checks, the commits
+    with their diffs, the changed files and the transcript. It needs no network and runs no script but its own.
+
+    Works during a run, and after a crash. `ralph loop --report FILE` rewrites the page after each iteration.
+
+    Exit codes: 0 written, 2 no such loop or session, 74 a journal cannot be read (the page shows what can be), 78 a
+    newer ralph wrote it.
+    """
+    from ralph.pages.command import ReportRequest, write_report  # noqa: PLC0415 - not needed for --help
+
+    request = ReportRequest(
+        what,
+        working_directory(directory),
+        absolute(output),
+        is_opened=open_,
+        session_directory=absolute(session_dir),
+    )
+    return write_report(request)
+
+
+COMMAND = typer_command("report", report)

@@ -1,0 +1,1 @@
+"""Answers the completion of a shell: `ralph --complete`. It imports neither typer nor msgspec, because a person waits."""

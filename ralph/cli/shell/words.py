@@ -1,0 +1,241 @@
+"""Decides what may stand at the cursor of a command line that is being typed. No I/O happens here.
+
+The commands and options come from `table.tsv`. `benchmarks/completion_table.py` makes this file from the tables of
+commands, options and settings, because the import of these tables takes longer than a person should wait.
+"""
+
+from __future__ import annotations
+
+_FIELDS = 7
+_INSERTED = "run"
+"""The command that ralph inserts if the user names none."""
+
+
+class TableRow:
+    """A line of `table.tsv`: a command, an option or an argument."""
+
+    def __init__(self, line: str) -> None:
+        command, kind, words, sources, choices, many, says = line.split("\t")
+        self.command = command
+        """The command to which the option or argument belongs. Empty for ralph itself."""
+        self.kind = kind
+        """"command", "option" or "argument"."""
+        self.words = words.split(" ")
+        """The name of the command, or the spellings of the option. The first one is offered."""
+        self.sources = tuple(sources.split())
+        """The sources of the values. Empty if the option takes no value."""
+        self.choices = tuple(choices.split(",")) if choices else ()
+        """The values that do not depend on the user's files."""
+        self.many = many
+        """"commas" if the value may be a list separated by commas. "words" if the option also takes all words up to
+        the next option. Empty for a single value."""
+        self.says = says
+
+
+class Wanted:
+    """The text that may stand at the cursor."""
+
+    def __init__(
+        self,
+        typed: str,
+        choices: tuple[tuple[str, str], ...] = (),
+        *,
+        sources: tuple[str, ...] = (),
+        option: str = "",
+        listed: str = "",
+        given: dict[str, str] | None = None,
+    ) -> None:
+        self.typed = typed
+        """The part of the word that the user has typed of the value."""
+        self.choices = choices
+        """Pairs of a value and its description."""
+        self.sources = sources
+        """The names of the sources that have further values."""
+        self.option = option
+        """The option and the equals sign if they are in the same word, such as `--model=`. Otherwise empty."""
+        self.listed = listed
+        """The earlier values in the same word, with the comma after the last of them. Otherwise empty."""
+        self.given = given or {}
+        """The values of the options before the cursor, by the first spelling of the option."""
+
+
+def rows_of(table: str) -> list[TableRow]:
+    return [TableRow(line) for line in table.split("\n") if line.count("\t") == _FIELDS - 1]
+
+
+def wanted(rows: list[TableRow], words: list[str], current: str) -> Wanted:
+    """Decides what may stand in place of `current`, the word at the cursor. `words` are the words between the name of
+    the program and the cursor.
+    """
+    command, rest = _command(rows, words)
+    if not words and not current.startswith("-"):
+        return Wanted(current, _commands(rows, ""))
+    own = [row for row in rows if row.command == (command or _INSERTED)]
+    if not words:
+        own += [row for row in rows if not row.command]
+    line = _Line([row for row in own if row.kind == "option"], rest)
+    if line.is_over:
+        return Wanted(current)
+    if line.awaits is not None and not (line.has_value and current.startswith("-")):
+        return _values(line.awaits, current, given=line.given)
+    if current.startswith("--") and "=" in current:
+        spelling, _, typed = current.partition("=")
+        row = line.by_spelling.get(spelling)
+        return Wanted(current) if row is None else _values(row, typed, f"{spelling}=", line.given)
+    if current.startswith("-"):
+        return Wanted(current, _options(line.options, current))
+    choices = _commands(rows, command) if not rest else ()
+    arguments = [row for row in own if row.kind == "argument"]
+    if line.others < len(arguments):
+        one = _values(arguments[line.others], current, given=line.given)
+        choices, sources = choices + one.choices, one.sources
+        if choices or sources != ("any",):
+            return Wanted(current, choices, sources=sources, given=line.given)
+    if choices or current:
+        return Wanted(current, choices)
+    return Wanted(current, _options(line.options, current))
+
+
+class _Line:
+    """The words between the command and the cursor, read as `line_reader.py` reads a command line."""
+
+    def __init__(self, options: list[TableRow], words: list[str]) -> None:
+        self.options = options
+        self.by_spelling = {word: row for row in options for word in row.words}
+        self.awaits: TableRow | None = None
+        """The option to which a value at the cursor belongs."""
+        self.has_value = False
+        """True if `awaits` is a list option that has a value already."""
+        self.given: dict[str, str] = {}
+        self.others = 0
+        """The number of words that belong to no option."""
+        self.is_over = False
+        """True behind `--`, where no word is an option."""
+        for word in words:
+            self._take(word)
+
+    def _take(self, word: str) -> None:
+        awaits, is_option = self.awaits, len(word) > 1 and word.startswith("-")
+        if self.is_over:
+            return
+        if awaits is not None and not (self.has_value and is_option):
+            self.given[awaits.words[0]] = word
+            self.has_value = awaits.many == "words"
+            self.awaits = awaits if self.has_value else None
+            return
+        self.awaits, self.has_value = None, False
+        if word == "--":
+            self.is_over = True
+        elif word.startswith("--"):
+            self._take_long(word)
+        elif is_option:
+            self._take_cluster(word)
+        else:
+            self.others += 1
+
+    def _take_long(self, word: str) -> None:
+        spelling, equals, value = word.partition("=")
+        row = self.by_spelling.get(spelling)
+        if row is not None and equals:
+            self.given[row.words[0]] = value
+        elif row is not None and row.sources:
+            self.awaits = row
+
+    def _take_cluster(self, word: str) -> None:
+        for at, letter in enumerate(word[1:], start=2):
+            row = self.by_spelling.get(f"-{letter}")
+            if row is not None and row.sources:
+                if word[at:]:
+                    self.given[row.words[0]] = word[at:]
+                else:
+                    self.awaits = row
+                return
+
+
+def _command(rows: list[TableRow], words: list[str]) -> tuple[str, list[str]]:
+    """The command that the words name, and the words behind it. The command is empty if the words name none."""
+    command, rest = "", words
+    while rest and any(
+        row.kind == "command" and row.command == command and row.words[0] == rest[0] for row in rows
+    ):
+        command, rest = f"{command} {rest[0]}".lstrip(), rest[1:]
+    return command, rest
+
+
+def _commands(rows: list[TableRow], command: str) -> tuple[tuple[str, str], ...]:
+    return tuple((row.words[0], row.says) for row in rows if row.kind == "command" and row.command == command)
+
+
+def _options(options: list[TableRow], current: str) -> tuple[tuple[str, str], ...]:
+    """The options with their descriptions. Another spelling of an option is offered only if no first spelling begins
+    as the user typed it.
+    """
+    first = tuple((row.words[0], row.says) for row in options)
+    if any(word.startswith(current) for word, _ in first):
+        return first
+    return tuple((word, row.says) for row in options for word in row.words)
+
+
+def _values(row: TableRow, typed: str, option: str = "", given: dict[str, str] | None = None) -> Wanted:
+    listed = typed[: typed.rfind(",") + 1] if row.many else ""
+    choices = tuple((one, "") for one in row.choices)
+    return Wanted(
+        typed[len(listed) :], choices, sources=row.sources, option=option, listed=listed, given=given
+    )
+
+
+# --- The words of a command line in bash, which splits them in other places than ralph
+
+
+class BashLine:
+    """A command line up to the cursor, divided into words as bash would pass them to a program. Variables and
+    substitutions are not expanded, and nothing is evaluated.
+    """
+
+    def __init__(self, line: str) -> None:
+        self.words: list[str] = []
+        """The complete words without quotes."""
+        self.current = ""
+        """The word at the cursor without quotes."""
+        self.raw = ""
+        """The word at the cursor as it was typed."""
+        self.quote = ""
+        """The quotation mark that is open at the cursor, or an empty text."""
+        at, is_word = 0, False
+        while at < len(line):
+            char = line[at]
+            if not self.quote and char in " \t":
+                if is_word:
+                    self.words.append(self.current)
+                self.current, self.raw, is_word, at = "", "", False, at + 1
+                continue
+            taken = self._take(char, line[at + 1 : at + 2])
+            self.raw += line[at : at + taken]
+            at, is_word = at + taken, True
+
+    def _take(self, char: str, following: str) -> int:
+        """Takes a character, and the one behind it if the first is an escape. Returns the number of characters taken."""
+        if char == self.quote:
+            self.quote = ""
+        elif not self.quote and char in "'\"":
+            self.quote = char
+        elif char == "\\" and following and (not self.quote or (self.quote == '"' and following in '"\\$`')):
+            self.current += following
+            return 2
+        else:
+            self.current += char
+        return 1
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./@%+,:=")
+
+
+def quoted(text: str, quote: str) -> str:
+    """The text as the user of bash would type it within the quotation mark `quote`, or without one if `quote` is
+    empty. bash inserts the text as it is.
+    """
+    if quote == "'":
+        return text.replace("'", "'\\''")
+    if quote == '"':
+        return "".join(f"\\{char}" if char in '"\\$`!' else char for char in text)
+    return "".join(char if char in _PLAIN or char.isalnum() else f"\\{char}" for char in text)

@@ -1,0 +1,152 @@
+"""Implements `ralph report`, which writes one HTML page about a loop, a session, or everything of a directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, TimeoutExpired
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.machine.own_programs import own_program
+from ralph.machine.repository import repository_top
+from ralph.machine.starting import start_process
+from ralph.output.result_file import result_file_problem, write_result_file
+from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
+from ralph.pages.finding import find_subject
+from ralph.pages.gathering import gather
+from ralph.values.credentials import known_secrets
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.redaction import Redactor
+from ralph.values.screen_text import counted, dollars, duration, in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ralph.pages.night import Work
+
+DEFAULT_NAME = "ralph-report.html"
+MARK_OF_PAGE = b'<meta name="generator" content="ralph report">'
+"""Stands within the first `_BEGINNING_BYTES` of each page. By this text ralph recognises a page that it may replace
+without being told its name."""
+_BEGINNING_BYTES = 2048
+_STANDARD_OUTPUT = "-"
+_BROWSER_ANSWERS_WITHIN_S = 5.0
+_MOST_HEADLINES = 10
+
+
+class ReportRequest(Struct, frozen=True):
+    what: str | None
+    """The session, loop or directory that the user named, or None."""
+    directory: Path
+    """The directory whose loops and sessions are meant. Absolute, with links resolved."""
+    output: str | None = None
+    """The absolute path of the page, `-` for standard output, or None for the default."""
+    is_opened: bool = False
+    """True if the page is to be shown in a browser."""
+    session_directory: str | None = None
+
+
+def write_report(request: ReportRequest) -> int:
+    """Writes the page, prints where it is and its headline, and returns the exit code. Raises UsageError if there is
+    nothing to show or if the page must not be written to the requested place.
+    """
+    environment = dict(os.environ)
+    redact = Redactor(known_secrets(environment)).redact_all
+    is_printed = request.output == _STANDARD_OUTPUT
+    path = None if is_printed else _place_of_page(request)
+    sessions = None if request.session_directory is None else Path(request.session_directory)
+    subject = find_subject(request.what, request.directory, environment, sessions)
+    gathered = gather(subject, environment, sessions, page=path)
+    night = gathered.night
+    for problem in night.missing:
+        complain(redact(problem))
+    if not night.works:
+        return gathered.exit_code
+    from ralph.pages.page import html_of  # noqa: PLC0415 - nothing else needs the template engine
+
+    html = html_of(night)
+    lines = [redact(in_one_line(headline(work))) for work in night.works[:_MOST_HEADLINES]]
+    lines += [f"and {len(night.works) - _MOST_HEADLINES} more"] if len(night.works) > _MOST_HEADLINES else []
+    with suppress(ReaderLeftError):
+        if path is None:
+            print_bytes(html)
+            for line in lines:
+                complain(line)
+            return gathered.exit_code
+        try:
+            write_result_file(str(path), html, _repository_directories(request))
+        except OSError as error:
+            complain(f"cannot write {path}: {error.strerror}")
+            return Outcome.IO_ERROR.exit_code()
+        print_lines([str(path), *lines])
+    if request.is_opened and path is not None:
+        _open(path, environment, complain)
+    return gathered.exit_code
+
+
+def headline(work: Work) -> str:
+    """One line that says how the work ended, and what it took."""
+    name = f"loop {work.id}" if work.is_loop else f"session {work.id[:8]}"
+    why = f": {work.reason}" if work.reason else ""
+    parts = [counted(len(work.parts), "iteration")] if work.is_loop else []
+    parts += [counted(work.turns, "turn"), dollars(work.cost_usd), duration(work.ended_s - work.began_s)]
+    parts += [counted(len(work.commits), "commit")] if work.commits else []
+    return f"{name}: {work.outcome}{why} ({', '.join(parts)})"
+
+
+def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
+    with suppress(FileNotFoundError):
+        return (request.directory, Path.cwd())
+    return (request.directory,)
+
+
+def _place_of_page(request: ReportRequest) -> Path:
+    """The absolute path of the page. Raises UsageError if the page cannot or must not be written there."""
+    path = Path(request.output) if request.output is not None else Path.cwd() / DEFAULT_NAME
+    problem = result_file_problem(str(path), _repository_directories(request))
+    if problem is None and ".git" in (*path.parts, *Path(os.path.realpath(path.parent)).parts):
+        problem = f"{path} lies in a git directory, which git alone writes"
+    if problem is None and request.output is None and os.path.lexists(path) and not _is_page(path):
+        problem = f"{path} is there, and ralph report did not make it"
+    if problem is not None:
+        raise UsageError(f"{problem}; name another file (-o FILE)" if request.output is None else problem)
+    return path
+
+
+def _is_page(path: Path) -> bool:
+    """Whether the file is a page that ralph made. A link is none."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return MARK_OF_PAGE in file.read(_BEGINNING_BYTES)
+    return False
+
+
+def _open(path: Path, environment: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Shows the page in the user's browser. Tells the user if there is no browser."""
+    is_mac = sys.platform == "darwin"
+    # Without a display, xdg-open starts a browser in the terminal, or none.
+    has_display = is_mac or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    name = "open" if is_mac else "xdg-open"
+    work = repository_top(Path.cwd()) or Path.cwd()
+    program = own_program(name, environment.get("PATH", os.defpath), work) if has_display else None
+    if program is None:
+        why = f"there is no program {name}" if has_display else "there is no display"
+        tell(f"the page is not opened: {why}")
+        return
+    try:
+        process = start_process(
+            [program, path.as_uri()], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
+        )
+        code = process.wait(_BROWSER_ANSWERS_WITHIN_S)
+    except TimeoutExpired:  # the browser itself, which stays
+        return
+    except OSError as error:
+        tell(f"the page is not opened: {error.strerror}")
+        return
+    if code:
+        tell(f"the page is not opened: {name} ended with {code}")

@@ -1,0 +1,74 @@
+"""Cuts long texts to excerpts without known credentials. No I/O happens here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from ralph.values.redaction import Redactor
+
+_HEAD_SHARE = 0.6
+"""The share of the beginning in an excerpt. The end is shown too, because it says whether a command succeeded."""
+_LEAST_CHARS = 50
+_ROOM_FOR_MARK = 100
+# How many more characters HTML has for these: `&#34;`, `&#39;`, `&lt;`, `&gt;`, `&amp;`.
+_LONGER_IN_HTML = {'"': 4, "'": 4, "<": 3, ">": 3, "&": 4}
+
+
+class Excerpt(Struct, frozen=True):
+    text: str
+    cut_chars: int = 0
+    """The number of characters that were left out."""
+
+
+class Excerpts:
+    """Cuts texts. A credential is removed before the cut, so that no part of it is left at the edge."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def plain(self, text: str) -> str:
+        """The whole text without known credentials. Characters that UTF-8 cannot encode become question marks."""
+        text = self._redactor.redact(text)
+        return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+    def line(self, text: str, most_chars: int = 200) -> str:
+        """The beginning of the text, in one line."""
+        excerpt = " ".join(self.plain(text[: 4 * most_chars + self._redactor.longest_bytes]).split())
+        return excerpt if len(excerpt) <= most_chars else f"{excerpt[: most_chars - 1]}…"
+
+    def of(self, text: str, most_chars: int) -> Excerpt:
+        """The beginning and the end of the text. In HTML, the excerpt has about `most_chars` bytes at most."""
+        kept, cut_chars = self._cut(text, most_chars)
+        size = size_in_html(kept)
+        if size > most_chars + _ROOM_FOR_MARK and most_chars > _LEAST_CHARS:
+            kept, cut_chars = self._cut(text, max(most_chars * most_chars // size, _LEAST_CHARS))
+        return Excerpt(kept, cut_chars)
+
+    def _cut(self, text: str, most_chars: int) -> tuple[str, int]:
+        slack = self._redactor.longest_bytes
+        head_chars = int(most_chars * _HEAD_SHARE)
+        tail_chars = most_chars - head_chars
+        if len(text) > 2 * (most_chars + slack):
+            # A credential that begins in a kept piece ends before the cut. What may be half of one is left out.
+            head = self._redactor.redact(text[: head_chars + slack])
+            tail = self._redactor.redact(text[-tail_chars - slack :])
+            head, tail = head[: max(len(head) - slack, 0)], tail[slack:]
+            cut_chars = len(text) - head_chars - tail_chars
+        else:
+            whole = self._redactor.redact(text)
+            if len(whole) <= most_chars:
+                return self.plain(whole), 0
+            head, tail = whole[:head_chars], whole[-tail_chars:]
+            cut_chars = len(whole) - head_chars - tail_chars
+        shown = f"{head}\n[… {cut_chars:,} characters are left out here …]\n{tail}"
+        return (shown if shown.isascii() else shown.encode("utf-8", "replace").decode()), cut_chars
+
+
+def size_in_html(text: str) -> int:
+    """The number of bytes that the text takes in an HTML page."""
+    return len(text.encode("utf-8", "replace")) + sum(
+        text.count(char) * more for char, more in _LONGER_IN_HTML.items()
+    )

@@ -1,0 +1,240 @@
+"""Gathers the content of a report page: reads the journals, the loops' records and git. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph import __version__
+from ralph.loop.git.lock import holder_of
+from ralph.loop.record import FileRecord, RecordError
+from ralph.loop.store import LoopStore
+from ralph.machine.opened_file import read_regular_file
+from ralph.pages.excerpts import Excerpts
+from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
+from ralph.pages.journal import JournalRead, PageShare, number_of_lines, read_journal
+from ralph.pages.night import Night, Work
+from ralph.pages.works import LoopFacts, PageRoom, iterations_of, loop_work, moment_s, session_work
+from ralph.sessions.store import SessionStore
+from ralph.values.credentials import known_secrets
+from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
+from ralph.values.resume_command import NEXT_PROMPT, resume_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ralph.loop.state import LoopState
+    from ralph.pages.finding import ReportSubject
+
+MOST_WORKS = 100
+"""The maximum number of works on a page. A directory may have thousands of sessions."""
+_MOST_PROMPT_BYTES = 1024 * 1024
+
+
+class Gathered(Struct, frozen=True):
+    night: Night
+    exit_code: int
+    """0, or the exit code of the first thing that could not be read."""
+
+
+class _OpenedLoop(Struct, frozen=True):
+    record: FileRecord
+    state: LoopState
+    paths: dict[str, Path]
+    """The journals of the iterations by session id."""
+
+
+def gather(
+    subject: ReportSubject,
+    environment: Mapping[str, str],
+    session_directory: Path | None,
+    *,
+    page: Path | None = None,
+) -> Gathered:
+    """Reads everything that the page shows. `page` is the path of the page itself, which is no change of the work."""
+    return _Gathering(subject, environment, session_directory, page).done()
+
+
+class _Gathering:
+    def __init__(
+        self,
+        subject: ReportSubject,
+        environment: Mapping[str, str],
+        session_directory: Path | None,
+        page: Path | None,
+    ) -> None:
+        self._subject = subject
+        self._environment = environment
+        self._session_directory = session_directory
+        self._excerpts = Excerpts(Redactor(known_secrets(environment)))
+        self._store = SessionStore.to_read(environment, session_directory)
+        self._now_s = time.time()
+        self._own_files = () if page is None else (page,)
+        self._missing: list[str] = []
+        self._exit_code = 0
+
+    def done(self) -> Gathered:
+        loops = [loop for record in self._subject.loops if (loop := self._opened(record)) is not None]
+        of_loops = dict.fromkeys(path for loop in loops for path in loop.paths.values())
+        sessions = [
+            path for path in self._subject.sessions if not self._subject.is_directory or path not in of_loops
+        ]
+        left_out = len(sessions) - max(MOST_WORKS - len(loops), 0)
+        if left_out > 0:
+            sessions = sessions[:-left_out]
+            self._missing.append(
+                f"the oldest {left_out} sessions are left out: a page shows {MOST_WORKS} works; `ralph sessions ls` "
+                "lists them all"
+            )
+        lines = {path: number_of_lines(path) for path in (*of_loops, *sessions)}
+        share = PageShare(sum(lines.values()))
+        reads: dict[Path, JournalRead] = {}
+        for at, path in enumerate(lines):
+            with suppress(FileNotFoundError):  # it was deleted just now
+                reads[path] = read_journal(path, share, lines[path], self._excerpts, prefix=f"s{at}")
+        room = PageRoom(
+            self._excerpts,
+            works=len(loops) + len(sessions),
+            parts=len(loops) + sum(max(len(read.story.runs), 1) for read in reads.values()),
+            steps=sum(len(run.steps) for read in reads.values() for run in read.story.runs),
+        )
+        works: list[Work] = []
+        with git_reader(self._environment, self._excerpts, works=room.works) as git:
+            works += [self._loop(loop, reads, git, room) for loop in loops]
+            for path in sessions:
+                if path in reads:
+                    works += self._session(reads[path], git, room)
+        works.sort(key=lambda work: work.ended_s, reverse=True)
+        night = Night(
+            self._now_s,
+            __version__,
+            tuple(works),
+            self._excerpts.plain(self._subject.place),
+            tuple(self._missing),
+        )
+        return Gathered(night, self._exit_code)
+
+    def _tell_missing(self, text: str, outcome: Outcome) -> None:
+        self._missing.append(self._excerpts.plain(text))
+        self._exit_code = self._exit_code or outcome.exit_code()
+
+    def _opened(self, record: FileRecord) -> _OpenedLoop | None:
+        try:
+            state = record.load()
+        except RecordError as error:
+            self._tell_missing(str(error), error.outcome)
+            return None
+        named = state.plan.session_directory
+        store = SessionStore.to_read(self._environment, Path(named)) if named is not None else self._store
+        journals = {path.stem: path for path in store.of(Path(state.plan.directory))}
+        paths = {}
+        for one in iterations_of(state):
+            # The session may lie elsewhere, for example if the directory was reached through a link.
+            found = (
+                [journals[one.session_id]]
+                if one.session_id in journals
+                else store.starting_with(one.session_id)
+            )
+            if found:
+                paths[one.session_id] = found[0]
+        return _OpenedLoop(record, state, paths)
+
+    def _loop(
+        self, loop: _OpenedLoop, reads: Mapping[Path, JournalRead], git: GitReader, room: PageRoom
+    ) -> Work:
+        state, record = loop.state, loop.record
+        directory = Path(state.plan.directory)
+        is_newest = self._is_newest(record, directory)
+        is_running = (
+            state.ended is None and is_newest and holder_of(directory, record.folder.parent) == state.pid
+        )
+        journals = {session: reads[path] for session, path in loop.paths.items() if path in reads}
+        checks = {one.number: tail for one in state.iterations if (tail := record.check_tail(one.number))}
+        facts = LoopFacts(
+            record.folder.name, state, self._task_of(state), is_running, is_newest, journals, checks
+        )
+        asked = git.facts(self._question(state, is_newest=is_newest))
+        return loop_work(facts, asked, room, now_s=self._now_s)
+
+    def _is_newest(self, record: FileRecord, directory: Path) -> bool:
+        """Whether `ralph loop --continue` would resume the loop of this record."""
+        with suppress(RecordError):
+            return LoopStore(self._store, directory).newest().folder == record.folder
+        return False
+
+    def _task_of(self, state: LoopState) -> str:
+        """The task of the loop. If it is in a file, the text that the file has now."""
+        plan = state.plan
+        if plan.prompt is not None or plan.prompt_file is None:
+            return plan.prompt or ""
+        with suppress(OSError):
+            return read_regular_file(plan.prompt_file, _MOST_PROMPT_BYTES).decode("utf-8", "replace")
+        return ""
+
+    def _question(self, state: LoopState, *, is_newest: bool) -> GitQuestion:
+        ranges = [
+            CommitRange(one.number, one.head_before, one.head_after)
+            for one in state.iterations
+            if one.head_before is not None and one.head_after is not None
+        ]
+        if len(ranges) < len(state.iterations):  # an older ralph did not record the commits
+            ranges = []
+        elif state.current is not None and is_newest:
+            ranges.append(CommitRange(state.current.number, state.current.head, None))
+        # Between two iterations, a person may commit, or a loop that is resumed.
+        between = [
+            CommitRange(None, one.after, following.before)
+            for one, following in pairwise(ranges)
+            if one.after is not None
+        ]
+        ranges = [one for pair in zip_longest(ranges, between) for one in pair if one is not None]
+        return GitQuestion(
+            Path(state.plan.directory),
+            tuple(ranges),
+            began_s=moment_s(state.started_at) or 0.0,
+            ended_s=(moment_s(state.updated_at) if state.ended is not None else None) or self._now_s,
+            has_uncommitted=is_newest,
+            left_out=self._own_files,
+        )
+
+    def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:
+        """The work of a session. Empty if nothing of the journal could be read."""
+        story = read.story
+        if read.problem is not None:
+            outcome = Outcome.CONFIG if read.is_newer else Outcome.IO_ERROR
+            self._tell_missing(f"session {read.id}: {read.problem}", outcome)
+        if story.opening is None and not story.runs:
+            return []
+        facts = git.facts(self._question_of(read))
+        resume = None if read.is_running or not story.task else self._resume_command(read)
+        return [session_work(read, facts, room, now_s=self._now_s, resume=resume)]
+
+    def _question_of(self, read: JournalRead) -> GitQuestion:
+        story = read.story
+        directory = Path("/" if story.opening is None else story.opening.directory)
+        own = [step for run in story.runs if not run.is_copied for step in run.steps]
+        times = [step.at_s for step in own if step.at_s is not None]
+        return GitQuestion(
+            directory,
+            began_s=min(times, default=read.written_at_s),
+            ended_s=self._now_s if read.is_running else read.written_at_s,
+            has_uncommitted=self._store.last_of(directory) == read.path,
+            left_out=self._own_files,
+        )
+
+    def _resume_command(self, read: JournalRead) -> str:
+        story = read.story
+        is_completed = read.outcome == Outcome.COMPLETED.value
+        return resume_command(
+            self._store.short_name(read.id),
+            cwd=None if story.opening is None else story.opening.directory,
+            session_dir=None if self._session_directory is None else str(self._session_directory),
+            again=story.runs[-1].opening.again if story.runs else None,
+            prompt=NEXT_PROMPT if is_completed else None,
+        )

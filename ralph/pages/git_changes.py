@@ -1,0 +1,361 @@
+"""Asks git for the commits of a work with their diffs, and for the files that it changed. Git runs no program that the
+repository names: no external diff, no text conversion, no hook, no pager, no signature check. The time, the output and
+the memory of each call are bounded. The working directory and the repository are not changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.loop.git.git import Git, GitSeams
+from ralph.loop.ports import CheckoutError
+from ralph.loop.values import OWN_DIRECTORY
+from ralph.machine.clock import SystemClock
+from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.processes import environment_for_commands
+from ralph.machine.repository import repository_top
+from ralph.machine.waiter import InboxWaiter
+from ralph.pages.excerpts import size_in_html
+from ralph.pages.night import ChangedFile, Commit, FileDiff
+from ralph.pages.works import GitFacts
+from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.shortage import ShortageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ralph.pages.excerpts import Excerpts
+
+MOST_COMMITS = 300
+"""The maximum number of commits on a page. If there are more, the last ones are shown. Several works share this and
+the next two numbers."""
+_MOST_FILES = 1_000
+_MOST_FILES_OF_COMMIT = 100
+_MOST_OUTPUT_BYTES = 16 * 1024 * 1024
+_MOST_DIFF_BYTES = 6 * 1024 * 1024
+# All diffs of a page, in bytes of HTML. Where there are many, each gets less.
+_DIFF_BUDGET_BYTES = 2_000_000
+_LEAST_COMMITS, _LEAST_FILES = 10, 30
+_MOST_DIFF_BYTES_OF_FILE, _LEAST_DIFF_BYTES = 30_000, 300
+_MARKUP_OF_LINE_BYTES = 12
+_MOST_LINES = 600
+_SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
+_CALL_LIMIT_S = 20.0
+
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_TIME = re.compile(rb"^committer .*> (-?\d{1,12}) [+-]\d{4}$", re.MULTILINE)
+# The first four options keep git from running programs of the repository. The others undo settings that change the
+# form of a diff.
+_PLAINLY = (
+    *("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short"),
+    *("--no-renames", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
+)
+_DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *_PLAINLY)
+
+
+NumberedFile = tuple[str, int | None, int | None]
+"""The path of a file, and its added and removed lines. The numbers are None for a binary file."""
+
+
+class CommitRange(Struct, frozen=True):
+    """The commits of one iteration, or between two iterations: those that `after` has and `before` has not. An empty `before` stands for the
+    state before the first commit.
+    """
+
+    iteration: int | None
+    """The number of the iteration, or None for commits between two iterations."""
+    before: str
+    after: str | None
+    """None stands for the current commit, if the iteration has not ended."""
+
+
+class GitQuestion(Struct, frozen=True):
+    """The question of one work to git."""
+
+    directory: Path
+    ranges: tuple[CommitRange, ...] = ()
+    """The commits of each iteration, as the loop recorded them. If it is empty, the commits between `began_s` and
+    `ended_s` are taken."""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    has_uncommitted: bool = False
+    """True if the uncommitted files of the working directory are a part of the work."""
+    left_out: tuple[Path, ...] = ()
+    """Absolute paths of files that ralph itself writes."""
+
+
+class GitReader:
+    """Answers the questions of one page. Used in `git_reader`."""
+
+    def __init__(self, seams: GitSeams, excerpts: Excerpts, works: int = 1) -> None:
+        """`works` is the number of works that share the page."""
+        self._seams = seams
+        self._excerpts = excerpts
+        self._most_commits = max(MOST_COMMITS // works, _LEAST_COMMITS)
+        self._most_files = max(_MOST_FILES // works, _LEAST_FILES)
+        self._diffs_bytes = _DIFF_BUDGET_BYTES // works
+
+    def facts(self, question: GitQuestion) -> GitFacts:
+        """The answer to the question. If git fails, a note says why."""
+        try:
+            top = repository_top(question.directory)
+        except OSError as error:
+            return GitFacts(notes=(f"git is not asked: {error.strerror}",))
+        if top is None:
+            return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
+        try:
+            return self._asked(Git(top, self._seams), top, question)
+        except (CheckoutError, ShortageError, OSError, ValueError) as error:
+            return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
+
+    def _asked(self, git: Git, top: Path, question: GitQuestion) -> GitFacts:
+        notes: list[str] = []
+        made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
+        if len(made) > self._most_commits:
+            notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
+            made = made[-self._most_commits :]
+        commits = self._commits(git, made)
+        ends = _ends_of(git, question, [one for one, _ in made])
+        files = [] if ends is None else self._between(git, *ends)
+        if question.has_uncommitted:
+            files += self._uncommitted(git, top, question)
+        if len(files) > self._most_files:
+            notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")
+        return GitFacts(tuple(commits), tuple(files[: self._most_files]), tuple(notes))
+
+    def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
+        """The ids of the commits of each iteration, the oldest first, with the iteration's number."""
+        made: dict[str, int | None] = {}
+        for one in question.ranges:
+            after = _head_of(git) if one.after is None else one.after
+            if one.before == after or not after:
+                continue
+            if not (_is_kept(git, one.before) and _is_kept(git, after)):
+                which = (
+                    f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
+                )
+                notes.append(f"the commits {which} are not in the repository any more")
+                continue
+            back = [f"^{one.before}"] if one.before else []
+            listed = self._read(git, "rev-list", "--reverse", "--topo-order", after, *back)
+            made.update(
+                dict.fromkeys((each for each in listed.decode().split() if each not in made), one.iteration)
+            )
+        return list(made.items())
+
+    def _by_times(self, git: Git, question: GitQuestion) -> list[tuple[str, int | None]]:
+        """The ids of the commits of the current branch that were made in the time of the work."""
+        if not _head_of(git):
+            return []
+        # git rounds the time of a commit down to a second.
+        times = [f"--since=@{int(question.began_s)}", f"--until=@{int(question.ended_s) + 1}"]
+        listed = self._read(git, "rev-list", "--reverse", "--topo-order", *times, "HEAD")
+        return [(each, None) for each in listed.decode().split()]
+
+    def _read(self, git: Git, *arguments: str, given: bytes | None = None) -> bytes:
+        return git.beginning(*arguments, most_bytes=_MOST_OUTPUT_BYTES, limit_s=_CALL_LIMIT_S, given=given)
+
+    def _commits(self, git: Git, made: Sequence[tuple[str, int | None]]) -> list[Commit]:
+        if not made:
+            return []
+        listed = b"".join(f"{one}\n".encode() for one, _ in made)
+        told = _objects_in(self._read(git, "cat-file", "--batch", given=listed))
+        files = _files_in(self._read(git, *_DIFF_OF_EACH, "--numstat", "-z", given=listed))
+        diffs = _diffs_in(
+            git.beginning(
+                *_DIFF_OF_EACH, "-p", most_bytes=_MOST_DIFF_BYTES, limit_s=_CALL_LIMIT_S, given=listed
+            )
+        )
+        shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
+        most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
+        return [
+            replace(
+                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_bytes),
+                iteration=number,
+            )
+            for one, number in made
+        ]
+
+    def _commit(
+        self,
+        identifier: str,
+        content: bytes,
+        files: Sequence[NumberedFile],
+        diffs: Sequence[bytes] | None,
+        most_bytes: int,
+    ) -> Commit:
+        head, _, message = content.partition(b"\n\n")
+        found = _TIME.search(head)
+        subject, _, body = message.decode("utf-8", "replace").strip().partition("\n")
+        shown = []
+        for at, (path, added, removed) in enumerate(files[:_MOST_FILES_OF_COMMIT]):
+            diff = diffs[at] if diffs is not None and at < len(diffs) else b""
+            shown.append(self._file(path, added, removed, diff, most_bytes))
+        excerpt = self._excerpts.of(body.strip(), _BODY_CHARS)
+        is_cut = len(shown) < len(files) or any(file.cut_lines for file in shown) or bool(excerpt.cut_chars)
+        is_lost = bool(files) and (diffs is None or len(diffs) < len(files))
+        return Commit(
+            identifier,
+            self._excerpts.line(subject, _SUBJECT_CHARS),
+            excerpt.text,
+            float(found[1]) if found is not None else 0.0,
+            tuple(shown),
+            shown_by=f"git show {identifier[:12]}" if is_cut or is_lost else None,
+        )
+
+    def _file(
+        self, path: str, added: int | None, removed: int | None, diff: bytes, most_bytes: int
+    ) -> FileDiff:
+        name = self._excerpts.plain(path)
+        if added is None or removed is None:
+            return FileDiff(name, 0, 0, "")
+        lines = diff.decode("utf-8", "replace").split("\n")
+        hunks = next((at for at, line in enumerate(lines) if line.startswith("@@")), len(lines))
+        lines = lines[hunks:]
+        kept, size = 0, 0
+        for line in lines[:_MOST_LINES]:
+            size += size_in_html(line) + _MARKUP_OF_LINE_BYTES
+            if size > min(most_bytes, _MOST_DIFF_BYTES_OF_FILE):
+                break
+            kept += 1
+        text = self._excerpts.plain("\n".join(lines[:kept]).rstrip("\n"))
+        left_out = sum(1 for line in lines[kept:] if line)
+        if not lines and added + removed:  # the diff is behind the end of what was read
+            left_out = added + removed
+        return FileDiff(name, added, removed, text, left_out)
+
+    def _between(self, git: Git, before: str, after: str) -> list[ChangedFile]:
+        """The files that differ between two commits."""
+        base = before or self._read(git, "hash-object", "-t", "tree", "--stdin", given=b"").decode().strip()
+        output = self._read(git, "diff-tree", "-r", *_PLAINLY, "--numstat", "-z", base, after)
+        return [
+            ChangedFile(self._excerpts.plain(path), added, removed, is_committed=True)
+            for path, added, removed in _numbers_in(output)
+        ]
+
+    def _uncommitted(self, git: Git, top: Path, question: GitQuestion) -> list[ChangedFile]:
+        """The files of the working directory that differ from the current commit, without ralph's own files."""
+        own = {os.path.relpath(os.path.realpath(path), top) for path in question.left_out}
+        found: list[NumberedFile] = []
+        if _head_of(git):
+            found += _numbers_in(self._read(git, "diff", *_PLAINLY, "--numstat", "-z", "HEAD"))
+        untracked = self._read(git, "ls-files", "--others", "--exclude-standard", "-z")
+        found += [(os.fsdecode(path), None, None) for path in untracked.split(b"\0") if path]
+        return [
+            ChangedFile(self._excerpts.plain(path), added, removed, is_committed=False)
+            for path, added, removed in found
+            if path not in own and OWN_DIRECTORY not in Path(path).parts
+        ]
+
+
+@contextmanager
+def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int) -> Iterator[GitReader]:
+    """Makes a `GitReader`. Its git gets the environment without credentials. `works` is as in `GitReader`."""
+    harmless = child_environment(environment, (), known_secrets(environment))
+    supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
+    clock = SystemClock()
+    try:
+        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1))
+    finally:
+        supervisor.close()
+
+
+def _head_of(git: Git) -> str:
+    """The id of the current commit, or "" before the first commit."""
+    answer = git.answer("rev-parse", "--verify", "--quiet", "HEAD")
+    found = answer.output.decode("ascii", "replace").strip()
+    return found if not answer.status and _COMMIT_ID.fullmatch(found) else ""
+
+
+def _is_kept(git: Git, identifier: str) -> bool:
+    """Whether the repository has this commit. Other text could be an option of git, so its form is checked first."""
+    if not identifier:
+        return True
+    return bool(_COMMIT_ID.fullmatch(identifier)) and (
+        git.answer("cat-file", "-e", f"{identifier}^{{commit}}").status == 0
+    )
+
+
+def _ends_of(git: Git, question: GitQuestion, made: Sequence[str]) -> tuple[str, str] | None:
+    """The commit before the work and the last commit of the work. None if the work made no commit."""
+    if not made:
+        return None
+    after = made[-1]
+    if question.ranges:
+        before = question.ranges[0].before
+    else:
+        answer = git.answer("rev-parse", "--verify", "--quiet", f"{made[0]}^")
+        before = answer.output.decode("ascii", "replace").strip() if not answer.status else ""
+    return (before, after) if _is_kept(git, before) else None
+
+
+def _objects_in(output: bytes) -> dict[str, bytes]:
+    """The content of each object in the output of `git cat-file --batch`."""
+    found: dict[str, bytes] = {}
+    at = 0
+    while (end := output.find(b"\n", at)) >= 0:
+        fields = output[at:end].split(b" ")
+        if len(fields) != 3 or not fields[2].isdigit():  # the object is missing
+            at = end + 1
+            continue
+        size = int(fields[2])
+        found[fields[0].decode()] = output[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
+    return found
+
+
+def _files_in(output: bytes) -> dict[str, list[NumberedFile]]:
+    """The files of each commit in the output of `git diff-tree --stdin --numstat -z`. Names may contain line breaks,
+    and end with a NUL byte.
+    """
+    found: dict[str, list[NumberedFile]] = {}
+    current: list[NumberedFile] = []
+    for part in output.split(b"\0"):
+        if _ID_LINE.fullmatch(part):
+            current = found.setdefault(part.decode(), [])
+        elif part:
+            current += _numbers_in(part)
+    return found
+
+
+def _numbers_in(output: bytes) -> list[NumberedFile]:
+    """The path, the added lines and the removed lines of each file in the output of `--numstat -z`."""
+    found = []
+    for part in output.split(b"\0"):
+        added, tab, rest = part.partition(b"\t")
+        removed, other_tab, path = rest.partition(b"\t")
+        if tab and other_tab:
+            found.append((os.fsdecode(path), _number(added), _number(removed)))
+    return found
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _diffs_in(output: bytes) -> dict[str, list[bytes]]:
+    """The diff of each file of each commit in the output of `git diff-tree --stdin -p`, in git's order. A line of a
+    file cannot be mistaken for a header, because in a diff it begins with a space, a sign or a backslash. A name
+    cannot either, because git quotes names with line breaks.
+    """
+    found: dict[str, list[bytes]] = {}
+    current: list[list[bytes]] = []
+    diffs: dict[str, list[list[bytes]]] = {}
+    for line in output.split(b"\n"):
+        if _ID_LINE.fullmatch(line):
+            current = diffs.setdefault(line.decode(), [])
+        elif line.startswith(b"diff --git "):
+            current.append([line])
+        elif current:
+            current[-1].append(line)
+    for identifier, files in diffs.items():
+        found[identifier] = [b"\n".join(lines) for lines in files]
+    return found

@@ -1,0 +1,462 @@
+"""Turns a `Night` into one HTML file: the template `page.html` with `page.css` and `page.js` beside it.
+
+Every text that a model, a tool or a server wrote is text in the file, never markup. The file asks for nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import math
+import re
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from msgspec import Struct
+
+from ralph.pages.drawing import (
+    Axis,
+    Bar,
+    Curve,
+    Tick,
+    axis_of,
+    bars_of,
+    curve_of,
+    length_s,
+    marks_of,
+    step_of,
+    ticks_of,
+    totals_of,
+    with_gaps,
+)
+from ralph.pages.night import MarkKind, StretchKind
+from ralph.values.screen_text import counted, dollar_limit, dollars, duration, time_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ralph.pages.night import CheckRun, Mark, Night, Stretch, Work, WorkPart
+
+_HERE = Path(__file__).parent
+
+# Control characters, characters that change the direction of text or that nobody sees, and half characters, which have
+# no UTF-8. SGR sequences, which colour the output of programs, are left out of the page.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
+    "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e007f](?:(?<=\x1b)\\[[0-9;:]*m)?"
+)
+
+_OUTCOMES = {
+    "completed": "Done",
+    "running": "Still running",
+    "killed": "Killed",
+    "unknown": "End unknown",
+    "task_failed": "The task failed",
+    "limit_reached": "Stopped at a limit",
+    "timed_out": "Out of time",
+    "no_progress": "No progress",
+    "api_unavailable": "API unavailable",
+    "api_rejected": "Rejected by the API",
+    "interrupted": "Interrupted",
+    "auth": "Not authorised",
+    "config": "Wrong configuration",
+    "io_error": "Disk or git failed",
+    "internal_error": "A bug in ralph",
+    "usage": "Wrong command line",
+}
+
+KINDS = {
+    StretchKind.MODEL: "model",
+    StretchKind.TOOL: "tools",
+    StretchKind.CHECK: "check",
+    StretchKind.WAITING: "waiting",
+    StretchKind.OUTAGE: "outage",
+    StretchKind.IDLE: "idle",
+}
+# The rows of marks under the timeline, from the one that a person looks for first.
+_ROWS = {
+    MarkKind.COMMIT: "commits",
+    MarkKind.RETRY: "retries",
+    MarkKind.FALLBACK: "fallbacks",
+    MarkKind.DENIAL: "denials",
+    MarkKind.GUARD: "guards",
+    MarkKind.COMPACTION: "compactions",
+    MarkKind.NOTICE: "notices",
+    MarkKind.ENDED: "ends",
+}
+
+# A page has bars in at most so many places of its works' timelines, and of those of its parts, so that it stays small.
+_MOST_BARS, _FEWEST_BARS = 250, 100
+_MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
+_MOST_POINTS = 600
+_MOST_PROBLEMS = 8
+_MINUTE_S, _DAY_S = 60, 86_400
+# Longer diffs are folded in an unfolded commit.
+_LONG_DIFF_LINES = 150
+
+
+class Block(Struct, frozen=True):
+    """A part on the timeline of its work."""
+
+    x: float
+    width: float
+    name: str
+    title: str
+    href: str
+    is_problem: bool
+
+
+class Lane(Struct, frozen=True):
+    """A row of a timeline, with its place in pixels."""
+
+    kind: str
+    """`parts`, `bars`, `marks` or `curve`."""
+    name: str
+    top: int
+    height: int
+    blocks: Sequence[Block] = ()
+    bars: Sequence[Bar] = ()
+    curve: Curve | None = None
+    most: str = ""
+    """The highest value of a curve, in words."""
+    limit: str = ""
+    """The limit that is drawn, in words."""
+    mark: str = ""
+
+
+class Timeline(Struct, frozen=True):
+    id: str
+    label: str
+    height: int
+    rows: list[Lane]
+    ticks: list[Tick]
+    clock: str
+    """The form of the times at the ticks."""
+
+
+class Problem(Struct, frozen=True):
+    text: str
+    href: str | None = None
+
+
+class WorkView(Struct, frozen=True):
+    """A work with what the template needs beside it."""
+
+    id: str
+    work: Work
+    verdict: str
+    """`good`, `bad` or `open`."""
+    headline: str
+    check: CheckRun | None
+    problems: list[Problem]
+    timeline: Timeline
+    shares: list[tuple[str, float, float]]
+    """The kinds of time with their seconds and their per cent."""
+    busy_s: float | None
+    """The seconds that were not idle, or None if none were idle."""
+    axis: Axis
+    clock: str
+    """The form of times of day. Contains the weekday if the work is longer than a day."""
+    added: int
+    removed: int
+    parts: list[PartView]
+
+
+class PartView(Struct, frozen=True):
+    id: str
+    part: WorkPart
+    name: str
+    headline: str
+    timeline: Timeline | None
+
+
+def html_of(night: Night, zone: tzinfo | None = None) -> bytes:
+    """The page of a night, as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "clock": _clock_in(zone),
+        "diff": _diff_blocks,
+        "money": _money,
+        "dollar_limit": dollar_limit,
+        "time_limit": time_limit,
+        "took": _took,
+        "counted": counted,
+        "headline": _headline,
+        "share": _share,
+    }
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    page = environment.get_template("page.html").render(
+        night=night,
+        views=_views_of(night, zone),
+        kinds=KINDS,
+        zone=_zone_name(night.made_at_s, zone),
+        long_diff=_LONG_DIFF_LINES,
+        style=Markup(style),  # noqa: S704 - a file of ralph
+        script=Markup(script),  # noqa: S704 - the same
+        style_hash=_hash_of(style),
+        script_hash=_hash_of(script),
+    )
+    return _HIDDEN.sub(_named, page).encode()
+
+
+def _views_of(night: Night, zone: tzinfo | None) -> list[WorkView]:
+    bars = max(_MOST_BARS // max(len(night.works), 1), _FEWEST_BARS)
+    parts = sum(len(work.parts) for work in night.works)
+    part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
+    return [
+        _view_of(work, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
+        for number, work in enumerate(night.works)
+    ]
+
+
+def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> WorkView:
+    stretches = [*with_gaps(_all_stretches(work))]
+    axis = axis_of(work.began_s, work.ended_s, stretches)
+    noun = "iteration" if work.is_loop else "run"
+    parts = [
+        PartView(
+            f"{name}-part{at}",
+            part,
+            f"{noun} {part.number}",
+            _headline(part.outcome),
+            _part_timeline(part, f"{name}-part{at}-time", part_bars, zone),
+        )
+        for at, part in enumerate(work.parts)
+    ]
+    totals = totals_of(stretches)
+    whole_s = sum(totals.values()) or 1.0
+    checks = [check for part in work.parts if (check := part.check) is not None]
+    return WorkView(
+        id=name,
+        work=work,
+        verdict="open" if work.outcome == "running" else "bad" if work.is_problem else "good",
+        headline=_headline(work.outcome),
+        check=checks[-1] if checks else work.first_check,
+        problems=_problems_of(work, name, parts),
+        timeline=_work_timeline(
+            work, f"{name}-time", axis=axis, stretches=stretches, parts=parts, bars=bars, zone=zone
+        ),
+        shares=[
+            (kind.value, totals[kind.value], 100 * totals[kind.value] / whole_s)
+            for kind in KINDS
+            if kind.value in totals
+        ],
+        busy_s=whole_s - idle_s if (idle_s := totals.get(StretchKind.IDLE.value, 0.0)) else None,
+        axis=axis,
+        clock="%H:%M:%S" if work.ended_s - work.began_s < _DAY_S else "%a %H:%M:%S",
+        added=sum(file.added or 0 for file in work.files),
+        removed=sum(file.removed or 0 for file in work.files),
+        parts=parts,
+    )
+
+
+def _all_stretches(work: Work) -> list[Stretch]:
+    """The stretches of all parts, and the outages between them."""
+    of_parts = [stretch for part in work.parts if not part.is_copied for stretch in part.stretches]
+    known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
+    between = [outage for outage in work.outages if outage.began_s not in known]
+    return [*of_parts, *between]
+
+
+def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
+    """The problems of a night, in sentences: parts, outages, the last check, and what ralph told at the end."""
+    bad = [
+        Problem(
+            f"{view.name.capitalize()}: {view.headline[0].lower()}{view.headline[1:]}"
+            + (f" ({view.part.reason})" if view.part.reason else ""),
+            f"#{view.id}",
+        )
+        for view in parts
+        if view.part.is_problem and not view.part.is_copied and (work.is_loop or len(parts) > 1)
+    ]
+    broken = [
+        Problem(f"{view.name.capitalize()}: {view.part.problem}", f"#{view.id}")
+        for view in parts
+        if view.part.problem
+    ]
+    if len(bad) > _MOST_PROBLEMS:
+        bad = [
+            *bad[:_MOST_PROBLEMS],
+            Problem(f"and {counted(len(bad) - _MOST_PROBLEMS, _noun_of(work))} more"),
+        ]
+    if work.outages:
+        lost_s = sum(length_s(outage) for outage in work.outages)
+        bad.append(
+            Problem(f"{counted(len(work.outages), 'outage')}, {duration(lost_s)} in all", f"#{name}-time")
+        )
+    if work.counts:
+        told = ", ".join(f"{count.name} ({count.number})" for count in work.counts)
+        bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))
+    return [*bad, *broken, *map(Problem, work.notes)]
+
+
+def _noun_of(work: Work) -> str:
+    return "iteration" if work.is_loop else "run"
+
+
+def _work_timeline(
+    work: Work,
+    name: str,
+    *,
+    axis: Axis,
+    stretches: list[Stretch],
+    parts: list[PartView],
+    bars: int,
+    zone: tzinfo | None,
+) -> Timeline:
+    rows = [
+        Lane("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
+        Lane("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
+    ]
+    marks = [
+        mark
+        for part in work.parts
+        if not part.is_copied
+        for mark in part.marks
+        if mark.kind is not MarkKind.ENDED
+    ]
+    top = _add_marks(rows, marks, axis, 70)
+    cost = curve_of(work.costs, axis, limit=work.budget_usd, most=_MOST_POINTS)
+    context = curve_of(work.contexts, axis, most=_MOST_POINTS)
+    if cost is not None:
+        limit = f"budget {dollar_limit(work.budget_usd or 0.0)}" if cost.limit_y is not None else ""
+        rows.append(Lane("curve", "cost", top + 16, 64, curve=cost, most=_money(cost.most), limit=limit))
+        top += 84
+    if context is not None:
+        rows.append(
+            Lane("curve", "context", top + 10, 64, curve=context, most=f"{_short(context.most)} tokens")
+        )
+        top += 78
+    label = (
+        f"Timeline of {_noun_of(work)}s, model time, tools, checks, waits and outages, with cost and context"
+    )
+    return _timeline(name, label, top, rows, axis=axis, zone=zone)
+
+
+def _part_timeline(part: WorkPart, name: str, bars: int, zone: tzinfo | None) -> Timeline | None:
+    if not part.stretches or part.began_s is None or part.ended_s is None:
+        return None
+    axis = axis_of(part.began_s, part.ended_s, part.stretches)
+    rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
+    top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34)
+    return _timeline(name, f"Timeline of {part.number}", top, rows, axis=axis, zone=zone)
+
+
+def _timeline(
+    name: str, label: str, top: int, rows: list[Lane], *, axis: Axis, zone: tzinfo | None
+) -> Timeline:
+    step_s = step_of(axis)
+    form = "%H:%M:%S" if step_s < _MINUTE_S else "%H:%M"
+    if axis.ended_s - axis.began_s > _DAY_S:
+        form = "%d %b" if step_s >= _DAY_S else "%a %H:%M"
+    return Timeline(name, label, top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)), form)
+
+
+def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) -> int:
+    """Adds a row for each kind of mark that there is. Returns the place of the next row."""
+    found = marks_of(marks, axis)
+    for kind, title in _ROWS.items():
+        if kind.value in found:
+            rows.append(Lane("marks", title, top, 18, bars=found[kind.value], mark=kind.value))
+            top += 18
+    return top
+
+
+def _blocks_of(parts: list[PartView], axis: Axis) -> Iterator[Block]:
+    for view in parts:
+        part = view.part
+        if part.began_s is None or part.is_copied:
+            continue
+        x = axis.place(part.began_s)
+        width = max(round(axis.place(part.ended_s or axis.ended_s) - x, 3), 0.15)
+        title = f"{view.name}: {view.headline}, {counted(part.turns, 'turn')}, {_money(part.cost_usd)}"
+        # A narrower block has no room for its number on a phone.
+        number = str(part.number) if width > 0.9 + 1.6 * len(str(part.number)) else ""
+        yield Block(x, width, number, title, f"#{view.id}", part.is_problem)
+
+
+def _headline(outcome: str) -> str:
+    """The outcome as people say it. Words that ralph does not know stay as they are."""
+    return _OUTCOMES.get(outcome) or outcome or "unknown"
+
+
+def _money(cost_usd: float | None) -> str:
+    return dollars(cost_usd) if cost_usd is not None and math.isfinite(cost_usd) else "$?"
+
+
+def _took(seconds: float) -> str:
+    return duration(seconds) if 0 <= seconds < math.inf else "?"
+
+
+def _share(part: float, whole: float | None) -> float:
+    """A part in per cent of the whole, between 0 and 100."""
+    return round(min(max(100 * part / whole, 0.0), 100.0), 1) if whole and part >= 0 else 0.0
+
+
+def _short(number: float) -> str:
+    return f"{number / 1000:.0f}k" if number >= 10_000 else f"{number:,.0f}"
+
+
+def _clock_in(zone: tzinfo | None) -> Callable[[float | None, str], str]:
+    def clock(at_s: float | None, form: str) -> str:
+        try:
+            return datetime.fromtimestamp(at_s, zone).strftime(form) if at_s is not None else ""
+        except (OverflowError, ValueError, OSError):  # no clock ever showed this
+            return "?"
+
+    return clock
+
+
+def _offset_s(at_s: float, zone: tzinfo | None) -> float:
+    try:
+        offset = datetime.fromtimestamp(at_s, zone).astimezone(zone).utcoffset()
+    except (OverflowError, ValueError, OSError):
+        return 0.0
+    return offset.total_seconds() if offset is not None else 0.0
+
+
+def _zone_name(at_s: float, zone: tzinfo | None) -> str:
+    minutes = round(_offset_s(at_s, zone) / 60)
+    return (
+        f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+        if minutes
+        else "UTC"
+    )
+
+
+def _diff_blocks(diff: str) -> Iterator[tuple[str, str]]:
+    """The lines of a unified diff in blocks of one kind: `names`, `place`, `ins`, `del` or `same`."""
+    is_head = "\n@@" in f"\n{diff}"
+
+    def kind_of(line: str) -> str:
+        nonlocal is_head
+        is_head = is_head and not line.startswith("@@")
+        if is_head:
+            return "names"
+        return {"@": "place", "+": "ins", "-": "del"}.get(line[:1], "same")
+
+    for kind, lines in itertools.groupby(diff.rstrip("\n").split("\n"), key=kind_of):
+        yield kind, "\n".join(lines)
+
+
+def _named(hidden: re.Match[str]) -> str:
+    """A visible name for a hidden character, such as the symbol ESC. Empty for a sequence that only sets colours."""
+    if len(hidden[0]) > 1 or hidden[0] == "\r":
+        return ""
+    code = ord(hidden[0])
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"  # the symbols of control characters
+
+
+def _hash_of(text: str) -> str:
+    """The name of a style or script in a Content-Security-Policy."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

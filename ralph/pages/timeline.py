@@ -1,0 +1,250 @@
+"""Makes the timeline of a session's journal: stretches of time and marks. No I/O happens here.
+
+The journal records moments. An attempt is recorded at its end with its duration, a call when it begins and when it
+ends. Journals of older versions of ralph do not say when their lines were written. Their times are estimated from the
+beginning of the run and the recorded durations. If the clock was set back, the later times are moved forward, so that
+time never runs backwards.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.pages.night import Mark, MarkKind, Point, Stretch, StretchKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+IDLE_FROM_S = 5.0
+"""A shorter gap between two records is ralph's own work and is not shown."""
+_BACK_FROM_S = 1.0
+"""A smaller step back of the clock is not reported. Clocks that are kept in time by the network make such steps."""
+
+
+class What(enum.Enum):
+    """The kind of a step."""
+
+    RUN = "run"
+    """A run begins."""
+    ATTEMPT = "attempt"
+    """A request has ended."""
+    INTENT = "intent"
+    """A call is about to run."""
+    RESULT = "result"
+    """A call has a result."""
+    ENDED = "ended"
+    """A run has ended."""
+    OTHER = "other"
+
+
+class JournalStep(Struct, frozen=True):
+    """A record of a journal, as the timeline needs it."""
+
+    what: What
+    at_s: float | None
+    """The time at which the record was written, or None if the journal does not tell it."""
+    label: str = ""
+    entry: str | None = None
+    """The id of the entry in the transcript, or None."""
+    took_s: float = 0.0
+    """The duration of an attempt, or of a run that has ended."""
+    wait_s: float = 0.0
+    """After an attempt: the time that ralph waits before the next attempt."""
+    call_id: str = ""
+    mark: MarkKind | None = None
+    cost_usd: float | None = None
+    """The cost of an attempt. None for other steps, and if it is unknown."""
+    context_tokens: int | None = None
+    """The size of the context after this step, or None if this step does not tell it."""
+
+
+class TimedStep(Struct, frozen=True):
+    step: JournalStep
+    at_s: float
+
+
+class Timed(Struct, frozen=True):
+    """Steps with times that never run backwards."""
+
+    steps: tuple[TimedStep, ...] = ()
+    is_estimated: bool = False
+    """True if the journal does not tell all times."""
+    was_set_back: bool = False
+    """True if the clock was set back between two steps."""
+
+
+def timed(steps: Sequence[JournalStep]) -> Timed:
+    """Gives each step a time. The first step must be a run, whose `at_s` is known. If no time is known at all, the
+    steps begin at 0.
+    """
+    placed: list[TimedStep] = []
+    is_estimated = was_set_back = False
+    now_s = next((step.at_s for step in steps if step.at_s is not None), 0.0)
+    moved_s = pending_s = share_s = 0.0
+    has_all_times = all(step.at_s is not None for step in steps)
+    for at, step in enumerate(steps):
+        if step.what is What.RUN:
+            share_s, pending_s = 0.0 if has_all_times else _share_of_calls(steps, at), 0.0
+        if step.at_s is not None:
+            if step.at_s + moved_s < now_s - _BACK_FROM_S:
+                was_set_back = True
+                moved_s = now_s - step.at_s
+            now_s = max(now_s, step.at_s + moved_s)
+        else:
+            is_estimated = True
+            if step.what is What.ATTEMPT:
+                now_s += pending_s + max(step.took_s, 0.0)
+            elif step.what is What.RESULT:
+                now_s += share_s
+        if step.what is What.ATTEMPT:
+            pending_s = max(step.wait_s, 0.0)
+        placed.append(TimedStep(step, now_s))
+    return Timed(tuple(placed), is_estimated, was_set_back)
+
+
+def _share_of_calls(steps: Sequence[JournalStep], begin: int) -> float:
+    """The estimated duration of each call in the run that begins at the index `begin`: an equal share of the time
+    that was spent neither on requests nor on waits. 0 if the run has no recorded end.
+    """
+    known_s, results = 0.0, 0
+    for step in steps[begin + 1 :]:
+        if step.what is What.RUN:
+            return 0.0
+        if step.what is What.ATTEMPT:
+            known_s += step.took_s + step.wait_s
+        results += step.what is What.RESULT
+        if step.what is What.ENDED:
+            return max(step.took_s - known_s, 0.0) / results if results else 0.0
+    return 0.0
+
+
+def stretches_of(steps: Iterable[TimedStep], until_s: float | None = None) -> list[Stretch]:
+    """The stretches between the steps, in order and without overlap. Calls of one answer may run at the same time;
+    each of their stretches then begins where the one before ends. `until_s` is the end of calls without a result, or
+    None if such calls have no known end.
+    """
+    made = _Stretches()
+    begun: dict[str, TimedStep] = {}
+    last_s = 0.0
+    for one in steps:
+        step, last_s = one.step, one.at_s
+        match step.what:
+            case What.RUN:
+                begun.clear()
+                made.reach(one.at_s)
+            case What.ATTEMPT:
+                made.add(StretchKind.MODEL, one.at_s - step.took_s, one.at_s, step)
+                made.waits_until_s = one.at_s + step.wait_s
+            case What.INTENT:
+                begun[step.call_id] = one
+            case What.RESULT if step.call_id in begun:
+                start = begun.pop(step.call_id)
+                made.add(StretchKind.TOOL, start.at_s, one.at_s, start.step)
+    for start in begun.values():
+        made.add(StretchKind.TOOL, start.at_s, last_s if until_s is None else until_s, start.step)
+    return made.done
+
+
+class _Stretches:
+    """Collects stretches in order of time, and fills the gaps between them."""
+
+    def __init__(self) -> None:
+        self.done: list[Stretch] = []
+        self.waits_until_s = 0.0
+        """The end of the wait that the last attempt announced."""
+        self._end_s: float | None = None
+
+    def add(self, kind: StretchKind, began_s: float, ended_s: float, step: JournalStep) -> None:
+        if self._end_s is not None:
+            began_s = max(began_s, self._end_s)
+        if ended_s <= began_s:
+            return
+        self.reach(began_s)
+        self.done.append(Stretch(kind, began_s, ended_s, step.label, step.entry))
+        self._end_s = ended_s
+
+    def reach(self, at_s: float) -> None:
+        """Fills the gap up to `at_s`."""
+        begin_s = at_s if self._end_s is None else self._end_s
+        waited_s = min(self.waits_until_s, at_s)
+        if waited_s > begin_s:
+            self.done.append(Stretch(StretchKind.WAITING, begin_s, waited_s, "waiting before a retry"))
+            begin_s = waited_s
+        if at_s - begin_s >= IDLE_FROM_S:
+            self.done.append(Stretch(StretchKind.IDLE, begin_s, at_s, "nothing is recorded"))
+            begin_s = at_s
+        self._end_s = max(begin_s, self._end_s or begin_s)
+
+
+def marks_of(steps: Iterable[TimedStep]) -> list[Mark]:
+    return [
+        Mark(one.step.mark, one.at_s, one.step.label, one.step.entry)
+        for one in steps
+        if one.step.mark is not None
+    ]
+
+
+def with_known(stretches: Sequence[Stretch], known: Iterable[Stretch]) -> list[Stretch]:
+    """The stretches together with stretches that another record tells, such as a loop's waits. A known stretch takes
+    the place of idle time and of gaps. Elsewhere the journal is believed.
+    """
+    made = sorted(stretches, key=lambda one: one.began_s)
+    for one in known:
+        free = [one]
+        kept: list[Stretch] = []
+        for stretch in made:
+            if stretch.ended_s <= one.began_s or stretch.began_s >= one.ended_s:
+                kept.append(stretch)
+            elif stretch.kind is StretchKind.IDLE:
+                kept += _without(stretch, one)
+            else:
+                kept.append(stretch)
+                free = [piece for rest in free for piece in _without(rest, stretch)]
+        made = sorted([*kept, *free], key=lambda piece: piece.began_s)
+    return made
+
+
+def _without(whole: Stretch, taken: Stretch) -> Iterator[Stretch]:
+    """Yields the parts of `whole` that `taken` does not cover."""
+    if whole.began_s < taken.began_s:
+        yield replace(whole, ended_s=min(whole.ended_s, taken.began_s))
+    if whole.ended_s > taken.ended_s:
+        yield replace(whole, began_s=max(whole.began_s, taken.ended_s))
+
+
+def fewer_stretches(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
+    """At most about `most` stretches. Short neighbours are joined to one, whose kind is the kind that took most of
+    the time.
+    """
+    if len(stretches) <= most:
+        return list(stretches)
+    least_s = (stretches[-1].ended_s - stretches[0].began_s) * 2 / most
+    made: list[Stretch] = []
+    group: list[Stretch] = []
+    for one in stretches:
+        if group and one.ended_s - group[0].began_s > least_s:
+            made.append(_joined(group))
+            group = []
+        group.append(one)
+    return [*made, _joined(group)]
+
+
+def _joined(group: Sequence[Stretch]) -> Stretch:
+    if len(group) == 1:
+        return group[0]
+    seconds: dict[StretchKind, float] = {}
+    for one in group:
+        seconds[one.kind] = seconds.get(one.kind, 0.0) + one.ended_s - one.began_s
+    kind = max(seconds, key=lambda each: seconds[each])
+    label = f"{len(group)} steps, mostly {kind.value}"
+    return Stretch(kind, group[0].began_s, group[-1].ended_s, label, group[0].entry)
+
+
+def fewer_points(points: Sequence[Point], most: int) -> tuple[Point, ...]:
+    """At most `most` + 1 points, evenly chosen. The last one is kept."""
+    every = -(-len(points) // most)
+    return tuple(points) if every <= 1 else (*points[::every], points[-1])

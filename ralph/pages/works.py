@@ -1,0 +1,575 @@
+"""Makes the content of a page about one session or one loop, from journals that were read, the loop's record and the
+facts of git. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ralph.loop.words import resume_hint
+from ralph.pages.night import (
+    ChangedFile,
+    CheckRun,
+    Commit,
+    Count,
+    Mark,
+    MarkKind,
+    Point,
+    Stretch,
+    StretchKind,
+    TranscriptEntry,
+    Work,
+    WorkPart,
+)
+from ralph.pages.story import Incidents
+from ralph.pages.timeline import (
+    Timed,
+    TimedStep,
+    What,
+    fewer_points,
+    fewer_stretches,
+    marks_of,
+    stretches_of,
+    timed,
+    with_known,
+)
+from ralph.sessions.history import KILLED, RUNNING
+from ralph.sessions.naming import title_from
+from ralph.values.outcome import Delivery, Outcome
+from ralph.values.resume_command import shell_word
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
+    from ralph.loop.values import CheckResult
+    from ralph.pages.excerpts import Excerpts
+    from ralph.pages.journal import JournalRead
+    from ralph.pages.story import RunStory
+
+
+_MOST_STRETCHES = 3_000
+_LEAST_STRETCHES = 40
+_MOST_MARKS = 1_500
+_LEAST_MARKS = 20
+_MOST_POINTS = 1_000
+_LEAST_POINTS = 50
+# All texts of one kind on a page, and one of them.
+_TASKS_CHARS, _ALL_WORDS_CHARS, _CHECKS_CHARS, _REASONS_CHARS = 200_000, 300_000, 500_000, 200_000
+_TASK_CHARS = 20_000
+_WORDS_CHARS = 4_000
+_CHECK_CHARS = 4_500
+_REASON_CHARS = 1_000
+_LEAST_CHARS = 160
+_TITLE_CHARS = 160
+_MOST_DETAILS = 20
+_WAITED_FOR = {
+    "outage": "the API was unavailable",
+    "shortage": "this machine lacked a process, a thread, memory or a file descriptor",
+    "kill": "the iteration was killed",
+}
+
+
+class GitFacts(Struct, frozen=True):
+    """The commits and files that git shows for a work."""
+
+    commits: tuple[Commit, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences about what could not be found out."""
+
+
+class PageRoom(Struct, frozen=True):
+    """The room of one page, shared out among its works, their parts and the steps of their journals. Also cuts texts to
+    their share.
+    """
+
+    excerpts: Excerpts
+    works: int = 1
+    """The number of works. `parts` is the number of the iterations and runs of all works."""
+    parts: int = 1
+    steps: int = 1
+    """The number of steps of all journals."""
+
+    def stretches_of(self, steps: int) -> int:
+        """The number of stretches for a part with this number of steps."""
+        return max(_MOST_STRETCHES * steps // max(self.steps, 1), _LEAST_STRETCHES)
+
+    def marks_of(self, steps: int) -> int:
+        return max(_MOST_MARKS * steps // max(self.steps, 1), _LEAST_MARKS)
+
+    @property
+    def points(self) -> int:
+        """The number of points of each curve of a work."""
+        return max(_MOST_POINTS // max(self.works, 1), _LEAST_POINTS)
+
+    def task(self, text: str) -> str:
+        return self.excerpts.of(text, _share(_TASKS_CHARS, self.works, _TASK_CHARS)).text
+
+    def words(self, text: str) -> str:
+        """The last words of a part, or of a work."""
+        return self.excerpts.of(text, _share(_ALL_WORDS_CHARS, self.parts, _WORDS_CHARS)).text
+
+    def check(self, text: str) -> str:
+        """The output of the check after a part."""
+        return self.excerpts.of(text, _share(_CHECKS_CHARS, self.parts, _CHECK_CHARS)).text
+
+    def reason(self, text: str) -> str:
+        return self.excerpts.of(text, _share(_REASONS_CHARS, self.parts, _REASON_CHARS)).text
+
+
+def _share(whole: int, number: int, most: int) -> int:
+    return min(max(whole // max(number, 1), _LEAST_CHARS), most)
+
+
+class LoopFacts(Struct, frozen=True):
+    """A loop as the page needs it."""
+
+    number: str
+    """The name of the loop's folder."""
+    state: LoopState
+    task: str
+    is_running: bool
+    is_newest: bool
+    """True if `ralph loop --continue` would go on with this loop."""
+    journals: Mapping[str, JournalRead]
+    """The journals of the iterations by session id. A journal that is not there has no entry."""
+    checks: Mapping[int, str]
+    """The output of the check after each iteration."""
+
+
+def session_work(
+    read: JournalRead, git: GitFacts, room: PageRoom, *, now_s: float, resume: str | None
+) -> Work:
+    """The work of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
+    story = read.story
+    times = timed([step for run in story.runs for step in run.steps])
+    by_run = _by_run(times.steps)
+    own = [run for run in story.runs if not run.is_copied]
+    until_s = now_s if read.is_running else None
+    entries = _entries_by_run(story.entries(), story.runs)
+    parts = []
+    for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
+        is_last = at == len(story.runs) - 1
+        outcome = _outcome_of(run, read.outcome if is_last else KILLED)
+        part = _part(
+            steps,
+            room,
+            number=at + 1,
+            session_id=read.id,
+            outcome=outcome,
+            until_s=until_s if is_last else None,
+        )
+        parts.append(
+            replace(
+                part,
+                reason=room.reason(_reason(run)),
+                last_words=room.words(_answer(run)),
+                turns=run.turns,
+                cost_usd=run.cost_usd,
+                entries=tuple(entries[at]),
+                is_copied=run.is_copied,
+                problem=read.problem if is_last else None,
+            )
+        )
+    own_steps = [
+        step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
+    ]
+    last = story.runs[-1] if story.runs else None
+    ended = last.ended if last is not None else None
+    began_s, ended_s = _span(own_steps or times.steps, read.written_at_s)
+    opening = story.opening
+    work = Work(
+        id=read.id,
+        is_loop=False,
+        title=room.excerpts.line(story.title or title_from(story.task), _TITLE_CHARS),
+        task=room.task(story.task),
+        directory="" if opening is None else room.excerpts.plain(opening.cwd),
+        model=room.excerpts.line(", ".join(story.models), _TITLE_CHARS),
+        outcome=read.outcome,
+        exit_code=None if ended is None else ended.exit_code,
+        is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
+        reason=room.reason("" if last is None else _reason(last)),
+        answer=room.words("" if last is None else _answer(last)),
+        began_s=began_s,
+        ended_s=now_s if read.is_running else ended_s,
+        turns=sum(run.turns for run in own if run.answers or run.has_message),
+        cost_usd=_sum([run.cost_usd for run in own if run.answers or run.has_message]),
+        budget_usd=None,
+        time_limit_s=None,
+        parts=tuple(parts),
+        contexts=_contexts(own_steps, room),
+        costs=_costs(own_steps, room),
+        counts=_counts([read.incidents]),
+        notes=(*_notes_on_times([times]), *git.notes),
+        resume_command=resume,
+        files=git.files,
+    )
+    return _with_commits(work, git.commits)
+
+
+def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) -> Work:
+    state = facts.state
+    parts: list[WorkPart] = []
+    all_times: list[Timed] = []
+    notes: list[str] = []
+    outages = _outages(state)
+    for one in iterations_of(state):
+        read = facts.journals.get(one.session_id)
+        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
+        all_times.append(times)
+        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
+        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
+        part = _with_words(part, one, read, facts, room)
+        parts.append(part)
+        if part.problem is not None:
+            notes.append(f"iteration {one.number}: {part.problem}")
+    steps = [step for times in all_times for step in times.steps]
+    steps.sort(key=lambda one: one.at_s)
+    began_s = moment_s(state.started_at) or (steps[0].at_s if steps else now_s)
+    outcome, is_problem = RUNNING, False
+    if not facts.is_running:
+        outcome = KILLED if state.ended is None else state.ended.outcome.value
+        is_problem = outcome != Outcome.COMPLETED.value
+    end = None if facts.is_running else state.ended
+    last_s = max(moment_s(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
+    models = dict.fromkeys(name for read in facts.journals.values() for name in read.story.models)
+    plan = state.plan
+    hint = None if end is None else resume_hint(state, end)
+    resumes = facts.is_newest and not facts.is_running and (end is None or hint is not None)
+    answers = [record.last_words for record in state.iterations if record.last_words]
+    work = Work(
+        id=facts.number,
+        is_loop=True,
+        title=room.excerpts.line(title_from(facts.task), _TITLE_CHARS),
+        task=room.task(facts.task),
+        directory=room.excerpts.plain(plan.directory),
+        model=room.excerpts.line(", ".join(models), _TITLE_CHARS),
+        outcome=outcome,
+        exit_code=None if end is None else end.exit_code,
+        is_problem=is_problem,
+        reason=room.reason("" if end is None else end.reason),
+        answer=room.words(answers[-1] if answers else ""),
+        began_s=began_s,
+        ended_s=now_s if facts.is_running else max(last_s, began_s),
+        turns=sum(part.turns for part in parts),
+        cost_usd=_sum([part.cost_usd for part in parts]),
+        budget_usd=plan.limits.max_budget_usd,
+        time_limit_s=plan.limits.max_time_s,
+        parts=tuple(parts),
+        outages=tuple(outages),
+        first_check=_check(state.first_check, room),
+        costs=_costs(steps, room),
+        contexts=_contexts(steps, room),
+        counts=_counts([read.incidents for read in facts.journals.values()], outages),
+        notes=tuple(
+            room.reason(note)
+            for note in (
+                *state.warnings,
+                *([hint] if hint else []),
+                *notes,
+                *_notes_on_times(all_times),
+                *git.notes,
+            )
+        ),
+        resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
+        files=git.files or _recorded_files(state, room),
+    )
+    return _with_commits(work, git.commits)
+
+
+def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
+    """The iterations of the loop. The last one may not have ended."""
+    return [*state.iterations, *([state.current] if state.current is not None else [])]
+
+
+def _iteration_part(
+    one: IterationRecord | CurrentIteration,
+    times: Timed,
+    known: Sequence[Stretch],
+    facts: LoopFacts,
+    room: PageRoom,
+    *,
+    now_s: float,
+) -> WorkPart:
+    state = facts.state
+    is_running = one is state.current and facts.is_running
+    ended_s = moment_s(getattr(one, "ended_at", None))
+    check_s = getattr(one, "check_s", None)
+    if ended_s is not None and check_s:
+        known = [*known, Stretch(StretchKind.CHECK, ended_s - check_s, ended_s, "the check")]
+    outcome = getattr(one, "outcome", None) or (state.ended.outcome if state.ended is not None else None)
+    part = _part(
+        times.steps,
+        room,
+        number=one.number,
+        session_id=one.session_id,
+        outcome=RUNNING if is_running else KILLED if outcome is None else outcome.value,
+        until_s=now_s if is_running else None,
+        known=known,
+        began_s=moment_s(one.started_at),
+        ended_s=ended_s,
+    )
+    return replace(part, turns=one.turns, cost_usd=one.cost_usd)
+
+
+def _with_words(
+    part: WorkPart,
+    one: IterationRecord | CurrentIteration,
+    read: JournalRead | None,
+    facts: LoopFacts,
+    room: PageRoom,
+) -> WorkPart:
+    """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
+    runs = read.story.runs if read is not None else []
+    if runs and one is facts.state.current:  # the record is updated only when its process has ended
+        part = replace(
+            part,
+            turns=max(sum(run.turns for run in runs), part.turns),
+            cost_usd=_sum([run.cost_usd for run in runs]),
+        )
+    words = getattr(one, "last_words", "") or (_answer(runs[-1]) if runs else "")
+    reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
+    return replace(
+        part,
+        reason=room.reason(reason),
+        last_words=room.words(words),
+        entries=() if read is None else tuple(read.story.entries()),
+        check=_iteration_check(one, facts, room),
+        problem=_why_missing(one, facts) if read is None else read.problem,
+    )
+
+
+def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> str | None:
+    """Why there is no journal of an iteration, or None if an iteration needs none yet."""
+    if one is facts.state.current and not one.turns:
+        return None
+    named = facts.state.plan.session_directory
+    where = f"in {named} " if named is not None else ""
+    return f"its session {one.session_id[:8]} is not {where}any more: it was deleted, by hand or for its age"
+
+
+def _part(
+    steps: Sequence[TimedStep],
+    room: PageRoom,
+    *,
+    number: int,
+    session_id: str,
+    outcome: str,
+    until_s: float | None,
+    known: Iterable[Stretch] = (),
+    began_s: float | None = None,
+    ended_s: float | None = None,
+) -> WorkPart:
+    stretches = fewer_stretches(stretches_of(steps, until_s), room.stretches_of(len(steps)))
+    if began_s is None and steps:
+        began_s = steps[0].at_s
+    if ended_s is None and steps and until_s is None:
+        ended_s = steps[-1].at_s
+    if began_s is not None:
+        last_s = max(filter(None, (ended_s, until_s, began_s)))
+        known = [clipped for one in known if (clipped := _clipped(one, began_s, last_s)) is not None]
+        stretches = with_known(stretches, known)
+    marks = marks_of(steps)
+    every = -(-len(marks) // room.marks_of(len(steps)))
+    return WorkPart(
+        number=number,
+        session_id=session_id,
+        outcome=outcome,
+        is_problem=outcome not in {Outcome.COMPLETED.value, RUNNING},
+        reason="",
+        last_words="",
+        began_s=began_s,
+        ended_s=ended_s,
+        turns=0,
+        cost_usd=None,
+        stretches=tuple(stretches),
+        marks=tuple(marks[:: max(every, 1)]),
+    )
+
+
+def _clipped(one: Stretch, began_s: float, ended_s: float) -> Stretch | None:
+    began_s, ended_s = max(one.began_s, began_s), min(one.ended_s, ended_s)
+    return replace(one, began_s=began_s, ended_s=ended_s) if began_s < ended_s else None
+
+
+def _outages(state: LoopState) -> list[Stretch]:
+    """The waits of the loop that are recorded."""
+    found = []
+    for wait in state.waits:
+        began_s, ended_s = moment_s(wait.began_at), moment_s(wait.ended_at)
+        if began_s is not None and ended_s is not None and began_s < ended_s:
+            why = _WAITED_FOR.get(wait.setback, wait.setback)
+            found.append(Stretch(StretchKind.OUTAGE, began_s, ended_s, f"waiting: {why}"))
+    return found
+
+
+def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list[Stretch]:
+    """The waits between two runs of an iteration, of which the first found the API unavailable. Older versions of
+    ralph do not record a loop's waits.
+    """
+    found = []
+    for (before, its), (_, following) in pairwise(zip(runs, _by_run(steps), strict=True)):
+        if before.ended is not None and before.ended.outcome == Outcome.API_UNAVAILABLE.value:
+            began_s, ended_s = its[-1].at_s, following[0].at_s
+            if began_s < ended_s:
+                found.append(
+                    Stretch(StretchKind.OUTAGE, began_s, ended_s, f"waiting: {_WAITED_FOR['outage']}")
+                )
+    return found
+
+
+def _iteration_check(
+    one: IterationRecord | CurrentIteration, facts: LoopFacts, room: PageRoom
+) -> CheckRun | None:
+    words = getattr(one, "check", None)
+    if words is None:
+        return None
+    output = facts.checks.get(one.number, "")
+    last, is_last = facts.state.last_check, one is facts.state.last
+    if not output and is_last and last is not None and last.words == words:
+        output = last.tail
+    return CheckRun(room.excerpts.plain(words), words == "passed", room.check(output))
+
+
+def _check(result: CheckResult | None, room: PageRoom) -> CheckRun | None:
+    if result is None:
+        return None
+    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail))
+
+
+def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]:
+    """The changed files that the loop's record names. Used where git tells nothing."""
+    paths = dict.fromkeys(path for record in state.iterations for path in record.files)
+    return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
+
+
+def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
+    """Adds the commits, and their marks to the iterations that made them."""
+    parts = []
+    for part in work.parts:
+        made = [
+            commit
+            for commit in commits
+            if (commit.iteration == part.number if work.is_loop else _is_within(commit.at_s, part))
+        ]
+        marks = [
+            Mark(MarkKind.COMMIT, _placed(commit.at_s, part), f"commit {commit.id[:8]}: {commit.subject}")
+            for commit in made
+        ]
+        in_order = sorted((*part.marks, *marks), key=lambda mark: mark.at_s)
+        parts.append(replace(part, marks=tuple(in_order), commits=len(made)))
+    return replace(work, commits=commits, parts=tuple(parts))
+
+
+def _is_within(at_s: float, part: WorkPart) -> bool:
+    if part.is_copied or part.began_s is None:
+        return False
+    # git rounds the time of a commit down to a second.
+    return part.began_s - 1 <= at_s and (part.ended_s is None or at_s <= part.ended_s)
+
+
+def _placed(at_s: float, part: WorkPart) -> float:
+    """The time of a commit, moved into the part if the clock that made it was wrong."""
+    at_s = max(at_s, part.began_s or at_s)
+    return min(at_s, part.ended_s) if part.ended_s is not None else at_s
+
+
+def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ()) -> tuple[Count, ...]:
+    whole = Incidents()
+    for stretch in outages:
+        whole.add("waits of the loop", f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
+    for incidents in all_incidents:
+        for name, number in incidents.numbers.items():
+            whole.numbers[name] = whole.numbers.get(name, 0) + number
+            lines = whole.details.setdefault(name, [])
+            lines += incidents.details[name][: _MOST_DETAILS - len(lines)]
+    return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
+
+
+def _costs(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
+    points = []
+    total = 0.0
+    for one in steps:
+        if one.step.cost_usd is not None:
+            total += one.step.cost_usd
+            points.append(Point(one.at_s, total))
+    return fewer_points(points, room.points)
+
+
+def _contexts(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
+    points = [
+        Point(one.at_s, float(one.step.context_tokens))
+        for one in steps
+        if one.step.context_tokens is not None
+    ]
+    return fewer_points(points, room.points)
+
+
+def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
+    begins = [at for at, one in enumerate(steps) if one.step.what is What.RUN]
+    return [steps[begin:end] for begin, end in pairwise([*begins, len(steps)])]
+
+
+def _entries_by_run(
+    entries: Sequence[TranscriptEntry], runs: Sequence[RunStory]
+) -> list[list[TranscriptEntry]]:
+    """The entries of each run. An entry belongs to the last run that began before it."""
+    first_of = [run.first_entry for run in runs]
+    found: list[list[TranscriptEntry]] = [[] for _ in runs]
+    at = 0
+    for entry in entries:
+        number = int(entry.id.rpartition("-")[2]) if not entry.id.endswith("-gap") else 0
+        while at + 1 < len(runs) and number >= first_of[at + 1]:
+            at += 1
+        found[at].append(entry)
+    return found
+
+
+def _outcome_of(run: RunStory, otherwise: str) -> str:
+    return otherwise if run.ended is None else run.ended.outcome
+
+
+def _reason(run: RunStory) -> str:
+    reasons = list(run.ended.errors) if run.ended is not None else []
+    if run.delivery is not None and run.delivery.state is Delivery.FAILED:
+        reasons.append(f"the result was not delivered: {'; '.join(run.delivery.errors)}")
+    return "; ".join(reasons)
+
+
+def _answer(run: RunStory) -> str:
+    return "" if run.ended is None else run.ended.result or ""
+
+
+def _notes_on_times(times: Iterable[Timed]) -> list[str]:
+    notes = []
+    if any(one.is_estimated for one in times):
+        notes.append(
+            "an older ralph wrote a part of this, without the times: they are estimated from the beginning of each "
+            "run and the recorded durations"
+        )
+    if any(one.was_set_back for one in times):
+        notes.append("the clock was set back during the work: later times are moved forward by the same step")
+    return notes
+
+
+def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]:
+    return (steps[0].at_s, steps[-1].at_s) if steps else (otherwise_s, otherwise_s)
+
+
+def _sum(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def moment_s(text: str | None) -> float | None:
+    """An ISO 8601 time in seconds since 1970, or None if the text is no time."""
+    try:
+        return None if text is None else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

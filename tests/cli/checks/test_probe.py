@@ -1,0 +1,220 @@
+"""`ralph doctor --probe` against servers with faults: what it finds, what it advises, and how it exits."""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+
+import ralph
+from ralph.api.clocks import ClockLimits
+from ralph.cli.checks import night
+from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
+from ralph.cli.checks.probe import ProbeSeams, probe_targets
+from ralph.conversation.target import Target
+from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import InboxWaiter
+from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
+from ralph.values.credentials import Credential, Secret
+from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
+from tests.rows import every_row
+
+KEY = "sk-ant-api03-0123456789abcdef"
+CALL = Turn(content=[ToolUse("tell_word", {"word": "ready"})])
+LIMITS = ClockLimits(connect_s=5, first_byte_s=0.3, bytes_idle_s=5, progress_idle_s=5, response_s=10)
+
+
+def probe(base_url: str) -> dict[str, Finding]:
+    """The findings by subject. A warning or a failure replaces the ok of the same subject."""
+    clock = SystemClock()
+    credential = Credential("x-api-key", Secret(KEY), "MY_KEY")
+    target = Target("main", "claude-haiku-5-5", base_url, (credential,))
+    seams = ProbeSeams(None, InboxWaiter(clock), clock, Redactor([KEY]).redact_all, LIMITS)
+    found: dict[str, Finding] = {}
+    for finding in probe_targets([target], seams):
+        if finding.subject not in found or finding.level is not Level.OK:
+            found[finding.subject] = finding
+    return found
+
+
+@every_row(
+    ("step", "level", "text", "remedy", "code"),
+    [
+        (Step(CALL), Level.OK, "answered as a stream and called the tool: head after", "", 0),
+        (
+            Step(fault=Fault(status=401, message=f"bad {KEY}")),
+            Level.FAIL,
+            "HTTP 401",
+            "valid key into MY_KEY",
+            77,
+        ),
+        (Step(fault=Fault(status=404)), Level.FAIL, "HTTP 404", "correct the model claude-haiku-5-5", 69),
+        (
+            Step(fault=Fault(status=429, headers={"retry-after": 30})),
+            Level.FAIL,
+            "the server asks to wait 30 s",
+            "again",
+            75,
+        ),
+        (
+            Step(fault=Fault(status=529)),
+            Level.FAIL,
+            "; a run would wait and try again",
+            "try again later",
+            75,
+        ),
+        (
+            Step(fault=Fault(status=400, message="this model does not support tools")),
+            Level.FAIL,
+            "support tools",
+            "choose a model that knows tools",
+            69,
+        ),
+        (
+            Step(fault=Fault(status=400, message="Your credit balance is too low")),
+            Level.FAIL,
+            "credit balance",
+            "add credit",
+            69,
+        ),
+        (
+            Step(CALL, Fault(stall_before_headers_s=60)),
+            Level.FAIL,
+            "timeout",
+            "whether the server is busy",
+            75,
+        ),
+        (
+            Step(CALL, Fault(json_instead_of_sse=True)),
+            Level.WARN,
+            "no stream",
+            "switch streaming on",
+            0,
+        ),
+        (
+            Step(fault=Fault(body="<html><title>Please log in</title></html>", content_type="text/html")),
+            Level.FAIL,
+            "Please log in",
+            "correct the base URL",
+            69,
+        ),
+        (
+            Step(Turn("I am ready.")),
+            Level.FAIL,
+            "called no tool: in a run it would change no file",
+            "--jinja",
+            69,
+        ),
+        (
+            Step(Turn("Let me th", stop_reason="max_tokens")),
+            Level.WARN,
+            "within 128 tokens",
+            "one short task",
+            0,
+        ),
+    ],
+)
+def test_each_fault_of_a_server_has_its_finding_remedy_and_exit_code(step, level, text, remedy, code) -> None:
+    with MockApi(Scenario([step])) as server:
+        found = probe(server.base_url)
+        (request,) = server.requests
+    assert (found["target main"].level, exit_code(list(found.values()))) == (level, code)
+    assert text in found["target main"].text
+    assert remedy in (found["target main"].advice or "")
+    assert KEY not in repr(found)
+    assert request.json()["max_tokens"] == 128
+    assert found["probe"].figures["most_usd"] < 0.001
+    assert found["cost"].figures["cost_usd"] <= found["probe"].figures["most_usd"]
+
+
+def test_a_server_that_is_away_is_named_with_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found = probe(f"http://127.0.0.1:{port}")["target main"]
+    assert f"connection refused (127.0.0.1:{port})" in found.text
+    assert "start the server" in str(found.advice)
+
+
+@every_row(
+    ("date", "level", "text"),
+    [
+        ("Mon, 01 Jan 2024 00:00:00 GMT", Level.WARN, "ahead of"),
+        ("Fri, 01 Jan 2100 00:00:00 GMT", Level.WARN, "behind"),
+        ("yesterday", Level.OK, "no server told its time"),
+    ],
+)
+def test_a_clock_that_differs_from_the_servers_is_a_warning_even_if_the_request_failed(
+    date, level, text
+) -> None:
+    with MockApi(Scenario([Step(fault=Fault(status=500, headers={"date": date}))])) as server:
+        clock = probe(server.base_url)["clock"]
+    assert clock.level is level
+    assert text in clock.text
+
+
+def test_the_verdict_names_lasting_failures_first_and_their_exit_code_counts() -> None:
+    found = [
+        fail("a", "is overloaded", "wait", Outcome.API_UNAVAILABLE),
+        warn("b", "odd", "look"),
+        fail("c", "refuses the key", "another key", Outcome.AUTH),
+    ]
+    assert verdict(found) == "not ready for the night: 1. c: refuses the key; 2. a: is overloaded"
+    assert (exit_code(found), exit_code(found[:1]), exit_code(found[1:2])) == (77, 75, 0)
+    assert verdict([*found[1:2], ok("d", "fine")]) == "ready for the night; see the warnings about b"
+    assert verdict([ok("d", "fine")]) == "ready for the night"
+
+
+def test_no_problem_is_told_without_a_remedy() -> None:
+    with pytest.raises(AssertionError, match="without a remedy"):
+        warn("a", "odd", "")
+    folder = Path(ralph.__file__).parent / "cli"
+    calls = [
+        (path.name, call)
+        for path in [folder / "doctor.py", *sorted((folder / "checks").glob("*.py"))]
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    ]
+    problems = [(name, call) for name, call in calls if call.func.id in {"warn", "fail"}]  # type: ignore[attr-defined]  # looked at above
+    assert len(problems) > 40
+    for name, call in problems:
+        remedies = [*call.args[2:3], *(word.value for word in call.keywords if word.arg == "advice")]
+        assert remedies, (name, call.lineno)
+        assert not (isinstance(remedies[0], ast.Constant) and not remedies[0].value), (name, call.lineno)
+
+
+def room(gigabytes: float, inodes: int) -> os.statvfs_result:
+    blocks = int(gigabytes * 1e9 / 4096)
+    return os.statvfs_result((4096, 4096, blocks, blocks, blocks, inodes and 10**6, inodes, inodes, 0, 255))
+
+
+@every_row(
+    ("gigabytes", "inodes", "level"),
+    [
+        (50, 100_000, Level.OK),
+        (50, 0, Level.OK),  # a file system without a fixed number of files
+        (1.5, 100_000, Level.WARN),
+        (50, 20_000, Level.WARN),
+        (0.05, 100_000, Level.FAIL),
+        (50, 900, Level.FAIL),
+    ],
+)
+def test_a_disk_needs_room_for_bytes_and_files(gigabytes, inodes, level) -> None:
+    found = night.disk_finding("sessions", Path("/x"), room(gigabytes, inodes))
+    assert found.level is level
+    assert "sessions" in found.text
+
+
+def test_few_open_files_are_a_warning_with_the_number() -> None:
+    kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, kept[1]))
+    try:
+        found = night.look_at_process_room()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, kept)
+    assert found.level is Level.WARN
+    assert "200 open files (ulimit -n)" in found.text

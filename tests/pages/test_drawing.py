@@ -1,0 +1,94 @@
+"""Bars, gaps, ticks and curves on an axis of time."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of, totals_of, with_gaps
+from ralph.pages.night import Mark, MarkKind, Point, Stretch, StretchKind
+
+MODEL, TOOL, OUTAGE, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.OUTAGE, StretchKind.IDLE
+BEGAN_S = 1_795_476_600.0  # 2026-11-23 23:30 UTC
+
+
+def stretch(kind: StretchKind, began: float, ended: float, label: str = "x") -> Stretch:
+    return Stretch(kind, BEGAN_S + began, BEGAN_S + ended, label)
+
+
+def test_neighbours_that_are_too_narrow_share_a_place_by_their_times() -> None:
+    axis = axis_of(BEGAN_S, BEGAN_S + 1000)
+    narrow = [
+        replace(
+            stretch(MODEL if at % 2 else TOOL, at, at + (0.9 if at % 2 else 0.2), f"turn {at}"),
+            entry=f"e{at}",
+        )
+        for at in range(10)
+    ]
+    bars = bars_of([*narrow, stretch(OUTAGE, 10, 500, "529")], axis, most=100)
+    assert [(bar.kind, bar.x, bar.width, bar.top, bar.height, bar.entry) for bar in bars] == [
+        ("model", 0.0, 0.99, 0.182, 0.818, "e0"),
+        ("tool", 0.0, 0.99, 0.0, 0.182, "e0"),
+        ("outage", 1.0, 49.0, 0.0, 1.0, None),
+    ]
+    assert bars[0].title == bars[1].title == "turn 0 to turn 9: tool 1.0s, model 4.5s"
+    assert bars[2].title == "529: outage, 8m10s"
+
+
+def test_however_many_there_are_the_bars_are_bounded() -> None:
+    many = [stretch(MODEL if at % 2 else TOOL, at * 0.1, at * 0.1 + 0.1) for at in range(50_000)]
+    bars = bars_of(many, axis_of(BEGAN_S, BEGAN_S + 5000), most=300)
+    assert 200 < len({bar.x for bar in bars}) <= 305
+
+
+def test_marks_at_one_place_are_one_that_says_how_many() -> None:
+    axis = axis_of(BEGAN_S, BEGAN_S + 10_000)
+    marks = [Mark(MarkKind.RETRY, BEGAN_S + at, f"at {at}") for at in (5000, 1, 2, 3)]
+    marks.append(Mark(MarkKind.COMMIT, BEGAN_S + 2, "c"))
+    found = marks_of(marks, axis)
+    assert [(bar.x, bar.title) for bar in found["retry"]] == [(0.01, "at 1 and 2 more"), (50.0, "at 5000")]
+    assert [bar.title for bar in found["commit"]] == ["c"]
+
+
+def test_a_day_without_work_takes_little_room() -> None:
+    """A session that was resumed a day later: its two hours of work stay readable."""
+    day_s = 86_400.0
+    work = [stretch(MODEL, 0, 3600), stretch(MODEL, 3600 + day_s, 7200 + day_s)]
+    stretches = [*with_gaps(work)]
+    assert totals_of(stretches) == {"model": 7200.0, "idle": day_s}
+    axis = axis_of(work[0].began_s, work[1].ended_s, stretches)
+    places = [axis.place(at_s) for one in work for at_s in (one.began_s, one.ended_s)]
+    assert places == pytest.approx([0, 47.6, 52.4, 100], abs=0.1)
+    assert not [tick for tick in ticks_of(axis, 0) if 47.7 < tick.x < 52.3]
+
+
+def test_a_short_wait_between_parts_is_no_gap() -> None:
+    work = [stretch(MODEL, 0, 10), stretch(MODEL, 65, 70)]
+    assert [*with_gaps(reversed(work))] == work
+
+
+def test_ticks_are_round_times_of_the_readers_day() -> None:
+    axis = axis_of(BEGAN_S, BEGAN_S + 7200)
+    assert [tick.at_s - BEGAN_S for tick in ticks_of(axis, 0)] == [0, 1800, 3600, 5400, 7200]
+    quarter = [tick.at_s - BEGAN_S for tick in ticks_of(axis, 900.0)]
+    assert quarter == [900, 2700, 4500, 6300]
+
+
+def test_a_curve_keeps_its_highest_and_its_last_point() -> None:
+    axis = axis_of(BEGAN_S, BEGAN_S + 1000)
+    points = [Point(BEGAN_S + at, 5.0 if at == 501 else 1.0) for at in range(1000)]
+    curve = curve_of(points, axis, most=50)
+    assert curve is not None
+    assert curve.most == 5.0
+    assert curve.line.count("H") == 50
+    assert "V2" in curve.line
+    assert curve.line.endswith("V78.8")
+
+
+@pytest.mark.parametrize(("limit", "y"), [(8.0, 2.0), (4.0, 50.0), (20.0, None), (None, None)])
+def test_a_limit_far_above_the_curve_is_not_drawn(limit: float | None, y: float | None) -> None:
+    axis = axis_of(BEGAN_S, BEGAN_S + 10)
+    curve = curve_of([Point(BEGAN_S, 8.0 if limit == 4.0 else 5.0)], axis, limit=limit, most=50)
+    assert curve is not None
+    assert curve.limit_y == y
+    assert curve_of([Point(BEGAN_S, float("nan"))], axis, most=50) is None

@@ -1,0 +1,174 @@
+"""The content of a page that was gathered from recorded journals and old loop records."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.conversation.journal_lines import line_of, readable_part
+from ralph.loop.state import IterationRecord, LoopState
+from ralph.loop.store import LoopStore
+from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
+from ralph.pages.finding import find_subject
+from ralph.pages.gathering import gather
+from ralph.pages.night import EntryKind, StretchKind
+from ralph.sessions.looking import look_at
+from ralph.sessions.store import SessionStore
+from ralph.values.outcome import Outcome
+from tests.fakes import call, text
+from tests.rows import every_row
+from tests.session_journals import SESSION_ID, Told, completed
+
+if TYPE_CHECKING:
+    from ralph.pages.night import Work
+
+JOURNALS = Path(__file__).parent.parent / "journals"
+BEGAN_S = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "work").mkdir()
+    return {"RALPH_STATE_DIR": str(tmp_path / "state"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+
+def work_of(environment: dict[str, str], tmp_path: Path, what: str | None = None) -> Work:
+    directory = tmp_path / "work"
+    (work,) = gather(find_subject(what, directory, environment, None), environment, None).night.works
+    return work
+
+
+def keep(environment: dict[str, str], tmp_path: Path, data: bytes, name: str = SESSION_ID) -> Path:
+    path = SessionStore.for_user(environment).place_of(tmp_path / "work") / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def with_times(data: bytes, *, step_s: float = 1.0) -> bytes:
+    """The journal as if its lines had been written at even distances."""
+    records, _ = readable_part(data)
+    return b"".join(line_of(at, record, BEGAN_S + at * step_s) for at, record in enumerate(records))
+
+
+@every_row("name", sorted(path.stem for path in JOURNALS.glob("*.jsonl")))
+def test_a_page_counts_as_sessions_ls_does(name: str, tmp_path_factory) -> None:
+    tmp_path = tmp_path_factory.mktemp("page")
+    (tmp_path / "work").mkdir()
+    environment = {"RALPH_STATE_DIR": str(tmp_path / "state"), "PATH": os.environ["PATH"]}
+    path = keep(environment, tmp_path, (JOURNALS / f"{name}.jsonl").read_bytes(), name)
+    look = look_at(path)
+    work = work_of(environment, tmp_path)
+    last = look.history.runs[-1].ended
+    assert work.outcome == ("killed" if last is None else last.outcome)
+    assert work.turns == look.history.turns
+    assert work.cost_usd == pytest.approx(look.history.cost_usd)
+    assert [part.is_copied for part in work.parts] == [run.is_copied for run in look.history.runs]
+    assert any("without the times" in note for note in work.notes)
+    entries = [entry for part in work.parts for entry in part.entries]
+    assert len({entry.id for entry in entries}) == len(entries)
+    named = {mark.entry for part in work.parts for mark in part.marks}
+    named |= {stretch.entry for part in work.parts for stretch in part.stretches}
+    assert named <= {None, *(entry.id for entry in entries)}
+
+
+def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_path) -> None:
+    keep(environment, tmp_path, with_times(completed().data))
+    work = work_of(environment, tmp_path)
+    (part,) = work.parts
+    assert part.began_s == BEGAN_S + 1
+    assert not any("without the times" in note for note in work.notes)
+    kinds = [(one.kind, one.label) for one in part.stretches]
+    assert (StretchKind.TOOL, "Bash: pytest -q") in kinds
+    assert (StretchKind.WAITING, "waiting before a retry") in kinds
+    titles = [entry.title for entry in part.entries if entry.kind is EntryKind.CALL]
+    assert titles == ["Bash: pytest -q", "Read: a.py"]
+    failed = next(entry for entry in part.entries if entry.title == "Bash: pytest -q")
+    assert (failed.is_error, failed.text) == (True, "pytest -q")
+    assert (failed.result or "").endswith("Exit code 1")
+    assert {count.name: count.number for count in work.counts} == {"retries": 1, "calls with an error": 1}
+
+
+def test_long_results_are_cut_where_that_is_said_and_keep_both_ends(environment, tmp_path) -> None:
+    told = Told().run().prompt("look")
+    body = "begin " + "x" * 200_000 + " end"
+    told.answers(call("c1", "Bash", command="seq 1")).starts("c1").result("c1", body).answers(text("Done."))
+    keep(environment, tmp_path, told.ends().data)
+    (part,) = work_of(environment, tmp_path).parts
+    (entry,) = [entry for entry in part.entries if entry.kind is EntryKind.CALL]
+    assert entry.result is not None
+    assert entry.result.startswith("begin x")
+    assert entry.result.endswith("x end")
+    assert f"{entry.cut_chars:,} characters are left out here" in entry.result
+    assert entry.cut_chars > 100_000
+    assert entry.shown_by == f"ralph sessions export {SESSION_ID}"
+
+
+def test_no_part_of_a_known_credential_is_left_at_a_cut(environment, tmp_path) -> None:
+    secret = "sk-ant-" + "s3cr3t" * 20
+    environment["ANTHROPIC_API_KEY"] = secret
+    told = Told().run().prompt("look")
+    told.answers(call("c1", "Bash", command="env")).starts("c1").result("c1", f"{secret} " * 5000)
+    keep(environment, tmp_path, told.answers(text("Done.")).ends().data)
+    assert "s3cr3t" not in repr(work_of(environment, tmp_path))
+    assert "[redacted]" in repr(work_of(environment, tmp_path))
+
+
+def old_record(**more: Any) -> LoopState:
+    plan = LoopPlan("/gone/work", "/gone/work", prompt="Do it all.", until="make test")
+    one = IterationRecord(
+        1,
+        SESSION_ID,
+        Outcome.COMPLETED,
+        0,
+        2,
+        0.5,
+        60.0,
+        1,
+        ("a\nb.py",),
+        1,
+        made_progress=True,
+        check="passed",
+    )
+    end = LoopEnd(Outcome.COMPLETED, 0, "the check passes")
+    moment = "2026-11-21T12:00:00+00:00"
+    last = CheckResult(0, "3 passed")
+    return LoopState(
+        plan, moment, 4711, updated_at=moment, iterations=(one,), last_check=last, ended=end, **more
+    )
+
+
+def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_it_has(
+    environment, tmp_path
+) -> None:
+    record = LoopStore.for_user(environment, tmp_path / "work").begin()
+    record.save(old_record())
+    fields = json.loads(record.path.read_text())
+    for name in ("started_at", "ended_at", "check_s", "head_before", "head_after"):
+        del fields["iterations"][0][name]
+    del fields["waits"]
+    record.path.write_text(json.dumps(fields))
+    work = work_of(environment, tmp_path)
+    (part,) = work.parts
+    assert (part.turns, part.cost_usd, part.outcome, part.began_s) == (2, 0.5, "completed", None)
+    assert part.check is not None
+    assert (part.check.words, part.check.has_passed, part.check.output) == ("passed", True, "3 passed")
+    assert part.problem is not None
+    assert "is not any more" in part.problem or "was deleted" in part.problem
+    assert [file.path for file in work.files] == ["a\nb.py"]
+    assert any("not under git" in note for note in work.notes)
+
+
+def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:
+    other = "7" + SESSION_ID[1:]
+    keep(environment, tmp_path, completed().data)
+    keep(environment, tmp_path, Told(other).run().prompt("go").answers(text("Done.")).ends().data, other)
+    LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
+    subject = find_subject(str(tmp_path / "work"), tmp_path, environment, None)
+    works = gather(subject, environment, None).night.works
+    assert sorted(work.id for work in works) == sorted(["0001", other])

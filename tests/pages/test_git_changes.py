@@ -1,0 +1,113 @@
+"""Commits and changed files as git tells them for a page, also where a repository wants to run programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.pages.excerpts import Excerpts
+from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
+from ralph.values.redaction import Redactor
+from tests.loop.git.repositories import committed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.pages.works import GitFacts
+    from tests.loop.git.repositories import Repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return committed(tmp_path / "work", tmp_path / "home")
+
+
+def told(repository: Repository, *ranges: CommitRange, **more: object) -> GitFacts:
+    reader = GitReader(repository.seams(), Excerpts(Redactor()))
+    return reader.facts(GitQuestion(repository.top, ranges, **more))  # type: ignore[arg-type]
+
+
+HOSTILE = 'a\n<script>alert(1)</script>\ndiff --git a/x b/x"'
+
+
+def test_hostile_names_and_messages_arrive_as_they_are_and_with_their_own_diffs(repository) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    repository.git("switch", "-qc", "-x" if False else "b/<b>")
+    repository.write(HOSTILE, "one\ndiff --git a/fake b/fake\n" + "0" * 40 + "\n")
+    repository.write("zz", "last\n")
+    after = repository.commit_all("subject <img src=x>\n\nbody\n" + "f" * 40)
+    facts = told(repository, CommitRange(1, before, after))
+    (commit,) = facts.commits
+    assert (commit.id, commit.iteration) == (after, 1)
+    assert commit.subject == "subject <img src=x>"
+    assert commit.body.startswith("body\nffff")
+    assert [file.path for file in commit.files] == [HOSTILE, "zz"]
+    assert commit.files[0].diff.splitlines()[1:] == ["+one", "+diff --git a/fake b/fake", "+" + "0" * 40]
+    assert commit.files[1].diff.splitlines()[1:] == ["+last"]
+    assert [(file.path, file.added) for file in facts.files] == [(HOSTILE, 3), ("zz", 1)]
+
+
+def test_git_runs_no_program_that_the_repository_names(repository, tmp_path) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    after = (repository.write("a.txt", "changed\n"), repository.commit_all())[1]
+    repository.write("a.txt", "uncommitted\n")
+    ran = tmp_path / "ran"
+    program = repository.write(".git/run", f"#!/bin/sh\ntouch {ran}; cat\n")
+    program.chmod(0o755)
+    for name in (
+        "diff.external",
+        "diff.evil.command",
+        "diff.evil.textconv",
+        "filter.evil.clean",
+        "filter.evil.process",
+        "core.pager",
+        "core.fsmonitor",
+        "gpg.program",
+        "interactive.diffFilter",
+    ):
+        repository.git("config", name, str(program))
+    repository.git("config", "log.showSignature", "true")
+    repository.git("config", "color.ui", "always")
+    repository.write(".gitattributes", "* diff=evil filter=evil\n")
+    repository.write(".git/hooks/post-index-change", f"#!/bin/sh\ntouch {ran}\n").chmod(0o755)
+    facts = told(repository, CommitRange(1, before, after), has_uncommitted=True)
+    assert not ran.exists()
+    assert facts.notes == ()
+    assert facts.commits[0].files[0].diff == "@@ -1 +1 @@\n-text\n+changed"
+    assert ("a.txt", False) in {(file.path, file.is_committed) for file in facts.files}
+
+
+def test_a_repository_without_its_first_commit_and_one_without_any_are_told(repository, tmp_path) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    facts = told(repository, CommitRange(1, "", first))
+    assert [file.path for file in facts.files] == [".gitignore", "a.txt", "dir/b.txt"]
+    gone = told(repository, CommitRange(3, first, "f" * 40))
+    assert gone.notes == ("the commits of iteration 3 are not in the repository any more",)
+    option = told(repository, CommitRange(3, "--output=/tmp/x", first))
+    assert option.commits == ()
+    outside = GitReader(repository.seams(), Excerpts(Redactor())).facts(GitQuestion(tmp_path))
+    assert "not under git" in outside.notes[0]
+
+
+def test_binary_and_long_files_are_told_without_their_content(repository) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    (repository.top / "image").write_bytes(b"\0\1\2" * 100)
+    repository.write("long", "line\n" * 5000)
+    after = repository.commit_all()
+    (commit,) = told(repository, CommitRange(1, before, after)).commits
+    image, long = commit.files
+    assert (image.diff, image.added) == ("", 0)
+    assert long.added == 5000
+    assert long.cut_lines > 4000
+    assert commit.shown_by == f"git show {after[:12]}"
+
+
+def test_without_recorded_commits_those_in_the_time_of_the_work_are_told(repository) -> None:
+    after = (repository.write("a.txt", "changed\n"), repository.commit_all("in time"))[1]
+    at_s = float(repository.git("show", "-s", "--format=%ct", after))
+    subjects = [one.subject for one in told(repository, began_s=at_s, ended_s=at_s + 5).commits]
+    assert subjects[-1] == "in time"
+    assert told(repository, began_s=1.0, ended_s=2.0).commits == ()
+    files = told(repository, began_s=1.0, ended_s=2.0, has_uncommitted=True).files
+    assert files == ()

@@ -1,0 +1,173 @@
+"""The HTML page of a night, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from datetime import UTC, timedelta, timezone
+from html.parser import HTMLParser
+
+import pytest
+from msgspec.structs import replace
+
+from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
+from ralph.pages.page import html_of
+from tests.pages.hostile_night import FULL, HOSTILE, Walk
+from tests.pages.nights import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+
+
+class Structure(HTMLParser):
+    """The elements of a page in their order, with their attributes, and its text."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len({name for name, _ in attrs}) == len(attrs)
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def shape(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [(tag, tuple(attributes)) for tag, attributes in self.elements]
+
+
+def test_texts_of_others_are_text_in_every_field() -> None:
+    """The page has the same elements with the same attributes, whatever its texts say."""
+    hostile, harmless = Walk(HOSTILE), Walk("harmless {}")
+    page = html_of(hostile.over(FULL), UTC)
+    structure = Structure(page)
+    assert structure.shape == Structure(html_of(harmless.over(FULL), UTC)).shape
+    own = {"html", "head", "meta", "title", "style", "script", "body", "header", "main", "article", "footer"}
+    assert own <= {tag for tag, _ in structure.elements}
+    for tag, attributes in structure.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in {"style", "src", "action", "xlink:href"}, (tag, name)
+            if name == "href":
+                assert (value or "").startswith("#"), (tag, value)
+    # The style and the script are the first and the last of the texts with braces, and hold nothing of the night.
+    (style,) = re.findall(rb"<style>(.*?)</style>", page, flags=re.DOTALL)
+    (script,) = re.findall(rb"<script>(.*?)</script>", page, flags=re.DOTALL)
+    assert b"field" not in style.replace(b"field.", b"")
+    assert b"alert" not in style + script
+
+
+def test_every_text_of_a_night_stands_on_the_page() -> None:
+    walk = Walk("{}")
+    page = html_of(walk.over(FULL), UTC).decode()
+    missing = {name for name, number in walk.names.items() if number not in page}
+    assert missing == set()
+
+
+def test_hidden_characters_are_shown_by_name_and_colours_of_programs_are_left_out() -> None:
+    place = "a\x1b[1;31mb\x1b[0m\x07\x85\u202e\ud800\U000e0041"
+    page = html_of(Night(made_at_s=0.0, version="1", works=(), place=place)).decode()
+    assert "ab␇⟨U+0085⟩⟨U+202E⟩⟨U+D800⟩⟨U+E0041⟩" in page
+
+
+def test_the_policy_allows_the_own_style_and_script_and_nothing_else() -> None:
+    page = html_of(NIGHT, UTC)
+    assert b'<meta name="generator" content="ralph report">' in page[:2048]
+    (policy,) = re.findall(rb'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    hashes = {
+        name: base64.b64encode(
+            hashlib.sha256(re.findall(rb"<%s>(.*?)</%s>" % (name, name), page, re.DOTALL)[0]).digest()
+        )
+        for name in (b"style", b"script")
+    }
+    assert policy == (
+        b"default-src 'none'; style-src 'sha256-%s'; script-src 'sha256-%s'; base-uri 'none'; form-action 'none'"
+        % (hashes[b"style"], hashes[b"script"])
+    )
+    assert b"http://" not in page.replace(b"http://www.w3.org/2000/svg", b"")
+    assert b"https://" not in page
+
+
+def test_the_headline_has_the_answers_to_the_three_questions() -> None:
+    texts = " ".join(" ".join(Structure(html_of(SEVERAL, UTC)).texts).split())
+    for words in (
+        "Done exit 0",
+        "$15.61 of $20",
+        "Iteration 5: killed (signal 9, perhaps for its memory; it was resumed)",
+        "2 outages, 51m00s in all",
+        "Stopped at a limit exit 3",
+        "Go on with ralph --resume e2b94d10 --max-budget-usd 2",
+        "Session 0aa1 could not be read",
+    ):
+        assert words in texts
+
+
+def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
+    work = SEVERAL.works[1]
+    copied = replace(work.parts[0], number=7, is_copied=True, entries=())
+    page = html_of(replace(NIGHT, works=(replace(work, parts=(copied, *work.parts)),)), UTC)
+    texts = " ".join(" ".join(Structure(page).texts).split())
+    assert "Runs 1 14 turns" in texts
+    assert "Stopped at a limit (copied)" in texts
+    assert "It is not in the totals" in texts
+    assert "model 11m09s" in texts
+    assert "Run 7" not in texts
+
+
+def test_times_are_in_the_zone_of_the_reader() -> None:
+    page = html_of(NIGHT, timezone(timedelta(hours=5, minutes=30))).decode()
+    assert "times in UTC+05:30" in page
+    assert "24 Nov 2026 05:00" in page  # the loop began at 23:30 UTC
+
+
+@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), 1e300, -1e300])
+def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
+    part = replace(
+        NIGHT.works[0].parts[0],
+        began_s=at_s,
+        stretches=(Stretch(StretchKind.MODEL, at_s, at_s, "turn 1"), Stretch(StretchKind.TOOL, 0, at_s, "x")),
+        entries=(replace(NIGHT.works[0].parts[0].entries[0], at_s=at_s),),
+    )
+    work = replace(NIGHT.works[0], parts=(part,), ended_s=at_s, costs=(), cost_usd=at_s)
+    page = html_of(replace(NIGHT, works=(work,), made_at_s=at_s), UTC)
+    assert b"NaN" not in page
+    assert b"nan%" not in page
+
+
+def test_a_night_of_nothing_is_a_page() -> None:
+    assert b"Nothing was recorded here" in html_of(
+        Night(made_at_s=0, version="1", works=(), place="here"), UTC
+    )
+
+
+def test_a_long_night_makes_a_small_page() -> None:
+    """200 iterations with 5,000 stretches in all, and 20,000 entries with 150 characters each."""
+    entries = tuple(
+        TranscriptEntry(
+            f"e{number}", NIGHT.works[0].parts[0].entries[1].kind, BEGAN_S + number, "t" * 50, "x" * 100
+        )
+        for number in range(100)
+    )
+    parts = tuple(
+        replace(
+            NIGHT.works[0].parts[0],
+            number=number,
+            began_s=BEGAN_S + number * 144,
+            ended_s=BEGAN_S + (number + 1) * 144,
+            entries=tuple(replace(entry, id=f"{entry.id}-{number}") for entry in entries),
+            stretches=tuple(
+                Stretch(StretchKind.MODEL, at_s, at_s + 5, f"turn {number}", "e1")
+                for at_s in (BEGAN_S + number * 144 + step * 5.7 for step in range(25))
+            ),
+            check=CheckRun("failed (exit 1)", has_passed=False, output="1 failed"),
+        )
+        for number in range(200)
+    )
+    work = replace(loop_of_eight(), parts=parts, ended_s=BEGAN_S + 28_800)
+    page = html_of(replace(NIGHT, works=(work,)), UTC)
+    texts = 20_000 * 150
+    assert len(page) - texts < 300 * 20_000
+    timeline = page[: page.index(b"What happened")]
+    assert 200 < timeline.count(b'class="k-model"') <= 260

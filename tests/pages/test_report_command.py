@@ -1,0 +1,186 @@
+"""`ralph report`: which loop or session it shows, where it writes the page, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.conversation.journal_lines import sealed
+from ralph.loop.state import LoopState
+from ralph.loop.store import LoopStore
+from ralph.loop.values import LoopEnd, LoopPlan
+from ralph.pages.command import MARK_OF_PAGE, ReportRequest, write_report
+from ralph.sessions.store import SessionStore
+from ralph.values.outcome import Outcome, UsageError
+from tests.session_journals import SESSION_ID, Told, completed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ralph.loop.record import FileRecord
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory, which is the working directory, and a state directory beside it."""
+    made = tmp_path / "work"
+    made.mkdir()
+    monkeypatch.setenv("RALPH_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(made)
+    return made
+
+
+@pytest.fixture
+def report(work: Path) -> Callable[..., int]:
+    def run(what: str | None = None, **fields: object) -> int:
+        return write_report(ReportRequest(what, work, **fields))  # type: ignore[arg-type]
+
+    return run
+
+
+def kept(work: Path, data: bytes, session_id: str = SESSION_ID) -> Path:
+    store = SessionStore.for_user(os.environ)
+    path = store.place_of(work) / f"{session_id}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def loop_kept(work: Path, reason: str) -> FileRecord:
+    record = LoopStore.for_user(os.environ, work).begin()
+    plan = LoopPlan(str(work), str(work), prompt="Do it all.")
+    end = LoopEnd(Outcome.COMPLETED, 0, reason)
+    moment = "2026-11-21T12:00:00+00:00"
+    record.save(LoopState(plan, moment, 4711, updated_at=moment, ended=end))
+    return record
+
+
+def test_the_newest_loop_is_shown_else_the_newest_session(work, report, capfd) -> None:
+    kept(work, completed().data)
+    assert report() == 0
+    assert f"session {SESSION_ID[:8]}: completed" in capfd.readouterr().out
+    loop_kept(work, "the first end")
+    loop_kept(work, "the second end")
+    assert report() == 0
+    assert "loop 0002: completed: the second end" in capfd.readouterr().out
+    for named in ("1", "0001"):
+        assert report(named) == 0
+        assert "loop 0001: completed: the first end" in capfd.readouterr().out
+    assert report(SESSION_ID[:6]) == 0
+    assert report(".") == 0
+    assert capfd.readouterr().out.count(": completed") == 1 + 3
+
+
+def test_what_is_not_there_is_a_usage_error_that_names_what_is(work, report) -> None:
+    with pytest.raises(UsageError, match="no loop and no session"):
+        report()
+    loop_kept(work, "done")
+    with pytest.raises(UsageError, match=r"no loop 7 .* the loops here are 0001"):
+        report("7")
+    with pytest.raises(UsageError, match="no session that begins with 'beef'"):
+        report("beef")
+    with pytest.raises(UsageError, match="no directory"):
+        report("./nowhere")
+
+
+def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(work, report) -> None:
+    kept(work, completed().data)
+    page = work / "ralph-report.html"
+    page.write_text("my own notes")
+    with pytest.raises(UsageError, match="ralph report did not make it"):
+        report()
+    assert page.read_text() == "my own notes"
+    page.unlink()
+    assert report() == 0
+    page.write_bytes(page.read_bytes() + b"<!-- before -->")
+    assert report() == 0
+    assert MARK_OF_PAGE in page.read_bytes()[:2048]
+    assert b"<!-- before -->" not in page.read_bytes()
+    other = work / "notes.html"
+    other.write_text("mine")
+    assert report(output=str(other)) == 0
+    assert MARK_OF_PAGE in other.read_bytes()
+
+
+def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(work, report, tmp_path) -> None:
+    kept(work, completed().data)
+    (work / ".git").mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "page.html").write_text("kept")
+    (work / "away").symlink_to(outside)
+    (work / "ralph-report.html").symlink_to(outside / "page.html")
+    with pytest.raises(UsageError, match="did not make it"):
+        report()
+    with pytest.raises(UsageError, match="leads out of its repository"):
+        report(output=str(work / "away" / "page.html"))
+    with pytest.raises(UsageError, match="git directory"):
+        report(output=str(work / ".git" / "page.html"))
+    (work / "inner").symlink_to(work / ".git")
+    with pytest.raises(UsageError, match="git directory"):
+        report(output=str(work / "inner" / "page.html"))
+    assert (outside / "page.html").read_text() == "kept"
+    assert report(output=str(work / "ralph-report.html")) == 0  # the link itself is replaced
+    assert (outside / "page.html").read_text() == "kept"
+
+
+def test_with_a_dash_the_page_is_standard_output_and_the_headline_is_not_in_it(
+    work, report, capfdbinary
+) -> None:
+    kept(work, completed().data)
+    assert report(output="-") == 0
+    out, err = capfdbinary.readouterr()
+    assert MARK_OF_PAGE in out
+    assert out.rstrip().endswith(b"</html>")
+    assert err.startswith(b"ralph: session")
+    assert not list(work.iterdir())
+
+
+def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(work, report, capfd) -> None:
+    path = kept(work, completed().data)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"delivered", b"delivared")]))
+    assert report(output="-") == 74
+    told = capfd.readouterr()
+    assert "does not match its checksum" in told.err
+    assert "fix the failing test" in told.out
+
+
+def test_what_cannot_be_read_at_all_makes_no_page(work, report, capfd) -> None:
+    kept(work, sealed({"seq": 0, "kind": "session", "format": 9, "ralph": "9.0"}))
+    assert report() == 78
+    record = loop_kept(work, "done")
+    record.path.write_text("{")
+    assert report() == 74
+    assert "is damaged" in capfd.readouterr().err
+    assert not list(work.iterdir())
+
+
+def test_where_there_is_no_browser_the_page_is_made_and_that_is_said(
+    work, report, capfd, monkeypatch
+) -> None:
+    kept(work, Told().run().prompt("look").data)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    assert report(is_opened=True) == 0
+    assert "the page is not opened: there is no display" in capfd.readouterr().err
+
+
+def test_the_page_is_shown_by_the_users_own_program(work, report, tmp_path, monkeypatch) -> None:
+    kept(work, completed().data)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "xdg-open"
+    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    program.chmod(0o755)
+    planted = work / "xdg-open"
+    planted.write_text("#!/bin/sh\ntouch planted-ran\n")
+    planted.chmod(0o755)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("PATH", f"{work}:{programs}:{os.environ['PATH']}")
+    assert report(is_opened=True) == 0
+    assert (tmp_path / "opened").read_text().strip() == (work / "ralph-report.html").as_uri()
+    assert not (work / "planted-ran").exists()

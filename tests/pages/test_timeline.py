@@ -1,0 +1,135 @@
+"""The timeline of a page: which stretch of time was used for what."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from ralph.pages.night import MarkKind, Point, Stretch, StretchKind
+from ralph.pages.timeline import (
+    JournalStep,
+    What,
+    fewer_points,
+    fewer_stretches,
+    marks_of,
+    stretches_of,
+    timed,
+    with_known,
+)
+
+MODEL, TOOL, WAITING, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.WAITING, StretchKind.IDLE
+RUN = JournalStep(What.RUN, 100.0)
+
+
+def attempt(at_s: float | None, took_s: float, wait_s: float = 0.0) -> JournalStep:
+    return JournalStep(What.ATTEMPT, at_s, "turn", took_s=took_s, wait_s=wait_s)
+
+
+def intent(at_s: float | None, call_id: str = "a") -> JournalStep:
+    return JournalStep(What.INTENT, at_s, call_id, call_id=call_id)
+
+
+def result(at_s: float | None, call_id: str = "a") -> JournalStep:
+    return JournalStep(What.RESULT, at_s, call_id, call_id=call_id)
+
+
+def drawn(*steps: JournalStep, until_s: float | None = None) -> list[tuple[StretchKind, float, float]]:
+    made = stretches_of(timed(steps).steps, until_s)
+    return [(one.kind, one.began_s, one.ended_s) for one in made]
+
+
+def test_an_attempt_began_before_its_record_and_a_call_lasts_from_intent_to_result() -> None:
+    assert drawn(RUN, attempt(103.0, 2.5), intent(103.5), result(110.0)) == [
+        (MODEL, 100.5, 103.0),
+        (TOOL, 103.5, 110.0),
+    ]
+
+
+def test_the_wait_after_a_failed_attempt_ends_when_the_next_one_begins() -> None:
+    failed = attempt(101.0, 1.0, wait_s=10.0)
+    assert drawn(RUN, failed, attempt(112.0, 1.0)) == [
+        (MODEL, 100.0, 101.0),
+        (WAITING, 101.0, 111.0),
+        (MODEL, 111.0, 112.0),
+    ]
+    assert drawn(RUN, failed, attempt(105.0, 1.0))[1] == (WAITING, 101.0, 104.0)
+
+
+def test_calls_at_the_same_time_follow_one_another_without_overlap() -> None:
+    steps = [intent(101.0, "a"), intent(101.0, "b"), result(103.0, "a"), result(104.0, "b")]
+    assert drawn(RUN, *steps) == [(TOOL, 101.0, 103.0), (TOOL, 103.0, 104.0)]
+
+
+def test_a_gap_until_a_killed_session_is_resumed_is_idle_and_a_short_gap_is_not() -> None:
+    later = JournalStep(What.RUN, 500.0)
+    assert drawn(RUN, attempt(101.0, 1.0), intent(102.0), later, attempt(502.0, 1.0)) == [
+        (MODEL, 100.0, 101.0),
+        (IDLE, 101.0, 500.0),
+        (MODEL, 501.0, 502.0),
+    ]
+
+
+def test_a_call_without_a_result_lasts_to_the_present_only_while_its_session_runs() -> None:
+    assert drawn(RUN, intent(101.0), until_s=160.0) == [(TOOL, 101.0, 160.0)]
+    assert drawn(RUN, intent(101.0)) == []
+
+
+def test_when_the_clock_is_set_back_time_goes_on_from_where_it_was() -> None:
+    steps = [RUN, attempt(102.0, 2.0), intent(102.0), result(52.5), attempt(55.5, 3.0)]
+    times = timed(steps)
+    assert times.was_set_back
+    assert [one.at_s for one in times.steps] == [100.0, 102.0, 102.0, 102.0, 105.0]
+    assert drawn(*steps) == [(MODEL, 100.0, 102.0), (MODEL, 102.0, 105.0)]
+    assert not timed([RUN, attempt(99.5, 1.0)]).was_set_back, "clocks that are kept in time do that"
+
+
+def test_without_times_requests_have_their_durations_and_calls_share_the_rest() -> None:
+    ended = JournalStep(What.ENDED, None, took_s=30.0)
+    steps = [
+        RUN,
+        attempt(None, 4.0, wait_s=2.0),
+        attempt(None, 4.0),
+        intent(None),
+        result(None),
+        intent(None, "b"),
+    ]
+    times = timed([*steps, result(None, "b"), ended])
+    assert times.is_estimated
+    assert [one.at_s for one in times.steps] == [100.0, 104.0, 110.0, 110.0, 120.0, 120.0, 130.0, 130.0]
+    killed = timed(steps)
+    assert killed.steps[-1].at_s == 110.0, "nothing says how long the calls took"
+
+
+def test_marks_stand_where_they_happened() -> None:
+    retry = JournalStep(What.OTHER, 104.0, "again", "e1", mark=MarkKind.RETRY)
+    (mark,) = marks_of(timed([RUN, retry]).steps)
+    assert (mark.kind, mark.at_s, mark.label, mark.entry) == (MarkKind.RETRY, 104.0, "again", "e1")
+
+
+def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() -> None:
+    busy = [Stretch(MODEL, 0.0, 10.0, ""), Stretch(IDLE, 10.0, 50.0, ""), Stretch(TOOL, 60.0, 70.0, "")]
+    outage = Stretch(StretchKind.OUTAGE, 5.0, 65.0, "away")
+    made = [(one.kind, one.began_s, one.ended_s) for one in with_known(busy, [outage])]
+    assert made == [(MODEL, 0.0, 10.0), (StretchKind.OUTAGE, 10.0, 60.0), (TOOL, 60.0, 70.0)]
+    part = replace(outage, began_s=20.0, ended_s=30.0)
+    made = [(one.kind, one.began_s, one.ended_s) for one in with_known(busy, [part])]
+    assert made[1:4] == [(IDLE, 10.0, 20.0), (StretchKind.OUTAGE, 20.0, 30.0), (IDLE, 30.0, 50.0)]
+
+
+def test_many_short_stretches_become_few_and_a_long_one_stays() -> None:
+    short = [Stretch(TOOL if at % 3 else MODEL, float(at), at + 0.9, "call") for at in range(300)]
+    long = Stretch(WAITING, 300.0, 900.0, "long")
+    made = fewer_stretches([*short, long], 30)
+    assert len(made) <= 30
+    assert made[-1] == long
+    assert made[0].kind is TOOL
+    assert made[0].label.endswith("steps, mostly tool")
+    assert all(one.ended_s <= following.began_s for one, following in pairwise(made))
+
+
+def test_of_many_points_the_last_one_is_kept() -> None:
+    points = [Point(float(at), float(at)) for at in range(1001)]
+    fewer = fewer_points(points, 100)
+    assert len(fewer) <= 102
+    assert fewer[-1] == points[-1]

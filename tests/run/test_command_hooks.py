@@ -1,0 +1,42 @@
+"""Decides which commands of hooks run for an event, and with which time limits."""
+
+from __future__ import annotations
+
+from ralph.agent.mode_gate import ModeGate
+from ralph.permissions.claude_settings import HookCommand
+from ralph.run.command_hooks import CommandHookGate
+from ralph.run.driven.hooks import HookFacts
+from ralph.tools.hook_command import HookEnding
+from ralph.values.controls import RunControls
+from ralph.values.tool_calls import ToolCall
+from tests.fakes import RecordingEvents
+
+
+def test_a_command_that_several_entries_name_runs_once_with_its_longest_limit() -> None:
+    started: list[tuple[str, float]] = []
+
+    def run(command: str, _given: bytes, timeout_s: float, _waiting_for: str) -> HookEnding:
+        started.append((command, timeout_s))
+        return HookEnding(0, "", "")
+
+    hooks = [
+        HookCommand("PreToolUse", "Bash", "check", 5.0, "f"),
+        HookCommand("PreToolUse", "", "other", 3.0, "f"),
+        HookCommand("PreToolUse", "Bash|Edit", "check", 60.0, "f"),
+        HookCommand("PreToolUse", "", "check", 1.0, "f"),
+        HookCommand("PreToolUse", "Edit", "check", 600.0, "f"),
+        HookCommand("Stop", "", "check", 900.0, "f"),
+    ]
+    controls = RunControls()
+    gate = CommandHookGate(
+        ModeGate(controls.why_refused),
+        hooks,
+        run,
+        facts=HookFacts("s", "", "/"),
+        controls=controls,
+        events=RecordingEvents(),
+        judge=None,
+        is_told=False,
+    )
+    assert gate.judge(ToolCall("t", "Bash", {"command": "ls"})).denied is None
+    assert started == [("check", 60.0), ("other", 3.0)]

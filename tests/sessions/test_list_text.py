@@ -1,0 +1,48 @@
+"""The rows of `ralph sessions ls`: they fit the terminal, and nothing is cut for a program."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ralph.sessions.history import history_of
+from ralph.sessions.list_text import SessionList
+from ralph.values.screen_text import columns_of
+from tests.rows import every_row
+from tests.session_journals import Told
+
+TASK = "# \u4fee\u590d\u89e3\u6790\u5668, then read hours, minutes and seconds wherever they are found\n\nDetails."
+TITLE = TASK.split("\n", maxsplit=1)[0][2:]
+DIRECTORY = "/home/somebody/projects/\u89e3\u6790\u5668/a/long/way/below"
+
+
+def listed(width: int | None, *, has_directory: bool) -> list[str]:
+    """The header, and the row of one session."""
+    history = history_of(Told(cwd=DIRECTORY).run("2026-11-20T00:00:00+00:00").prompt(TASK).records)
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    rows = SessionList(now=now, width=width, has_directory=has_directory, has_color=False)
+    return [rows.header(), rows.row("3f2a9c1e-0000", now.timestamp(), "completed", history)]
+
+
+@every_row(
+    ("width", "has_directory", "columns"),
+    [
+        (160, True, ["ID", "WRITTEN", "DIRECTORY", "OUTCOME", "TURNS", "COST", "TITLE"]),
+        (100, True, ["ID", "WRITTEN", "DIRECTORY", "OUTCOME", "TURNS", "COST", "TITLE"]),
+        (80, False, ["ID", "WRITTEN", "OUTCOME", "TURNS", "COST", "TITLE"]),
+        (80, True, ["ID", "DIRECTORY", "OUTCOME", "COST", "TITLE"]),
+        (50, True, ["ID", "OUTCOME", "TITLE"]),
+    ],
+)
+def test_rows_fit_the_terminal_and_their_columns_are_below_their_names(width, has_directory, columns) -> None:
+    header, row = listed(width, has_directory=has_directory)
+    assert header.split() == columns
+    assert columns_of(row) <= width
+    assert columns_of(row[: row.index("\u4fee")]) == header.index("TITLE")
+    assert row.endswith("\u2026") == (width < 160)
+    assert ("/below" in row) == ("DIRECTORY" in columns)
+
+
+def test_nothing_is_cut_without_a_terminal() -> None:
+    _, row = listed(None, has_directory=True)
+    assert DIRECTORY in row
+    assert row.endswith(f"  {TITLE}")
