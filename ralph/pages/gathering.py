@@ -89,9 +89,15 @@ class _Gathering:
         for at, path in enumerate(lines):
             with suppress(FileNotFoundError):  # it was deleted just now
                 reads[path] = read_journal(path, share, lines[path], self._excerpts, prefix=f"s{at}")
-        room = PageRoom(sum(len(run.steps) for read in reads.values() for run in read.story.runs))
+        works_count = len(loops) + len(sessions)
+        room = PageRoom(
+            sum(len(run.steps) for read in reads.values() for run in read.story.runs),
+            parts=sum(len(iterations_of(loop.state)) for loop in loops)
+            + sum(len(reads[path].story.runs) for path in sessions if path in reads),
+            works=works_count,
+        )
         works: list[Work] = []
-        with git_reader(self._environment, self._excerpts) as git:
+        with git_reader(self._environment, self._excerpts, works=works_count) as git:
             works += [self._loop(loop, reads, git, room) for loop in loops]
             for path in sessions:
                 if path in reads:

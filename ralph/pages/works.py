@@ -61,6 +61,10 @@ _TASK_CHARS = 20_000
 _WORDS_CHARS = 4_000
 _CHECK_CHARS = 4_500
 _REASON_CHARS = 1_000
+# The texts of all parts of a page, and all tasks. Where there are many, each gets less.
+_PARTS_CHARS = 2_400_000
+_TASKS_CHARS = 1_000_000
+_LEAST_CHARS = 100
 _TITLE_CHARS = 160
 _MOST_DETAILS = 20
 _WAITED_FOR = {
@@ -84,12 +88,25 @@ class PageRoom(Struct, frozen=True):
 
     steps: int
     """The number of steps of all journals."""
+    parts: int = 1
+    """The number of iterations and runs of all works."""
+    works: int = 1
 
     def stretches_of(self, steps: int) -> int:
         return max(_MOST_STRETCHES * steps // max(self.steps, 1), _LEAST_STRETCHES)
 
     def marks_of(self, steps: int) -> int:
         return max(_MOST_MARKS * steps // max(self.steps, 1), _LEAST_MARKS)
+
+    def chars_of_part(self, most_chars: int) -> int:
+        """The length of a text of which each part has one, at most `most_chars`."""
+        # A part has its last words twice, its reason up to three times, and the output of its check.
+        return max(min(most_chars, _PARTS_CHARS // 4 // max(self.parts, 1)), _LEAST_CHARS)
+
+    @property
+    def task_chars(self) -> int:
+        """The length of a task and of the last words of a work."""
+        return max(min(_TASK_CHARS, _TASKS_CHARS // max(self.works, 1)), _LEAST_CHARS)
 
 
 class LoopFacts(Struct, frozen=True):
@@ -133,8 +150,8 @@ def session_work(
         parts.append(
             replace(
                 part,
-                reason=excerpts.of(_reason(run), _REASON_CHARS).text,
-                last_words=excerpts.of(_answer(run), _WORDS_CHARS).text,
+                reason=excerpts.of(_reason(run), room.chars_of_part(_REASON_CHARS)).text,
+                last_words=excerpts.of(_answer(run), room.chars_of_part(_WORDS_CHARS)).text,
                 turns=run.turns,
                 cost_usd=run.cost_usd,
                 entries=tuple(entries[at]),
@@ -153,14 +170,14 @@ def session_work(
         id=read.id,
         is_loop=False,
         title=excerpts.line(story.title or _first_line(story.task), _TITLE_CHARS),
-        task=excerpts.of(story.task, _TASK_CHARS).text,
+        task=excerpts.of(story.task, room.task_chars).text,
         directory="" if opening is None else excerpts.plain(opening.cwd),
         model=excerpts.line(", ".join(story.models), _TITLE_CHARS),
         outcome=read.outcome,
         exit_code=None if ended is None else ended.exit_code,
         is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
         reason=excerpts.of("" if last is None else _reason(last), _REASON_CHARS).text,
-        answer=excerpts.of("" if last is None else _answer(last), _WORDS_CHARS).text,
+        answer=excerpts.of("" if last is None else _answer(last), min(_WORDS_CHARS, room.task_chars)).text,
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
         turns=sum(run.turns for run in own if run.answers or run.has_message),
@@ -190,7 +207,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
         part = _iteration_part(one, times, known, facts, room, now_s=now_s)
-        part = _with_words(part, one, read, facts, excerpts)
+        part = _with_words(part, one, read, facts, excerpts, room=room)
         parts.append(part)
         if part.problem is not None:
             notes.append(f"iteration {one.number}: {part.problem}")
@@ -212,14 +229,14 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         id=facts.number,
         is_loop=True,
         title=excerpts.line(_first_line(facts.task), _TITLE_CHARS),
-        task=excerpts.of(facts.task, _TASK_CHARS).text,
+        task=excerpts.of(facts.task, room.task_chars).text,
         directory=excerpts.plain(plan.directory),
         model=excerpts.line(", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
         is_problem=is_problem,
         reason=excerpts.of("" if end is None else end.reason, _REASON_CHARS).text,
-        answer=excerpts.of(answers[-1] if answers else "", _WORDS_CHARS).text,
+        answer=excerpts.of(answers[-1] if answers else "", min(_WORDS_CHARS, room.task_chars)).text,
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
@@ -237,15 +254,21 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
             for note in (
                 *state.warnings,
                 *([hint] if hint else []),
-                *notes,
+                *_first_of(notes),
                 *_notes_on_times(all_times),
-                *git.notes,
+                *_first_of(git.notes),
             )
         ),
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
         files=git.files or _recorded_files(state, excerpts),
     )
     return _with_commits(work, git.commits)
+
+
+def _first_of(notes: Sequence[str]) -> list[str]:
+    """The first notes, and how many more there are."""
+    more = len(notes) - _MOST_DETAILS
+    return [*notes[:_MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
 
 
 def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
@@ -289,6 +312,8 @@ def _with_words(
     read: JournalRead | None,
     facts: LoopFacts,
     excerpts: Excerpts,
+    *,
+    room: PageRoom,
 ) -> WorkPart:
     """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
     runs = read.story.runs if read is not None else []
@@ -302,10 +327,10 @@ def _with_words(
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
     return replace(
         part,
-        reason=excerpts.of(reason, _REASON_CHARS).text,
-        last_words=excerpts.of(words, _WORDS_CHARS).text,
+        reason=excerpts.of(reason, room.chars_of_part(_REASON_CHARS)).text,
+        last_words=excerpts.of(words, room.chars_of_part(_WORDS_CHARS)).text,
         entries=() if read is None else tuple(read.story.entries()),
-        check=_iteration_check(one, facts, excerpts),
+        check=_iteration_check(one, facts, excerpts, room),
         problem=_why_missing(one, facts) if read is None else read.problem,
     )
 
@@ -390,7 +415,7 @@ def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list
 
 
 def _iteration_check(
-    one: IterationRecord | CurrentIteration, facts: LoopFacts, excerpts: Excerpts
+    one: IterationRecord | CurrentIteration, facts: LoopFacts, excerpts: Excerpts, room: PageRoom
 ) -> CheckRun | None:
     words = getattr(one, "check", None)
     if words is None:
@@ -399,7 +424,8 @@ def _iteration_check(
     last, is_last = facts.state.last_check, one is facts.state.last
     if not output and is_last and last is not None and last.words == words:
         output = last.tail
-    return CheckRun(excerpts.plain(words), words == "passed", excerpts.of(output, _CHECK_CHARS).text)
+    most_chars = _CHECK_CHARS if is_last else room.chars_of_part(_CHECK_CHARS)
+    return CheckRun(excerpts.plain(words), words == "passed", excerpts.of(output, most_chars).text)
 
 
 def _check(result: CheckResult | None, excerpts: Excerpts) -> CheckRun | None:
