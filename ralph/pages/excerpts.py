@@ -36,7 +36,11 @@ class Excerpts:
 
     def line(self, text: str, most_chars: int = 200) -> str:
         """The beginning of the text, in one line."""
-        excerpt = " ".join(self.plain(text[: 4 * most_chars + self._redactor.longest_bytes]).split())
+        slack = self._redactor.longest_bytes
+        head = self.plain(text[: 4 * most_chars + slack])
+        if len(text) > 4 * most_chars + slack and slack:  # the cut may have left half of a credential
+            head = head[:-slack]
+        excerpt = " ".join(head.split())
         return excerpt if len(excerpt) <= most_chars else f"{excerpt[: most_chars - 1]}…"
 
     def of(self, text: str, most_chars: int) -> Excerpt:

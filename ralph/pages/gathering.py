@@ -19,7 +19,8 @@ from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
 from ralph.pages.journal import JournalRead, PageShare, number_of_lines, read_journal
 from ralph.pages.night import Night, Work
-from ralph.pages.works import LoopFacts, PageRoom, iterations_of, loop_work, moment_s, session_work
+from ralph.pages.page_room import PageRoom
+from ralph.pages.works import LoopFacts, iterations_of, loop_work, moment_s, session_work
 from ralph.sessions.store import SessionStore
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome

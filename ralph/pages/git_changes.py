@@ -112,7 +112,10 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            return self._asked(Git(top, self._seams), top, question)
+            git = Git(top, self._seams)
+            # A push sends the commits themselves, whatever `git replace` shows in their place.
+            git.settings = replace(git.settings, arguments=("--no-replace-objects", *git.settings.arguments))
+            return self._asked(git, top, question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 
@@ -132,24 +135,48 @@ class GitReader:
         return GitFacts(tuple(commits), tuple(files[: self._most_files]), tuple(notes))
 
     def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
-        """The ids of the commits of each iteration, the oldest first, with the iteration's number."""
-        made: dict[str, int | None] = {}
-        for one in question.ranges:
-            after = _head_of(git) if one.after is None else one.after
-            if one.before == after or not after:
+        """The ids of the commits of each iteration, the oldest first, with the iteration's number. The number of git
+        calls does not depend on the number of iterations.
+        """
+        head = _head_of(git) if any(one.after is None for one in question.ranges) else ""
+        ends = [(one, head if one.after is None else one.after) for one in question.ranges]
+        ends = [(one, after) for one, after in ends if after and one.before != after]
+        kept = self._kept(git, {each for one, after in ends for each in (one.before, after) if each})
+        ranges = []
+        for one, after in ends:
+            if after in kept and (not one.before or one.before in kept):
+                ranges.append((one, after))
                 continue
-            if not (_is_kept(git, one.before) and _is_kept(git, after)):
-                which = (
-                    f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
-                )
-                notes.append(f"the commits {which} are not in the repository any more")
-                continue
-            back = [f"^{one.before}"] if one.before else []
-            listed = self._read(git, "rev-list", "--reverse", "--topo-order", after, *back)
-            made.update(
-                dict.fromkeys((each for each in listed.decode().split() if each not in made), one.iteration)
-            )
-        return list(made.items())
+            which = f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
+            notes.append(f"the commits {which} are not in the repository any more")
+        if not ranges:
+            return []
+        first = ranges[0][0].before
+        revisions = [*dict.fromkeys(after for _, after in ranges), *([f"^{first}"] if first else [])]
+        listed = self._read(
+            git,
+            *("rev-list", "--topo-order", "--parents", "--stdin"),
+            given="".join(f"{one}\n" for one in revisions).encode(),
+        )
+        # The newest commits come first. The last line may be incomplete.
+        parents = {line[0]: line[1:] for text in listed.decode().split("\n")[:-1] if (line := text.split())}
+        oldest_first = {each: at for at, each in enumerate(reversed(parents))}
+        assigned: set[str] = set()
+        made: list[tuple[str, int | None]] = []
+        for one, after in ranges:
+            _ancestors(one.before, parents, assigned)
+            its = sorted(_ancestors(after, parents, assigned), key=oldest_first.__getitem__)
+            made += [(each, one.iteration) for each in its]
+        return made
+
+    def _kept(self, git: Git, identifiers: set[str]) -> set[str]:
+        """Those of the ids whose commits the repository has. Other text could be an option or an expression of git,
+        so the form of an id is checked first.
+        """
+        asked = sorted(one for one in identifiers if _COMMIT_ID.fullmatch(one))
+        given = "".join(f"{one}\n" for one in asked).encode()
+        listed = self._read(git, "cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
+        return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
 
     def _by_times(self, git: Git, question: GitQuestion) -> list[tuple[str, int | None]]:
         """The ids of the commits of the current branch that were made in the time of the work."""
@@ -273,6 +300,19 @@ def _head_of(git: Git) -> str:
     answer = git.answer("rev-parse", "--verify", "--quiet", "HEAD")
     found = answer.output.decode("ascii", "replace").strip()
     return found if not answer.status and _COMMIT_ID.fullmatch(found) else ""
+
+
+def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
+    """The commit and its ancestors, as far as `parents` has them and `assigned` does not. Adds them to `assigned`."""
+    found: list[str] = []
+    waiting = [identifier]
+    while waiting:
+        one = waiting.pop()
+        if one in parents and one not in assigned:
+            assigned.add(one)
+            found.append(one)
+            waiting += parents[one]
+    return found
 
 
 def _is_kept(git: Git, identifier: str) -> bool:

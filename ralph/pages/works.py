@@ -48,24 +48,11 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
     from ralph.loop.values import CheckResult
-    from ralph.pages.excerpts import Excerpts
     from ralph.pages.journal import JournalRead
+    from ralph.pages.page_room import PageRoom
     from ralph.pages.story import RunStory
 
 
-_MOST_STRETCHES = 3_000
-_LEAST_STRETCHES = 40
-_MOST_MARKS = 1_500
-_LEAST_MARKS = 20
-_MOST_POINTS = 1_000
-_LEAST_POINTS = 50
-# All texts of one kind on a page, and one of them.
-_TASKS_CHARS, _ALL_WORDS_CHARS, _CHECKS_CHARS, _REASONS_CHARS = 200_000, 300_000, 500_000, 200_000
-_TASK_CHARS = 20_000
-_WORDS_CHARS = 4_000
-_CHECK_CHARS = 4_500
-_REASON_CHARS = 1_000
-_LEAST_CHARS = 160
 _TITLE_CHARS = 160
 _MOST_DETAILS = 20
 _WAITED_FOR = {
@@ -82,49 +69,6 @@ class GitFacts(Struct, frozen=True):
     files: tuple[ChangedFile, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be found out."""
-
-
-class PageRoom(Struct, frozen=True):
-    """The room of one page, shared out among its works, their parts and the steps of their journals. Also cuts texts to
-    their share.
-    """
-
-    excerpts: Excerpts
-    works: int = 1
-    """The number of works. `parts` is the number of the iterations and runs of all works."""
-    parts: int = 1
-    steps: int = 1
-    """The number of steps of all journals."""
-
-    def stretches_of(self, steps: int) -> int:
-        """The number of stretches for a part with this number of steps."""
-        return max(_MOST_STRETCHES * steps // max(self.steps, 1), _LEAST_STRETCHES)
-
-    def marks_of(self, steps: int) -> int:
-        return max(_MOST_MARKS * steps // max(self.steps, 1), _LEAST_MARKS)
-
-    @property
-    def points(self) -> int:
-        """The number of points of each curve of a work."""
-        return max(_MOST_POINTS // max(self.works, 1), _LEAST_POINTS)
-
-    def task(self, text: str) -> str:
-        return self.excerpts.of(text, _share(_TASKS_CHARS, self.works, _TASK_CHARS)).text
-
-    def words(self, text: str) -> str:
-        """The last words of a part, or of a work."""
-        return self.excerpts.of(text, _share(_ALL_WORDS_CHARS, self.parts, _WORDS_CHARS)).text
-
-    def check(self, text: str) -> str:
-        """The output of the check after a part."""
-        return self.excerpts.of(text, _share(_CHECKS_CHARS, self.parts, _CHECK_CHARS)).text
-
-    def reason(self, text: str) -> str:
-        return self.excerpts.of(text, _share(_REASONS_CHARS, self.parts, _REASON_CHARS)).text
-
-
-def _share(whole: int, number: int, most: int) -> int:
-    return min(max(whole // max(number, 1), _LEAST_CHARS), most)
 
 
 class LoopFacts(Struct, frozen=True):
@@ -151,32 +95,7 @@ def session_work(
     times = timed([step for run in story.runs for step in run.steps])
     by_run = _by_run(times.steps)
     own = [run for run in story.runs if not run.is_copied]
-    until_s = now_s if read.is_running else None
-    entries = _entries_by_run(story.entries(), story.runs)
-    parts = []
-    for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
-        is_last = at == len(story.runs) - 1
-        outcome = _outcome_of(run, read.outcome if is_last else KILLED)
-        part = _part(
-            steps,
-            room,
-            number=at + 1,
-            session_id=read.id,
-            outcome=outcome,
-            until_s=until_s if is_last else None,
-        )
-        parts.append(
-            replace(
-                part,
-                reason=room.reason(_reason(run)),
-                last_words=room.words(_answer(run)),
-                turns=run.turns,
-                cost_usd=run.cost_usd,
-                entries=tuple(entries[at]),
-                is_copied=run.is_copied,
-                problem=read.problem if is_last else None,
-            )
-        )
+    parts = _run_parts(read, by_run, room, now_s=now_s)
     own_steps = [
         step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
     ]
@@ -213,22 +132,44 @@ def session_work(
     return _with_commits(work, git.commits)
 
 
+def _run_parts(
+    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], room: PageRoom, *, now_s: float
+) -> list[WorkPart]:
+    """A part for each run of a session. `by_run` are the steps of each run."""
+    story = read.story
+    until_s = now_s if read.is_running else None
+    entries = _entries_by_run(story.entries(), story.runs)
+    parts = []
+    for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
+        is_last = at == len(story.runs) - 1
+        outcome = _outcome_of(run, read.outcome if is_last else KILLED)
+        part = _part(
+            steps,
+            room,
+            number=at + 1,
+            session_id=read.id,
+            outcome=outcome,
+            until_s=until_s if is_last else None,
+        )
+        parts.append(
+            replace(
+                part,
+                reason=room.reason(_reason(run)),
+                last_words=room.words(_answer(run)),
+                turns=run.turns,
+                cost_usd=run.cost_usd,
+                entries=tuple(entries[at]),
+                is_copied=run.is_copied,
+                problem=read.problem if is_last else None,
+            )
+        )
+    return parts
+
+
 def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) -> Work:
     state = facts.state
-    parts: list[WorkPart] = []
-    all_times: list[Timed] = []
-    notes: list[str] = []
     outages = _outages(state)
-    for one in iterations_of(state):
-        read = facts.journals.get(one.session_id)
-        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
-        all_times.append(times)
-        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
-        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
-        part = _with_words(part, one, read, facts, room)
-        parts.append(part)
-        if part.problem is not None:
-            notes.append(f"iteration {one.number}: {part.problem}")
+    parts, all_times = _iteration_parts(facts, outages, room, now_s=now_s)
     steps = [step for times in all_times for step in times.steps]
     steps.sort(key=lambda one: one.at_s)
     began_s = moment_s(state.started_at) or (steps[0].at_s if steps else now_s)
@@ -243,6 +184,15 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
     hint = None if end is None else resume_hint(state, end)
     resumes = facts.is_newest and not facts.is_running and (end is None or hint is not None)
     answers = [record.last_words for record in state.iterations if record.last_words]
+    notes = (
+        *state.warnings,
+        *([hint] if hint else []),
+        *_first_of(
+            [f"iteration {part.number}: {part.problem}" for part in parts if part.problem is not None]
+        ),
+        *_notes_on_times(all_times),
+        *_first_of(git.notes),
+    )
     work = Work(
         id=facts.number,
         is_loop=True,
@@ -267,20 +217,33 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         costs=_costs(steps, room),
         contexts=_contexts(steps, room),
         counts=_counts([read.incidents for read in facts.journals.values()], outages),
-        notes=tuple(
-            room.reason(note)
-            for note in (
-                *state.warnings,
-                *([hint] if hint else []),
-                *notes,
-                *_notes_on_times(all_times),
-                *git.notes,
-            )
-        ),
+        notes=tuple(map(room.reason, notes)),
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
         files=git.files or _recorded_files(state, room),
     )
     return _with_commits(work, git.commits)
+
+
+def _iteration_parts(
+    facts: LoopFacts, outages: Sequence[Stretch], room: PageRoom, *, now_s: float
+) -> tuple[list[WorkPart], list[Timed]]:
+    """A part for each iteration of a loop, and the steps of each. `outages` are the waits of the loop."""
+    parts: list[WorkPart] = []
+    all_times: list[Timed] = []
+    for one in iterations_of(facts.state):
+        read = facts.journals.get(one.session_id)
+        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
+        all_times.append(times)
+        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
+        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
+        parts.append(_with_words(part, one, read, facts, room))
+    return parts, all_times
+
+
+def _first_of(notes: Sequence[str]) -> list[str]:
+    """The first notes, and how many more there are."""
+    more = len(notes) - _MOST_DETAILS
+    return [*notes[:_MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
 
 
 def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:

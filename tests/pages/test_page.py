@@ -72,6 +72,15 @@ def test_hidden_characters_are_shown_by_name_and_colours_of_programs_are_left_ou
     assert "ab␇⟨U+0085⟩⟨U+202E⟩⟨U+D800⟩⟨U+E0041⟩" in page
 
 
+def test_characters_that_make_other_code_look_the_same_are_named_and_those_that_scripts_need_stay() -> None:
+    place = "a\u3164 is\u200dAdmin x\ufe01\ufe0f\U000e0101 \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3 \U0001f469\u200d\U0001f680"
+    page = html_of(Night(made_at_s=0.0, version="1", works=(), place=place)).decode()
+    assert (
+        "a⟨U+3164⟩ is⟨U+200D⟩Admin x⟨U+FE01⟩⟨U+FE0F⟩⟨U+E0101⟩ \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3" in page
+    )
+    assert "\U0001f469\u200d\U0001f680" in page
+
+
 def test_the_policy_allows_the_own_style_and_script_and_nothing_else() -> None:
     page = html_of(NIGHT, UTC)
     assert b'<meta name="generator" content="ralph report">' in page[:2048]
@@ -134,6 +143,17 @@ def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     page = html_of(replace(NIGHT, works=(work,), made_at_s=at_s), UTC)
     assert b"NaN" not in page
     assert b"nan%" not in page
+
+
+def test_thousands_of_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own() -> None:
+    part = replace(NIGHT.works[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
+    parts = tuple(replace(part, number=number) for number in range(1_100))
+    page = html_of(replace(NIGHT, works=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
+    told = page[page.index("What went wrong") : page.index(">Timeline<")]
+    assert told.count("was deleted") == 8
+    assert told.count("and 1092 iterations more") == 2
+    assert 'id="work0-part100-time"' in page
+    assert 'id="work0-part99-time"' not in page
 
 
 def test_a_night_of_nothing_is_a_page() -> None:
