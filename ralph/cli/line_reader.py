@@ -169,7 +169,7 @@ class _DividedWords:
         while self._coming and not self._coming[-1].startswith("-"):
             words.append(self._next_word(one, spelling))
         if not words:
-            takes_names = one.metavar == "NAMES..."
+            takes_names = one.metavar == "TOOLS..."
             advice = f'{spelling} "" is an empty list' if takes_names else "leave it out to name none"
             raise LineError(f"{spelling} needs a word at least; {advice}")
         self.last_list = None if self._coming else spelling

@@ -180,7 +180,10 @@ class UntilCheck:
                 self._tell_all(self._turns.after_stop())
                 raise
             finally:
-                told = (*self._refusals(), *filter(None, [self._turns.between()]))
+                told = (
+                    *self._refusals(),
+                    *filter(None, (self._turns.between(), self._turns.after_kill()[0])),
+                )
                 self._tell_all(*told)
             undone = "\n".join(filter(None, (undone, *told)))
         except OSError as error:

@@ -262,7 +262,7 @@ def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | No
 
 def _all_stretches(work: Work) -> list[Stretch]:
     """The stretches of all parts, and the outages between them."""
-    of_parts = [stretch for part in work.parts for stretch in part.stretches]
+    of_parts = [stretch for part in work.parts if not part.is_copied for stretch in part.stretches]
     known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
     between = [outage for outage in work.outages if outage.began_s not in known]
     return [*of_parts, *between]
@@ -277,7 +277,7 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
             f"#{view.id}",
         )
         for view in parts
-        if view.part.is_problem and (work.is_loop or len(parts) > 1)
+        if view.part.is_problem and not view.part.is_copied and (work.is_loop or len(parts) > 1)
     ]
     broken = [
         Problem(f"{view.name.capitalize()}: {view.part.problem}", f"#{view.id}")
@@ -318,7 +318,13 @@ def _work_timeline(
         Lane("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
         Lane("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
     ]
-    marks = [mark for part in work.parts for mark in part.marks if mark.kind is not MarkKind.ENDED]
+    marks = [
+        mark
+        for part in work.parts
+        if not part.is_copied
+        for mark in part.marks
+        if mark.kind is not MarkKind.ENDED
+    ]
     top = _add_marks(rows, marks, axis, 70)
     cost = curve_of(work.costs, axis, limit=work.budget_usd, most=_MOST_POINTS)
     context = curve_of(work.contexts, axis, most=_MOST_POINTS)
@@ -369,7 +375,7 @@ def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) ->
 def _blocks_of(parts: list[PartView], axis: Axis) -> Iterator[Block]:
     for view in parts:
         part = view.part
-        if part.began_s is None:
+        if part.began_s is None or part.is_copied:
             continue
         x = axis.place(part.began_s)
         width = max(round(axis.place(part.ended_s or axis.ended_s) - x, 3), 0.15)

@@ -66,6 +66,8 @@ class ClaudeSettings(Struct, frozen=True):
     forbids_bypass: bool = False
     """True if the document forbids the permission mode in which all calls run without a question."""
     sandbox: SandboxLimits = SandboxLimits()
+    wants_sandbox: bool = False
+    """True if the document has `sandbox.enabled`, which is no reason not to run without a sandbox."""
     idle_sandbox: tuple[str, ...] = ()
     """The keys of a repository's `sandbox` block that have no effect, because they restrict nothing."""
     unused_hooks: tuple[str, ...] = ()
@@ -84,7 +86,8 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
     if not isinstance(permissions, dict):
         raise GuardError(f"{source.name}: permissions must be an object")
     _refuse_misspelt(permissions, names.OF_PERMISSIONS, source, "permissions.")
-    sandbox, idle = _sandbox(document, source)
+    block = document.get("sandbox")
+    sandbox, idle = _sandbox(block, source)
     hooks, unused = _hooks(document, source)
     mode = permissions.get("defaultMode")
     if isinstance(mode, str):
@@ -95,6 +98,7 @@ def read_settings(document: object, source: SettingsSource) -> ClaudeSettings:
         mode=mode if mode in _TIGHT_MODES else None,
         forbids_bypass=bool(permissions.get("disableBypassPermissionsMode")),
         sandbox=sandbox,
+        wants_sandbox=isinstance(block, dict) and block.get("enabled") is True,
         idle_sandbox=idle,
         unused_hooks=unused,
         unread_keys=tuple(key for key in document if key not in _READ_KEYS),
@@ -139,11 +143,10 @@ def _rules(permissions: Mapping[str, Any], source: SettingsSource) -> Iterator[P
                     ) from error
 
 
-def _sandbox(document: Mapping[str, Any], source: SettingsSource) -> tuple[SandboxLimits, tuple[str, ...]]:
+def _sandbox(sandbox: object, source: SettingsSource) -> tuple[SandboxLimits, tuple[str, ...]]:
     """Returns the restrictions of the `sandbox` block, and the keys of a repository's block that have no effect. Raises
     GuardError for a restriction that ralph cannot keep.
     """
-    sandbox = document.get("sandbox")
     if sandbox is None:
         return SandboxLimits(), ()
     if not isinstance(sandbox, dict):

@@ -33,9 +33,9 @@ def why_no_matcher(matcher: str | None) -> str | None:
         from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few drivers have hooks
 
         listed = re.split(r"\s*[|,]\s*", matcher.strip())
-        found = misspelt(listed, TOOL_NAMES)
-        is_wrong = found is not None and found[1] not in listed
-        return f"no tool is called {found[0]!r}: did you mean {found[1]}?" if found and is_wrong else None
+        missing = [name for name in TOOL_NAMES if name not in listed]
+        found = misspelt((name for name in listed if name not in TOOL_NAMES), missing)
+        return None if found is None else f"no tool is called {found[0]!r}: did you mean {found[1]}?"
     try:
         re.compile(matcher)
     except (re.error, RecursionError, OverflowError) as error:

@@ -142,6 +142,7 @@ def _built(
     notices = (
         *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
         *_notices(pairs, mode or controls.permission_mode),
+        *(_without_sandbox(pairs) if around.settings.sandbox.mode == "off" else ()),
     )
     return RunGuards(judge, hooks, mode, limits, notices)
 
@@ -267,6 +268,12 @@ def _notices(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]], mode: Permi
             yield f"{source.name}: commands are restricted by {', '.join(found.sandbox.keys)}"
         if source.kind == "flag" and found.unread_keys:
             yield f"{source.name}: ralph does not read {', '.join(found.unread_keys)} there"
+
+
+def _without_sandbox(pairs: Sequence[tuple[SettingsSource, ClaudeSettings]]) -> Iterator[str]:
+    for source, found in pairs:
+        if found.wants_sandbox:
+            yield f"{source.name}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)"
 
 
 def not_kept(

@@ -62,6 +62,8 @@ class BoxTurns:
         """The protected files, or None before the first look at them."""
         self._notes: list[str] = []
         """Notes about undone changes that no method has returned yet."""
+        self._is_kill_told = False
+        """Whether `look_after_kill` has returned a note."""
 
     def prepare_early(self) -> None:
         """Begins to make the sandbox. Does not wait, and raises no error: `before` raises it."""
@@ -133,10 +135,16 @@ class BoxTurns:
         """
         return "" if self._files is None else self._files.undone_between(self._directory)
 
-    def after_kill(self, waiting_for: str) -> str:
-        """A note about the protected files that have changed since an earlier run was killed, for the start of a run.
-        Empty if there are none, or if the disk cannot be read. Raises Interrupted.
+    def after_kill(self) -> tuple[str, bool]:
+        """A note for the model about the protected files that have changed since an earlier run was killed, and
+        whether people should read the note too: `look_after_kill` has not returned it. Must be called when the first
+        command has ended. Empty if there are none, and at a second call.
         """
+        note = "" if self._files is None else self._files.after_kill(self._directory)
+        return note, bool(note) and not self._is_kill_told
+
+    def look_after_kill(self, waiting_for: str) -> str:
+        """Returns the note of `after_kill` for people, at the start of a run. Empty if the disk cannot be read. Raises Interrupted."""
         box = self._box
         if box is None:
             return ""
@@ -146,9 +154,11 @@ class BoxTurns:
             return self._files.changed_since_kill(os.path.realpath(self._directory))
 
         try:
-            return self._result_of(look, waiting_for)
+            note = self._result_of(look, waiting_for)
         except OSError:  # the first command raises it
             return ""
+        self._is_kill_told = bool(note)
+        return note
 
     def ready(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
         """Makes the sandbox and returns the environment, as `before` does, but does not look at the protected files."""

@@ -22,7 +22,7 @@ _RUNNING = "running"
 
 
 class ProtectedFiles:
-    """The protected files of one run. Not thread-safe. All methods but `undone_between` and `close` read the disk."""
+    """The protected files of one run. Not thread-safe. All methods but `undone_between`, `after_kill` and `close` read the disk."""
 
     def __init__(self, roots: Sequence[str], git_directories: Sequence[str], state: str) -> None:
         """`roots` and `git_directories` are those of `ProtectedSnapshot`. `state` is ralph's state directory."""
@@ -54,7 +54,7 @@ class ProtectedFiles:
 
     def changed_since_kill(self, working_directory: str) -> str:
         """A note about the protected files that have changed since a command during which an earlier run was killed.
-        Empty if there are none. May be called before the first `look`; `undone_between` returns the note too.
+        Empty if there are none. May be called before the first `look`; `after_kill` returns the note too.
         """
         if (
             not self._has_looked
@@ -88,16 +88,16 @@ class ProtectedFiles:
         return undone_note(undone, working_directory)
 
     def undone_between(self, working_directory: str) -> str:
-        """A note about changes to protected files that no command of this run made, and that `look` has undone or
-        found since the last call of this method. Empty if there were no such changes.
+        """A note about changes to protected files that no command of this run made, and that `look` has undone since
+        the last call of this method. Empty if there were no such changes.
         """
         undone, self._between = self._between, ()
+        return undone_note(undone, working_directory, is_between=True)
+
+    def after_kill(self, working_directory: str) -> str:
+        """The note of `changed_since_kill`. Reads no disk. Empty before the first `look`, and at a second call."""
         paths, self._after_kill = self._after_kill, ()
-        notes = (
-            undone_note(undone, working_directory, is_between=True),
-            changed_since_kill_note(paths, working_directory),
-        )
-        return "\n".join(filter(None, notes))
+        return changed_since_kill_note(paths, working_directory)
 
     def end_watch(self, working_directory: str) -> str:
         """Undoes the changes to protected files since the last command. Must be called after the MCP servers have

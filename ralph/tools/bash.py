@@ -47,13 +47,14 @@ def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
     refusals = () if room.box is None else room.box.refusals()
-    between = room.turns.between()
+    between, (killed, is_news) = room.turns.between(), room.turns.after_kill()
+    told = [note for note in (between, killed) if note]
     denials = [*_denials(text, room, has_failed=has_failed), *(f"[{one}]" for one in refusals)]
     return ToolOutput(
-        "\n".join([text, *notes, *denials, *([between] if between else [])]),
+        "\n".join([text, *notes, *denials, *told]),
         is_error=has_failed,
         is_denied=bool(denials),
-        notices=(*refusals, *([between] if between else [])),
+        notices=(*refusals, *(note for note in told if is_news or note != killed)),
     )
 
 

@@ -77,13 +77,13 @@ def run(call: ToolCall, toolset: McpToolset, room: ToolRoom) -> ToolOutput:
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
-    between = turns.between()
-    notes = [note for note in (undone, between) if note]
+    between, (killed, is_news) = turns.between(), turns.after_kill()
+    notes = [note for note in (undone, between, killed) if note]
     return ToolOutput(
         _content([*shown, *notes], room),
         is_error=failed,
         is_denied=bool(undone),
-        notices=(between,) if between else (),
+        notices=tuple(filter(None, (between, killed if is_news else ""))),
     )
 
 

@@ -102,7 +102,7 @@ class LocalToolbox:
                 return ""
         except OSError:
             return ""
-        return self._room.turns.after_kill("protected files")
+        return self._room.turns.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
         """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and

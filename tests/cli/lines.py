@@ -16,7 +16,7 @@ else:
 
 class ExampleLine(Struct, frozen=True):
     word: Annotated[str | None, Argument("A word.")] = None
-    tools: Annotated[tuple[str, ...], Option("--tools --Tools", "Tools.")] = ()
+    tools: Annotated[tuple[str, ...], Option("--tools --Tools", "Tools.", metavar="TOOLS...")] = ()
     places: Annotated[tuple[str, ...], Option("--dir", "Directories.")] = ()
     model: Annotated[str, Option("--model", "A model.")] = ""
     file: Annotated[str, Option("--file -f", "A file.")] = ""

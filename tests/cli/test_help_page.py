@@ -19,15 +19,16 @@ Arguments:
   word  A word.
 
 Options:
-  --tools, --Tools VALUE  Tools.
-  --dir VALUE             Directories.
-  --model VALUE           A model.
-  -f, --file VALUE        A file.
-  -n, --turns VALUE       A number.
-  --price VALUE           A number.
-  --form <text|json>      A form.  [default: text]
-  -q, --quiet             Quiet.
-  -h, --help              Show this message and exit.
+  --tools, --Tools TOOLS...  Tools.
+  --dir VALUE                Directories.
+  --model VALUE              A model.
+  -f, --file VALUE           A file.
+  -n, --turns VALUE          A number.
+  --price VALUE              A number.
+  --form <text|json>         A form.  [default: text]
+  -q, --quiet                Quiet.
+  -h, --help                 Show this message and
+                             exit.
 
 Example:
   ralph example  --quiet"""

@@ -48,7 +48,7 @@ def words_near_a_limit() -> Iterator[str]:
     for what, number, shown in [
         (Finishing(max_turns=10)._near(9, Budget(), 1e9, None), "10", "{n}"),
         (Finishing()._near(1, spent, 1e9, None), "5", "{usd}"),
-        (Finishing()._near(1, Budget(), 0.0, 60.0), "60", "{seconds}"),
+        (Finishing()._near(1, Budget(), 0.0, 60.0), "60s", "{time}"),
     ]:
         assert what is not None
         yield what.replace(number, shown)

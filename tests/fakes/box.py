@@ -51,6 +51,9 @@ class FakeBox:
         had, self._has_changes = self._has_changes, False
         return self._undone if had else ""
 
+    def after_kill(self, _working_directory: str) -> str:
+        return ""
+
     def undone_between(self, _working_directory: str) -> str:
         return ""
 

@@ -104,6 +104,18 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         assert words in texts
 
 
+def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
+    work = SEVERAL.works[1]
+    copied = replace(work.parts[0], number=7, is_copied=True, entries=())
+    page = html_of(replace(NIGHT, works=(replace(work, parts=(copied, *work.parts)),)), UTC)
+    texts = " ".join(" ".join(Structure(page).texts).split())
+    assert "Runs 1 14 turns" in texts
+    assert "Stopped at a limit (copied)" in texts
+    assert "It is not in the totals" in texts
+    assert "model 11m09s" in texts
+    assert "Run 7" not in texts
+
+
 def test_times_are_in_the_zone_of_the_reader() -> None:
     page = html_of(NIGHT, timezone(timedelta(hours=5, minutes=30))).decode()
     assert "times in UTC+05:30" in page

@@ -54,6 +54,7 @@ def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) ->
     [
         ({"matcher": "bash", "hooks": [HOOK]}, "the matcher 'bash' cannot be kept: no tool is called 'bash': did you"),
         ({"matcher": "Read|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
+        ({"matcher": "Bassh|Bash|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
         ({"matcher": "(", "hooks": [HOOK]}, "the matcher '(' cannot be kept: it is no regular expression"),
         ({"hooks": [{**HOOK, "if": "Bash(rm *)"}]}, "a hook with 'if' cannot be run"),
     ],

@@ -278,9 +278,10 @@ def test_settings_that_cannot_be_read_are_a_wrong_option(ralph_here, serve) -> N
 def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     serve(bash("true"), DONE)
     hook = {"hooks": [{"type": "command", "command": "touch ran"}]}
-    document = {"hooks": {"PreToolUse": [hook], "stopp": [hook]}, "sandbox": {"excludedCommands": ["git"]}}
+    sandbox = {"enabled": True, "excludedCommands": ["git"]}
+    document = {"hooks": {"PreToolUse": [hook], "stopp": [hook]}, "sandbox": sandbox}
     path = write(ralph.cwd / ".claude" / "settings.json", document)
-    ran = ralph("go", "--output-format", "stream-json")
+    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
     assert ran.code == 0
     assert not (ralph.cwd / "ran").exists()
     not_started = "a repository may not start programs; pass those that you trust by --settings"
@@ -290,6 +291,7 @@ def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     assert [text for text in notices(ran) if str(path) in text] == [
         f"hooks of {path} are not run (PreToolUse, stopp: stopp is perhaps meant as Stop): {not_started}",
         f"{path}: keys without effect: sandbox.excludedCommands: {only_restricts}",
+        f"{path}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)",
     ]
 
 

@@ -73,7 +73,7 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
     assert state[0].startswith(f"loop in {ralph.cwd}, begun ")
     assert re.fullmatch(r"ended [-0-9: ]{16}: completed: the check passes; 3 iterations, .*", state[1])
     assert state[2] == f"check `{CHECK}`: passed"
-    assert state[-1] == f"record, last prompt and the check's output: {loop_folder(ralph)}"
+    assert state[-1] == f"record, last prompt, log and the check's output: {loop_folder(ralph)}"
     assert len(state) == 7
     assert "go on with" not in told.stdout
 

@@ -56,7 +56,7 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     assert json.loads((first / "loop.json").read_text())["ended"]["reason"] == "the stop file is there"
     told = ralph_here("loop", "--status").stdout
     assert "limit_reached (exit 3)" in told
-    assert f"record, last prompt and the check's output: {second}\n" in told
+    assert f"record, last prompt, log and the check's output: {second}\n" in told
 
 
 def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, iterations) -> None:

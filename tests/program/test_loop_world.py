@@ -40,7 +40,8 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     assert "ANTHROPIC_API_KEY" not in seen_by_git + seen_by_check
     kept = {path.name: path.read_text() for path in loop_folder(ralph).iterdir()}
     assert kept["check.log"] == "[redacted]\n"
-    assert set(kept) == {"check.log", "loop.json", "prompt.md"}
+    of_checks = {"check.log", "check-0001.txt", "check-0002.txt"}
+    assert set(kept) == {*of_checks, "live.json", "log.jsonl", "log.txt", "loop.json", "prompt.md"}
     assert [name for name, text in kept.items() if KEY in text] == []
     assert KEY not in "\n".join(loop_lines(ran))
     assert KEY not in str(server.requests[0].json()["messages"])

@@ -135,7 +135,7 @@ def test_d4_four_answers_that_say_nothing_end_the_run_with_words_of_its_own_exit
     assert "4 times in a row" in ran.stdout
     said = {"empty": "the answer was empty", "thinking_only": "the answer held thinking only"}[reason]
     assert f"[turn] Synthetic retry 3/3: {said}" in ran.stderr
-    assert "[report] failure, synthetic" in ran.stderr
+    assert "[report] failure, written by ralph, because the model gave none" in ran.stderr
 
 
 def test_d5_text_without_a_call_is_the_answer_exits_0(ralph, serve) -> None:
