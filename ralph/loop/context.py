@@ -16,7 +16,7 @@ from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState
 from ralph.loop.store import LoopStore
-from ralph.loop.values import LoopLimits
+from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands, protect_this_process
 from ralph.machine.repository import repository_top
@@ -380,6 +380,7 @@ def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
         *(store.root for store in stores),
         *(store.place_of(directory) for store in stores),
         *LoopStore.to_read(environment, directory).roots,
+        directory / REPORT_PAGE,
         *(Path(plan.launch_directory, path) for path in files if path),
     )
     return replace(plan, own_paths=tuple(dict.fromkeys((*plan.own_paths, *map(str, places)))))

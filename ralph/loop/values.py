@@ -22,6 +22,8 @@ OWN_DIRECTORY = ".ralph"
 """The directory of the stop file, relative to the loop's directory. A change in this directory is never progress."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The path of the stop file, relative to the loop's directory. The model creates this file when no work is left."""
+REPORT_PAGE = "ralph-report.html"
+"""The file in the working directory that `ralph report` writes to by default."""
 
 
 class LoopLimits(Struct, frozen=True):

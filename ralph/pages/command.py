@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.loop.values import REPORT_PAGE
 from ralph.machine.own_programs import own_program
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import start_process
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from ralph.pages.night import Work
 
-DEFAULT_NAME = "ralph-report.html"
 MARK_OF_PAGE = b'<meta name="generator" content="ralph report">'
 """Stands within the first `_BEGINNING_BYTES` of each page. By this text ralph recognises a page that it may replace
 without being told its name."""
@@ -106,7 +106,7 @@ def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
 
 def _place_of_page(request: ReportRequest) -> Path:
     """The absolute path of the page. Raises UsageError if the page cannot or must not be written there."""
-    path = Path(request.output) if request.output is not None else Path.cwd() / DEFAULT_NAME
+    path = Path(request.output) if request.output is not None else Path.cwd() / REPORT_PAGE
     problem = result_file_problem(str(path), _repository_directories(request))
     if problem is None and ".git" in (*path.parts, *Path(os.path.realpath(path.parent)).parts):
         problem = f"{path} lies in a git directory, which git alone writes"
