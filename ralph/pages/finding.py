@@ -54,7 +54,9 @@ def find_subject(
         if named:
             return _of_loop(named[0], directory)
         if not store.starting_with(what):
-            kept = sorted(record.folder.name for record in recorded)
+            kept = [
+                str(int(record.folder.name)) for record in sorted(recorded, key=lambda one: one.folder.name)
+            ]
             there = f"the loops here are {', '.join(kept)}" if kept else "no loop is recorded here"
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
     elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):

@@ -125,6 +125,11 @@ class _Gathering:
         self._missing.append(self._excerpts.plain(text))
         self._exit_code = self._exit_code or outcome.exit_code()
 
+    def _tell_damage(self, read: JournalRead) -> None:
+        if read.problem is not None:
+            outcome = Outcome.CONFIG if read.is_newer else Outcome.IO_ERROR
+            self._tell_missing(f"session {read.id}: {read.problem}", outcome)
+
     def _opened(self, record: FileRecord) -> _OpenedLoop | None:
         try:
             state = record.load()
@@ -156,9 +161,11 @@ class _Gathering:
             state.ended is None and is_newest and holder_of(directory, record.folder.parent) == state.pid
         )
         journals = {session: reads[path] for session, path in loop.paths.items() if path in reads}
+        for read in journals.values():
+            self._tell_damage(read)
         checks = {one.number: tail for one in state.iterations if (tail := record.check_tail(one.number))}
         facts = LoopFacts(
-            record.folder.name, state, self._task_of(state), is_running, is_newest, journals, checks
+            str(int(record.folder.name)), state, self._task_of(state), is_running, is_newest, journals, checks
         )
         asked = git.facts(self._question(state, is_newest=is_newest))
         return loop_work(facts, asked, room, now_s=self._now_s)
@@ -207,9 +214,7 @@ class _Gathering:
     def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:
         """The work of a session. Empty if nothing of the journal could be read."""
         story = read.story
-        if read.problem is not None:
-            outcome = Outcome.CONFIG if read.is_newer else Outcome.IO_ERROR
-            self._tell_missing(f"session {read.id}: {read.problem}", outcome)
+        self._tell_damage(read)
         if story.opening is None and not story.runs:
             return []
         facts = git.facts(self._question_of(read))

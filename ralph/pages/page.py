@@ -295,9 +295,9 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
     bad, broken = _first_of(bad, work), _first_of(broken, work)
     if work.outages:
         lost_s = sum(length_s(outage) for outage in work.outages)
-        bad.append(
-            Problem(f"{counted(len(work.outages), 'outage')}, {duration(lost_s)} in all", f"#{name}-time")
-        )
+        times = "once" if len(work.outages) == 1 else f"{len(work.outages)} times"
+        waited = f"The loop waited {times} for the API or the machine: {duration(lost_s)}"
+        bad.append(Problem(waited, f"#{name}-time"))
     if work.counts:
         told = ", ".join(f"{count.name} ({count.number})" for count in work.counts)
         bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))

@@ -173,6 +173,16 @@ def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_
     assert any("not under git" in note for note in work.notes)
 
 
+def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_path) -> None:
+    lines = completed().data.splitlines(keepends=True)
+    keep(environment, tmp_path, b"".join([lines[0], lines[1].replace(b"run", b"ran"), *lines[2:]]))
+    LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
+    gathered = gather(find_subject(None, tmp_path / "work", environment, None), environment, None)
+    assert gathered.exit_code == 74
+    assert "line 2 does not match its checksum" in gathered.night.missing[0]
+    assert gathered.night.works[0].is_loop
+
+
 def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:
     other = "7" + SESSION_ID[1:]
     keep(environment, tmp_path, completed().data)
@@ -180,4 +190,4 @@ def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp
     LoopStore.for_user(environment, tmp_path / "work").begin().save(old_record())
     subject = find_subject(str(tmp_path / "work"), tmp_path, environment, None)
     works = gather(subject, environment, None).night.works
-    assert sorted(work.id for work in works) == sorted(["0001", other])
+    assert sorted(work.id for work in works) == sorted(["1", other])

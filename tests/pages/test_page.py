@@ -105,7 +105,7 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         "Done exit 0",
         "$15.61 of $20",
         "Iteration 5: killed (signal 9, perhaps for its memory; it was resumed)",
-        "2 outages, 51m00s in all",
+        "The loop waited 2 times for the API or the machine: 51m00s",
         "Stopped at a limit exit 3",
         "Go on with ralph --resume e2b94d10 --max-budget-usd 2",
         "Session 0aa1 could not be read",

@@ -65,10 +65,10 @@ def test_the_newest_loop_is_shown_else_the_newest_session(work, report, capfd) -
     loop_kept(work, "the first end")
     loop_kept(work, "the second end")
     assert report() == 0
-    assert "loop 0002: completed: the second end" in capfd.readouterr().out
+    assert "loop 2: completed: the second end" in capfd.readouterr().out
     for named in ("1", "0001"):
         assert report(named) == 0
-        assert "loop 0001: completed: the first end" in capfd.readouterr().out
+        assert "loop 1: completed: the first end" in capfd.readouterr().out
     assert report(SESSION_ID[:6]) == 0
     assert report(".") == 0
     assert capfd.readouterr().out.count(": completed") == 1 + 3
@@ -78,7 +78,7 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(work, report) -> 
     with pytest.raises(UsageError, match="no loop and no session"):
         report()
     loop_kept(work, "done")
-    with pytest.raises(UsageError, match=r"no loop 7 .* the loops here are 0001"):
+    with pytest.raises(UsageError, match=r"no loop 7 .* the loops here are 1"):
         report("7")
     with pytest.raises(UsageError, match="no session that begins with 'beef'"):
         report("beef")
