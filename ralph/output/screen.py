@@ -7,15 +7,34 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.output.standard_streams import ReaderLeftError, print_bytes
-from ralph.values.screen_text import cut_to_columns
+from ralph.values.screen_text import columns_of, cut_to_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # ECMA-48: ED, EL, CUP. DEC: DECTCEM.
 _HOME, _CLEAR_BELOW, _CLEAR_TO_END = "\x1b[H", "\x1b[J", "\x1b[K"
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _USUAL_SIZE = (80, 24)
+
+
+def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """The lines as a terminal of this size can show them. Long lines are folded if all text fits then. Otherwise long
+    lines are cut, and so is the list.
+    """
+    folded = [part for line in lines for part in _folded(line, columns)]
+    return folded if len(folded) <= rows else [cut_to_columns(line, columns) for line in lines[:rows]]
+
+
+def _folded(text: str, columns: int) -> Iterator[str]:
+    """Yields the parts of the text, each at most `columns` columns wide, or one character."""
+    part = ""
+    for character in text:
+        if part and columns_of(part + character) > columns:
+            yield part
+            part = ""
+        part += character
+    yield part
 
 
 def terminal_size(descriptor: int) -> tuple[int, int]:
@@ -35,11 +54,10 @@ class Screen:
         self._lines: Sequence[str] = ()
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draws the lines. Lines that do not fit are cut, and so is the list. Raises ReaderLeftError and OSError."""
+        """Draws the lines, fitted to the terminal. Raises ReaderLeftError and OSError."""
         self._lines = lines
         columns, rows = terminal_size(1)
-        shown = [cut_to_columns(line, columns - 1) for line in lines[: max(rows - 1, 1)]]
-        self._write(_HIDE_CURSOR + _HOME, shown)
+        self._write(_HIDE_CURSOR + _HOME, fit_to_screen(lines, columns - 1, max(rows - 1, 1)))
 
     def close(self) -> None:
         """Writes the last lines once more and as a whole, and shows the cursor again."""
