@@ -41,7 +41,7 @@ def report(
     ] = None,
     directory: Annotated[
         str | None,
-        typer.Option("--cd", metavar="DIR", help="Look at the loops and sessions of this directory."),
+        typer.Option("--cd", "-C", metavar="DIR", help="Look at the loops and sessions of this directory."),
     ] = None,
 ) -> int:
     """Write one HTML page that shows what a loop or a session did.

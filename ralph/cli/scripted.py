@@ -70,7 +70,9 @@ def mock_api(
         ),
     ],
     *,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any free port.")
+    ] = 0,
     record: Annotated[
         str | None,
         typer.Option("--record", metavar="PATH", help="Append each request to this file, as JSON lines."),
