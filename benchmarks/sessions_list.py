@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness import Figure, Row, figure, ralph, show, workplace
 from ralph.conversation.messages import RequestShape, user_message
@@ -43,6 +43,17 @@ _WORDS = "the tests of the parser fail because a line break at the end of the fi
 _SEED = 16
 
 
+class ResultLines(NamedTuple):
+    """The lines of a tool's result."""
+
+    line: str
+    most: int
+    """The number of lines is less than this."""
+
+
+RESULT_LINES = ResultLines(_WORDS, 140)
+
+
 def main() -> None:
     with workplace() as place:
         size_mb = make_journals(place)
@@ -70,27 +81,39 @@ def make_journals(place: Workplace) -> float:
     rest_mb = (ALL_MB - sum(LARGE_MB)) / (SESSIONS - len(LARGE_MB))
     sizes_mb = [*LARGE_MB, *(chance.uniform(0.1, 1.9) * rest_mb for _ in range(SESSIONS - len(LARGE_MB)))]
     return sum(
-        _write_journal(store, place.directory / str(number % 20), number, size_mb, chance)
+        write_journal(store, place.directory / str(number % 20), number, size_mb, chance)
         for number, size_mb in enumerate(sizes_mb)
     )
 
 
-def _write_journal(
-    store: SessionStore, cwd: Path, number: int, size_mb: float, chance: random.Random
+def write_journal(
+    store: SessionStore,
+    cwd: Path,
+    number: int,
+    size_mb: float,
+    chance: random.Random,
+    *,
+    lines: ResultLines = RESULT_LINES,
 ) -> float:
     """Writes the journal of one session and returns its size in MB. Every twentieth session looks as if it was
     killed.
     """
     session_id = f"{number:08x}-0000-4000-8000-000000000000"
     journal = store.create(session_id, cwd)
-    for record in _records(session_id, cwd, size_mb, chance, is_killed=number % 20 == 3):
+    for record in _records(session_id, cwd, size_mb, chance, lines=lines, is_killed=number % 20 == 3):
         journal.append(record, sync=False)
     journal.close()
     return journal.path.stat().st_size / 1e6
 
 
 def _records(
-    session_id: str, cwd: Path, size_mb: float, chance: random.Random, *, is_killed: bool
+    session_id: str,
+    cwd: Path,
+    size_mb: float,
+    chance: random.Random,
+    *,
+    lines: ResultLines,
+    is_killed: bool,
 ) -> Iterator[Record]:
     """Yields the records of a session. Their sizes are like those of real work: about 1.5 kB for an answer and 0.2 to
     12 kB for a tool result. With `is_killed`, the records of the end are missing.
@@ -102,7 +125,7 @@ def _records(
     size, turns = 0, 0
     while size < size_mb * 1e6:
         call = ToolCall(f"toolu_{turns:020}", "Bash", {"command": f"make test-{turns}"})
-        output = (_WORDS + "\n") * chance.randrange(2, 140)
+        output = (lines.line + "\n") * chance.randrange(2, lines.most)
         block = {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
         content = [{"type": "text", "text": _WORDS * 14}, block]
         tokens = {"input_tokens": 1000, "output_tokens": 300}

@@ -13,7 +13,7 @@ import termios
 from contextlib import suppress
 from threading import Lock, Thread
 
-from ralph.output.screen import columns_of
+from ralph.values.screen_text import columns_of
 
 _SEQUENCE = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])")
 
@@ -91,7 +91,7 @@ class PtyReader:
         self._screen = SmallTerminal(columns)
         self._lock = Lock()
         self.raw = ""
-        self._thread = Thread(target=self._read)
+        self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def lines(self) -> list[str]:
@@ -101,6 +101,10 @@ class PtyReader:
     @property
     def is_cursor_shown(self) -> bool:
         return self._screen.is_cursor_shown
+
+    def type(self, keys: str) -> None:
+        """Types at the terminal's keyboard."""
+        os.write(self._ours, keys.encode())
 
     def close(self) -> list[str]:
         """Reads what is left, and returns the last screen. Every program that has the terminal must have ended."""

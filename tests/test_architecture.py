@@ -80,6 +80,7 @@ TOUCHES_THE_WORLD = (
     "output.diagnostics",
     "output.iteration_log",
     "output.screen",
+    "output.status_line",
     "output.result_file",
     "output.spool",
     "output.standard_streams",

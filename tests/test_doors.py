@@ -38,6 +38,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.pages.journal": (
         "ralph.pages.journal:_PassedEvent",
         "ralph.pages.journal:_PassedAnswer",
+        "ralph.pages.journal:_PassedIntent",
         "ralph.pages.journal:_PassedResult",
     ),
     "ralph.run.driven.control_lines": (

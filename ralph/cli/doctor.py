@@ -246,48 +246,58 @@ def _findings(
     yield look_at_sessions(environment, session_dir)
     yield from night.look_at_disks(environment, session_dir, cwd)
     yield night.look_at_process_room()
-    if cwd is not None and repository_top(cwd) is not None:
-        from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
-
-        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
     if cwd is not None:
-        from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
-
-        yield from look_at_claude_rules(cwd, environment)
+        yield from _about_checkout(line, environment, cwd, settings, clock)
     if problem is not None:
         yield problem
-    elif settings is not None:
-        yield _look_at_values(settings)
     if settings is not None:
+        if problem is None:
+            yield _look_at_values(settings)
         yield night.look_at_limits(settings)
-    for remark in settings.remarks if settings else ():
-        yield warn("settings", remark.text, remark.advice)
+        for remark in settings.remarks:
+            yield warn("settings", remark.text, remark.advice)
     if line.offline:
         return
-    if settings is not None and settings.mcp_servers and cwd is not None:
+    if settings is None:
+        yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
+        return
+    if settings.mcp_servers and cwd is not None:
         from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
 
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    if line.probe and problem is not None:
+    if not line.probe:
+        yield from _endpoint_findings(settings, waiter, clock, 0.0 if lacking else PATIENCE_S)
+    elif problem is not None:
         yield warn(
             "targets", "not asked: a run would not begin with these settings", "correct the settings first"
         )
-    elif settings is not None and line.probe:
-        from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
-
-        ca_file = settings.model.ca_file
-        seams = ProbeSeams(
-            None if ca_file is None else str(ca_file),
-            waiter,
-            clock,
-            _redactor(environment, settings).redact_all,
-        )
-        yield from probe_targets(settings.targets, seams)
-    elif settings is None:
-        yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
     else:
-        patience_s = 0.0 if lacking else PATIENCE_S
-        yield from _endpoint_findings(settings, waiter, clock, patience_s)
+        yield from _about_targets(settings, environment, waiter, clock)
+
+
+def _about_checkout(
+    line: DoctorLine, environment: Mapping[str, str], cwd: Path, settings: Settings | None, clock: SystemClock
+) -> Iterator[Finding]:
+    """Yields findings about git and about the rules of the working directory."""
+    if repository_top(cwd) is not None:
+        from ralph.cli.checks.git_rights import look_at_git  # noqa: PLC0415 - loads the loop's git
+
+        yield from look_at_git(environment, settings, cwd, clock, tries_push=line.probe)
+    from ralph.cli.checks.claude_rules import look_at_claude_rules  # noqa: PLC0415 - loads the rules
+
+    yield from look_at_claude_rules(cwd, environment)
+
+
+def _about_targets(
+    settings: Settings, environment: Mapping[str, str], waiter: InboxWaiter, clock: SystemClock
+) -> Iterator[Finding]:
+    """Sends a request to each target, and yields the findings."""
+    from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+
+    ca_file = settings.model.ca_file
+    redact = _redactor(environment, settings).redact_all
+    seams = ProbeSeams(None if ca_file is None else str(ca_file), waiter, clock, redact)
+    yield from probe_targets(settings.targets, seams)
 
 
 def _look_at_values(settings: Settings) -> Finding:

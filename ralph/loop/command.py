@@ -26,6 +26,7 @@ from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
 from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
+from ralph.output.standard_streams import obeys_controls
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
@@ -58,6 +59,10 @@ def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
     try:
+        if obeys_controls(2, environment):
+            from ralph.output.status_line import erase_before_suspension  # noqa: PLC0415 - for terminals alone
+
+            erase_before_suspension(inbox.wake)  # an iteration draws the line
         log = LoopLog(clock)
         events = event_stream(options, environment, Redactor(known_secrets(environment)), log)
         opened = _ended_by(lambda: open_context(options, environment, inbox, clock, early=events, log=log))

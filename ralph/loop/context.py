@@ -22,7 +22,7 @@ from ralph.machine.processes import environment_for_commands, protect_this_proce
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.event_stream import EventStream
-from ralph.output.standard_streams import has_color
+from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.sessions.store import SessionStore
@@ -120,6 +120,7 @@ def event_stream(
         redact=redactor.redact_all,
         has_color=has_color(2, environment),
         is_quiet=is_quiet,
+        clears_line=obeys_controls(2, environment),
     )
     path = environment.get(STEP_SUMMARY)
     if not path:

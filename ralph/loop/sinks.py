@@ -54,8 +54,16 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 class LoopNarration:
     """An `Events` sink that writes one line to standard error for each event. Each line begins with `[loop]`."""
 
-    def __init__(self, *, redact: Callable[[str], str], has_color: bool, is_quiet: bool = False) -> None:
-        self._lines = ErrorLines(MARK, redact=redact, has_color=has_color)
+    def __init__(
+        self,
+        *,
+        redact: Callable[[str], str],
+        has_color: bool,
+        is_quiet: bool = False,
+        clears_line: bool = False,
+    ) -> None:
+        """`clears_line` is as in `ErrorLines`."""
+        self._lines = ErrorLines(MARK, redact=redact, has_color=has_color, clears_line=clears_line)
         self._is_quiet = is_quiet
 
     def emit(self, event: Event) -> None:

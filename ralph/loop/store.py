@@ -70,14 +70,6 @@ class LoopStore:
             shutil.rmtree(self.place / f"{number:04d}", ignore_errors=True)
         return FileRecord(folder)
 
-    def records(self) -> list[FileRecord]:
-        """All records, the most recently written first. Skips loops that were killed before they saved a record."""
-        records = [
-            FileRecord(place / f"{number:04d}") for place in self._places for number in _numbers(place)
-        ]
-        kept = [record for record in records if os.path.lexists(record.path)]
-        return sorted(kept, key=lambda record: written_at(record.path), reverse=True)
-
     def newest(self) -> FileRecord:
         """The most recently written record. Raises RecordError if there is no record."""
         found = [record for place in self._places for record in _newest_in(place)]

@@ -64,6 +64,13 @@ class Inbox:
         self._signals.append((signal_number, now_s))
         self._queue.put(None)
 
+    def wake(self) -> None:
+        """Ends the current call of `sort_next`. A signal handler that takes longer than the call's timeout must call
+        this at its end. Otherwise the call waits for ever: CPython continues with a negative timeout, which means none
+        (`simplequeue_get`, seen in 3.11).
+        """
+        self._queue.put(None)
+
     def take_signal(self) -> int | None:
         """Removes the oldest recorded signal and returns its number, or None if there is none."""
         return self._signals.popleft()[0] if self._signals else None

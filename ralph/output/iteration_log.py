@@ -101,8 +101,8 @@ class LogFiles:
         try:
             size = os.fstat(descriptor).st_size
             if size and size + len(data) > self._most_bytes and _moved_away(path, descriptor):
-                os.close(descriptor)
-                descriptor = _opened_to_append(path)
+                full, descriptor = descriptor, _opened_to_append(path)  # may fail; each is closed once
+                os.close(full)
             written = os.write(descriptor, data)
             if written < len(data):
                 end = os.lseek(descriptor, 0, os.SEEK_CUR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+_READER_S = 5.0  # as the writer of standard output waits for its reader at the end
 # /dev/stdout and /dev/fd/3 are links that the system makes. The user means their target.
 _OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
@@ -117,12 +119,19 @@ def _regular_file(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(path: str, data: bytes) -> None:
-    """Writes to a special file. Does not wait for the reader of a pipe. A device such as /dev/null must not be
-    replaced by a regular file, because that would damage the system.
+    """Writes all data to a special file. Raises OSError (EPIPE) if a pipe is full and nobody reads it for
+    `_READER_S` seconds. A device such as /dev/null must not be replaced by a regular file, because that would damage
+    the system.
     """
     link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was not a link a moment ago
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
     try:
-        os.write(descriptor, data)
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(descriptor, rest) :]
+            except BlockingIOError:
+                if not select.select([], [descriptor], [], _READER_S)[1]:
+                    raise OSError(errno.EPIPE, "the reader of the pipe has stopped reading", path) from None
     finally:
         os.close(descriptor)

@@ -1,13 +1,13 @@
-"""Draws on a terminal: texts that are cut to its width, and a list of lines that is drawn again in the same place."""
+"""Draws a list of lines on a terminal, again and again in the same place."""
 
 from __future__ import annotations
 
 import os
-import unicodedata
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.output.standard_streams import ReaderLeftError, print_bytes
+from ralph.values.screen_text import columns_of, cut_to_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,27 +16,6 @@ if TYPE_CHECKING:
 _HOME, _CLEAR_BELOW, _CLEAR_TO_END = "\x1b[H", "\x1b[J", "\x1b[K"
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _USUAL_SIZE = (80, 24)
-_NO_WIDTH = ("Mn", "Me", "Cf")
-_MORE = "…"
-
-
-def columns_of(text: str) -> int:
-    """The number of columns that the text takes on a terminal (Unicode Standard Annex 11). Sequences of emoji may
-    take fewer columns.
-    """
-    return len(text) if text.isascii() else sum(map(_columns_of_character, text))
-
-
-def cut_to_columns(text: str, columns: int) -> str:
-    """The text, shortened so that it takes at most `columns` columns. A shortened text ends with `…`."""
-    if columns_of(text) <= columns:
-        return text
-    left, end = columns - 1, 0
-    for end, character in enumerate(text):  # noqa: B007 - the index of the first character that does not fit
-        left -= _columns_of_character(character)
-        if left < 0:
-            break
-    return text[:end] + _MORE if columns > 0 else ""
 
 
 def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
@@ -51,21 +30,13 @@ def _folded(text: str, columns: int) -> Iterator[str]:
     """Yields the parts of the text, each at most `columns` columns wide, or one character."""
     part, left = "", columns
     for character in text:
-        width = _columns_of_character(character)
+        width = columns_of(character)
         if part and width > left:
             yield part
             part, left = "", columns
         part += character
         left -= width
     yield part
-
-
-def _columns_of_character(character: str) -> int:
-    if character == "\ufe0f":  # it makes the emoji before it wide
-        return 1
-    if unicodedata.category(character) in _NO_WIDTH:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def terminal_size(descriptor: int) -> tuple[int, int]:

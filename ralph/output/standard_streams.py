@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _STDOUT, _STDERR = 1, 2
 Color = Literal["red", "green", "yellow", "blue", "dim"]
+CLEAR_LINE = b"\r\x1b[K"
+"""Clears the line of a terminal in which the cursor is (ECMA-48, EL)."""
 # ECMA-48, SGR.
 _CODES: dict[Color, str] = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "dim": "2"}
 
@@ -69,7 +71,13 @@ class ErrorLines:
     redacted. On a terminal, a line can have a colour.
     """
 
-    def __init__(self, mark: str, *, redact: Callable[[str], str], has_color: bool) -> None:
+    def __init__(
+        self, mark: str, *, redact: Callable[[str], str], has_color: bool, clears_line: bool = False
+    ) -> None:
+        """`clears_line` is True if the terminal may still show the status line of another process, which was killed.
+        It is then cleared before each line.
+        """
+        self._before = CLEAR_LINE if clears_line else b""
         self._mark = mark
         self._redact = redact
         self._has_color = has_color
@@ -77,7 +85,9 @@ class ErrorLines:
     def write(self, text: str, color: Color | None = None) -> None:
         """Writes one line. If standard error is closed, the line is lost without an error."""
         line = f"{self._mark} {' '.join(self._redact(in_one_line(text)).split())}"
-        _write_error_line(line if color is None or not self._has_color else colored(color, line))
+        _write_error_line(
+            line if color is None or not self._has_color else colored(color, line), self._before
+        )
 
 
 def complain(text: str) -> None:
@@ -85,9 +95,9 @@ def complain(text: str) -> None:
     _write_error_line(f"ralph: {' '.join(in_one_line(text).split())}")
 
 
-def _write_error_line(line: str) -> None:
+def _write_error_line(line: str, before: bytes = b"") -> None:
     """Writes the line in one system call if possible, so that the output of other processes cannot split it."""
-    left = f"{line}\n".encode("utf-8", "backslashreplace")
+    left = before + f"{line}\n".encode("utf-8", "backslashreplace")
     with suppress(OSError):
         while left:
             left = left[os.write(_STDERR, left) :]

@@ -18,6 +18,7 @@ from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
 from ralph.output.shown_object import redacted, shown
 from ralph.output.spool import Spool
+from ralph.output.standard_streams import CLEAR_LINE
 from ralph.output.stream_json import failure_message, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
@@ -40,8 +41,6 @@ MOST_UNANSWERED_BYTES = 8 * 1024 * 1024
 
 # Made once: `json.dumps` makes an encoder for each call with such options.
 _to_line = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-_CLEAR_LINE = b"\r\x1b[K"
 
 
 class OutputOptions(Struct, frozen=True):
@@ -93,12 +92,16 @@ class Writer:
             is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream
         )
         self._is_on_terminal = is_on_terminal
+        self._is_one_terminal = is_one_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
         # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
-        self._counting = ""
-        """The countdown that the terminal shows at the moment. Empty if no countdown is shown."""
+        self._in_place = ""
+        """The countdown or status that the terminal shows at the moment, below all other lines. Empty if it shows
+        none."""
+        self._is_counting = False
+        self._has_drawn = False
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
@@ -136,9 +139,31 @@ class Writer:
     def count_down(self, waiting_for: str, left_s: float) -> None:
         """Shows the remaining seconds of a wait in one line on a terminal. If `left_s` is 0, removes the line."""
         left = f"[wait] {waiting_for} in {math.ceil(left_s)}s" if left_s > 0 else ""
-        if left != self._counting:
-            self._counting = left
-            self._stderr.write(_CLEAR_LINE + self._narration.color("dim", left).encode())
+        self._is_counting = bool(left)
+        self._show_in_place(left)
+
+    def show_status(self, text: str) -> None:
+        """Shows a line below all other lines, in place of the last such line. An empty text removes the line. Does
+        nothing during a countdown, which has the same place. Call this only if standard error is a terminal.
+        """
+        if not self._is_counting and not self._is_closing:
+            self._show_in_place(text)
+
+    def forget_status(self) -> None:
+        """Forgets the line of `show_status` without removing it from the screen, because something else uses the
+        screen.
+        """
+        self._in_place = ""
+
+    def _show_in_place(self, text: str) -> None:
+        if text != self._in_place:
+            self._in_place, self._has_drawn = text, True
+            self._stderr.write(CLEAR_LINE + _encoded(self._narration.color("dim", text))[:-1])
+
+    def _clear_place(self) -> None:
+        if self._in_place:
+            self._in_place = ""
+            self._stderr.write(CLEAR_LINE)
 
     def write_result_file(self, ended: RunEnded) -> None:
         """Writes the result file, if the options name one. Raises OSError. After an error, the file still has its old
@@ -181,6 +206,7 @@ class Writer:
         event.
         """
         if self.tells_people:
+            self._clear_place()
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
     def tell_end(self, ended: RunEnded) -> None:
@@ -197,9 +223,7 @@ class Writer:
         if not self.tells_people:
             return
         for line in self._narration.lines(event):
-            if self._counting:
-                self._counting = ""
-                self._stderr.write(_CLEAR_LINE)
+            self._clear_place()
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
@@ -219,6 +243,9 @@ class Writer:
                 return
 
     def _write_result(self, ended: RunEnded) -> None:
+        if self._is_one_terminal and self._has_drawn:
+            # Another thread writes standard error, and may remove the line only after the answer is written.
+            self._stdout.write(CLEAR_LINE)
         if self._options.output_format == "stream-json":
             failure = failure_message(ended, self._new_id())
             if failure is not None:

@@ -82,7 +82,7 @@ def write_report(request: ReportRequest) -> int:
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
             return Outcome.IO_ERROR.exit_code()
-        print_lines([str(path), *lines])
+        print_lines([str(path.parent.resolve() / path.name), *lines])
     if request.is_opened and path is not None:
         _open(path, environment, complain)
     return gathered.exit_code

@@ -36,13 +36,17 @@ class Excerpts:
 
     def line(self, text: str, most_chars: int = 200) -> str:
         """The beginning of the text, in one line."""
-        excerpt = " ".join(self.plain(text[: 4 * most_chars + self._redactor.longest_bytes]).split())
+        slack = self._redactor.longest_bytes
+        head = self.plain(text[: 4 * most_chars + slack])
+        if len(text) > 4 * most_chars + slack and slack:  # the cut may have left half of a credential
+            head = head[:-slack]
+        excerpt = " ".join(head.split())
         return excerpt if len(excerpt) <= most_chars else f"{excerpt[: most_chars - 1]}…"
 
     def of(self, text: str, most_chars: int) -> Excerpt:
         """The beginning and the end of the text. In HTML, the excerpt has about `most_chars` bytes at most."""
         kept, cut_chars = self._cut(text, most_chars)
-        size = _size_in_html(kept)
+        size = size_in_html(kept)
         if size > most_chars + _ROOM_FOR_MARK and most_chars > _LEAST_CHARS:
             kept, cut_chars = self._cut(text, max(most_chars * most_chars // size, _LEAST_CHARS))
         return Excerpt(kept, cut_chars)
@@ -67,5 +71,8 @@ class Excerpts:
         return (shown if shown.isascii() else shown.encode("utf-8", "replace").decode()), cut_chars
 
 
-def _size_in_html(text: str) -> int:
-    return len(text.encode()) + sum(text.count(char) * more for char, more in _LONGER_IN_HTML.items())
+def size_in_html(text: str) -> int:
+    """The number of bytes that the text takes in an HTML page."""
+    return len(text.encode("utf-8", "replace")) + sum(
+        text.count(char) * more for char, more in _LONGER_IN_HTML.items()
+    )

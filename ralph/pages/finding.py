@@ -49,11 +49,14 @@ def find_subject(
     if what == NEWEST_LOOP:
         return _of_loop(_newest_loop(loops), directory)
     if what.isascii() and what.isdecimal() and len(what) <= _MOST_LOOP_DIGITS:
-        named = [record for record in loops.records() if int(record.folder.name) == int(what)]
+        recorded = loops.all_records(of_all=False)
+        named = [record for record in recorded if int(record.folder.name) == int(what)]
         if named:
             return _of_loop(named[0], directory)
         if not store.starting_with(what):
-            kept = [str(int(record.folder.name)) for record in loops.records()]
+            kept = [
+                str(int(record.folder.name)) for record in sorted(recorded, key=lambda one: one.folder.name)
+            ]
             there = f"the loops here are {', '.join(kept)}" if kept else "no loop is recorded here"
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
     elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):
@@ -63,9 +66,8 @@ def find_subject(
 
 
 def _newest(loops: LoopStore, store: SessionStore, directory: Path) -> ReportSubject:
-    records = loops.records()
-    if records:
-        return _of_loop(records[0], directory)
+    if loops.all_records(of_all=False):
+        return _of_loop(loops.newest(), directory)
     last = store.last_of(directory)
     if last is None:
         raise UsageError(
@@ -97,7 +99,7 @@ def _everything_of(
         raise UsageError(f"there is no directory {directory}")
     directory = directory.resolve()
     store = SessionStore.to_read(environment, session_directory)
-    loops = tuple(LoopStore(store, directory).records())
+    loops = tuple(LoopStore(store, directory).all_records(of_all=False))
     sessions = tuple(sorted(store.of(directory), key=written_at, reverse=True))
     if not loops and not sessions:
         raise UsageError(f"there is no loop and no session of {directory} yet")

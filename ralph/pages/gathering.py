@@ -19,7 +19,8 @@ from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
 from ralph.pages.journal import JournalRead, PageShare, number_of_lines, read_journal
 from ralph.pages.night import Night, Work
-from ralph.pages.works import LoopFacts, PageRoom, iterations_of, loop_work, moment_s, session_work
+from ralph.pages.page_room import PageRoom
+from ralph.pages.works import LoopFacts, iterations_of, loop_work, moment_s, session_work
 from ralph.sessions.store import SessionStore
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ralph.loop.state import LoopState
     from ralph.pages.finding import ReportSubject
 
+MOST_WORKS = 100
+"""The maximum number of works on a page. A directory may have thousands of sessions."""
 _MOST_PROMPT_BYTES = 1024 * 1024
 
 
@@ -79,19 +82,31 @@ class _Gathering:
 
     def done(self) -> Gathered:
         loops = [loop for record in self._subject.loops if (loop := self._opened(record)) is not None]
-        of_loops = {path for loop in loops for path in loop.paths.values()}
+        of_loops = dict.fromkeys(path for loop in loops for path in loop.paths.values())
         sessions = [
             path for path in self._subject.sessions if not self._subject.is_directory or path not in of_loops
         ]
+        left_out = len(sessions) - max(MOST_WORKS - len(loops), 0)
+        if left_out > 0:
+            sessions = sessions[:-left_out]
+            self._missing.append(
+                f"the oldest {left_out} sessions are left out: a page shows {MOST_WORKS} works; `ralph sessions ls` "
+                "lists them all"
+            )
         lines = {path: number_of_lines(path) for path in (*of_loops, *sessions)}
         share = PageShare(sum(lines.values()))
         reads: dict[Path, JournalRead] = {}
         for at, path in enumerate(lines):
             with suppress(FileNotFoundError):  # it was deleted just now
                 reads[path] = read_journal(path, share, lines[path], self._excerpts, prefix=f"s{at}")
-        room = PageRoom(sum(len(run.steps) for read in reads.values() for run in read.story.runs))
+        room = PageRoom(
+            self._excerpts,
+            works=len(loops) + len(sessions),
+            parts=len(loops) + sum(max(len(read.story.runs), 1) for read in reads.values()),
+            steps=sum(len(run.steps) for read in reads.values() for run in read.story.runs),
+        )
         works: list[Work] = []
-        with git_reader(self._environment, self._excerpts) as git:
+        with git_reader(self._environment, self._excerpts, works=room.works) as git:
             works += [self._loop(loop, reads, git, room) for loop in loops]
             for path in sessions:
                 if path in reads:
@@ -141,9 +156,7 @@ class _Gathering:
     ) -> Work:
         state, record = loop.state, loop.record
         directory = Path(state.plan.directory)
-        store = LoopStore(self._store, directory)
-        newest = store.records()[:1]
-        is_newest = bool(newest) and newest[0].folder == record.folder
+        is_newest = self._is_newest(record, directory)
         is_running = (
             state.ended is None and is_newest and holder_of(directory, record.folder.parent) == state.pid
         )
@@ -155,7 +168,13 @@ class _Gathering:
             str(int(record.folder.name)), state, self._task_of(state), is_running, is_newest, journals, checks
         )
         asked = git.facts(self._question(state, is_newest=is_newest))
-        return loop_work(facts, asked, self._excerpts, room, now_s=self._now_s)
+        return loop_work(facts, asked, room, now_s=self._now_s)
+
+    def _is_newest(self, record: FileRecord, directory: Path) -> bool:
+        """Whether `ralph loop --continue` would resume the loop of this record."""
+        with suppress(RecordError):
+            return LoopStore(self._store, directory).newest().folder == record.folder
+        return False
 
     def _task_of(self, state: LoopState) -> str:
         """The task of the loop. If it is in a file, the text that the file has now."""
@@ -200,7 +219,7 @@ class _Gathering:
             return []
         facts = git.facts(self._question_of(read))
         resume = None if read.is_running or not story.task else self._resume_command(read)
-        return [session_work(read, facts, self._excerpts, room, now_s=self._now_s, resume=resume)]
+        return [session_work(read, facts, room, now_s=self._now_s, resume=resume)]
 
     def _question_of(self, read: JournalRead) -> GitQuestion:
         story = read.story

@@ -22,6 +22,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter
+from ralph.pages.excerpts import size_in_html
 from ralph.pages.night import ChangedFile, Commit, FileDiff
 from ralph.pages.works import GitFacts
 from ralph.values.credentials import child_environment, known_secrets
@@ -33,14 +34,17 @@ if TYPE_CHECKING:
     from ralph.pages.excerpts import Excerpts
 
 MOST_COMMITS = 300
-"""The maximum number of commits on a page. If there are more, the last ones are shown."""
+"""The maximum number of commits on a page. If there are more, the last ones are shown. Several works share this and
+the next two numbers."""
 _MOST_FILES = 1_000
 _MOST_FILES_OF_COMMIT = 100
 _MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 _MOST_DIFF_BYTES = 6 * 1024 * 1024
-# All diffs of a work. Where there are many, each gets less.
-_DIFF_BUDGET_CHARS = 1_200_000
-_MOST_DIFF_CHARS, _LEAST_DIFF_CHARS = 24_000, 400
+# All diffs of a page, in bytes of HTML. Where there are many, each gets less.
+_DIFF_BUDGET_BYTES = 2_000_000
+_LEAST_COMMITS, _LEAST_FILES = 10, 30
+_MOST_DIFF_BYTES_OF_FILE, _LEAST_DIFF_BYTES = 30_000, 300
+_MARKUP_OF_LINE_BYTES = 12
 _MOST_LINES = 600
 _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
@@ -91,9 +95,13 @@ class GitQuestion(Struct, frozen=True):
 class GitReader:
     """Answers the questions of one page. Used in `git_reader`."""
 
-    def __init__(self, seams: GitSeams, excerpts: Excerpts) -> None:
+    def __init__(self, seams: GitSeams, excerpts: Excerpts, works: int = 1) -> None:
+        """`works` is the number of works that share the page."""
         self._seams = seams
         self._excerpts = excerpts
+        self._most_commits = max(MOST_COMMITS // works, _LEAST_COMMITS)
+        self._most_files = max(_MOST_FILES // works, _LEAST_FILES)
+        self._diffs_bytes = _DIFF_BUDGET_BYTES // works
 
     def facts(self, question: GitQuestion) -> GitFacts:
         """The answer to the question. If git fails, a note says why."""
@@ -104,44 +112,71 @@ class GitReader:
         if top is None:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
-            return self._asked(Git(top, self._seams), top, question)
+            git = Git(top, self._seams)
+            # A push sends the commits themselves, whatever `git replace` shows in their place.
+            git.settings = replace(git.settings, arguments=("--no-replace-objects", *git.settings.arguments))
+            return self._asked(git, top, question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
 
     def _asked(self, git: Git, top: Path, question: GitQuestion) -> GitFacts:
         notes: list[str] = []
         made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
-        if len(made) > MOST_COMMITS:
-            notes.append(f"the last {MOST_COMMITS} of {len(made)} commits are shown")
-            made = made[-MOST_COMMITS:]
+        if len(made) > self._most_commits:
+            notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
+            made = made[-self._most_commits :]
         commits = self._commits(git, made)
         ends = _ends_of(git, question, [one for one, _ in made])
         files = [] if ends is None else self._between(git, *ends)
         if question.has_uncommitted:
             files += self._uncommitted(git, top, question)
-        if len(files) > _MOST_FILES:
-            notes.append(f"the first {_MOST_FILES} of {len(files)} changed files are shown")
-        return GitFacts(tuple(commits), tuple(files[:_MOST_FILES]), tuple(notes))
+        if len(files) > self._most_files:
+            notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")
+        return GitFacts(tuple(commits), tuple(files[: self._most_files]), tuple(notes))
 
     def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
-        """The ids of the commits of each iteration, the oldest first, with the iteration's number."""
-        made: dict[str, int | None] = {}
-        for one in question.ranges:
-            after = _head_of(git) if one.after is None else one.after
-            if one.before == after or not after:
+        """The ids of the commits of each iteration, the oldest first, with the iteration's number. The number of git
+        calls does not depend on the number of iterations.
+        """
+        head = _head_of(git) if any(one.after is None for one in question.ranges) else ""
+        ends = [(one, head if one.after is None else one.after) for one in question.ranges]
+        ends = [(one, after) for one, after in ends if after and one.before != after]
+        kept = self._kept(git, {each for one, after in ends for each in (one.before, after) if each})
+        ranges = []
+        for one, after in ends:
+            if after in kept and (not one.before or one.before in kept):
+                ranges.append((one, after))
                 continue
-            if not (_is_kept(git, one.before) and _is_kept(git, after)):
-                which = (
-                    f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
-                )
-                notes.append(f"the commits {which} are not in the repository any more")
-                continue
-            back = [f"^{one.before}"] if one.before else []
-            listed = self._read(git, "rev-list", "--reverse", "--topo-order", after, *back)
-            made.update(
-                dict.fromkeys((each for each in listed.decode().split() if each not in made), one.iteration)
-            )
-        return list(made.items())
+            which = f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
+            notes.append(f"the commits {which} are not in the repository any more")
+        if not ranges:
+            return []
+        first = ranges[0][0].before
+        revisions = [*dict.fromkeys(after for _, after in ranges), *([f"^{first}"] if first else [])]
+        listed = self._read(
+            git,
+            *("rev-list", "--topo-order", "--parents", "--stdin"),
+            given="".join(f"{one}\n" for one in revisions).encode(),
+        )
+        # The newest commits come first. The last line may be incomplete.
+        parents = {line[0]: line[1:] for text in listed.decode().split("\n")[:-1] if (line := text.split())}
+        oldest_first = {each: at for at, each in enumerate(reversed(parents))}
+        assigned: set[str] = set()
+        made: list[tuple[str, int | None]] = []
+        for one, after in ranges:
+            _ancestors(one.before, parents, assigned)
+            its = sorted(_ancestors(after, parents, assigned), key=oldest_first.__getitem__)
+            made += [(each, one.iteration) for each in its]
+        return made
+
+    def _kept(self, git: Git, identifiers: set[str]) -> set[str]:
+        """Those of the ids whose commits the repository has. Other text could be an option or an expression of git,
+        so the form of an id is checked first.
+        """
+        asked = sorted(one for one in identifiers if _COMMIT_ID.fullmatch(one))
+        given = "".join(f"{one}\n" for one in asked).encode()
+        listed = self._read(git, "cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
+        return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
 
     def _by_times(self, git: Git, question: GitQuestion) -> list[tuple[str, int | None]]:
         """The ids of the commits of the current branch that were made in the time of the work."""
@@ -167,10 +202,10 @@ class GitReader:
             )
         )
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
-        most_chars = min(max(_DIFF_BUDGET_CHARS // max(shown, 1), _LEAST_DIFF_CHARS), _MOST_DIFF_CHARS)
+        most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
         return [
             replace(
-                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_chars),
+                self._commit(one, told.get(one, b""), files.get(one, []), diffs.get(one), most_bytes),
                 iteration=number,
             )
             for one, number in made
@@ -182,7 +217,7 @@ class GitReader:
         content: bytes,
         files: Sequence[NumberedFile],
         diffs: Sequence[bytes] | None,
-        most_chars: int,
+        most_bytes: int,
     ) -> Commit:
         head, _, message = content.partition(b"\n\n")
         found = _TIME.search(head)
@@ -190,7 +225,7 @@ class GitReader:
         shown = []
         for at, (path, added, removed) in enumerate(files[:_MOST_FILES_OF_COMMIT]):
             diff = diffs[at] if diffs is not None and at < len(diffs) else b""
-            shown.append(self._file(path, added, removed, diff, most_chars))
+            shown.append(self._file(path, added, removed, diff, most_bytes))
         excerpt = self._excerpts.of(body.strip(), _BODY_CHARS)
         is_cut = len(shown) < len(files) or any(file.cut_lines for file in shown) or bool(excerpt.cut_chars)
         is_lost = bool(files) and (diffs is None or len(diffs) < len(files))
@@ -204,7 +239,7 @@ class GitReader:
         )
 
     def _file(
-        self, path: str, added: int | None, removed: int | None, diff: bytes, most_chars: int
+        self, path: str, added: int | None, removed: int | None, diff: bytes, most_bytes: int
     ) -> FileDiff:
         name = self._excerpts.plain(path)
         if added is None or removed is None:
@@ -212,10 +247,10 @@ class GitReader:
         lines = diff.decode("utf-8", "replace").split("\n")
         hunks = next((at for at, line in enumerate(lines) if line.startswith("@@")), len(lines))
         lines = lines[hunks:]
-        kept, chars = 0, 0
+        kept, size = 0, 0
         for line in lines[:_MOST_LINES]:
-            chars += len(line) + 1
-            if chars > most_chars:
+            size += size_in_html(line) + _MARKUP_OF_LINE_BYTES
+            if size > min(most_bytes, _MOST_DIFF_BYTES_OF_FILE):
                 break
             kept += 1
         text = self._excerpts.plain("\n".join(lines[:kept]).rstrip("\n"))
@@ -249,13 +284,13 @@ class GitReader:
 
 
 @contextmanager
-def git_reader(environment: Mapping[str, str], excerpts: Excerpts) -> Iterator[GitReader]:
-    """Makes a `GitReader`. Its git gets the environment without credentials."""
+def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, works: int) -> Iterator[GitReader]:
+    """Makes a `GitReader`. Its git gets the environment without credentials. `works` is as in `GitReader`."""
     harmless = child_environment(environment, (), known_secrets(environment))
     supervisor = CommandSupervisor(environment_for_commands(harmless), most_processes=0)
     clock = SystemClock()
     try:
-        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts)
+        yield GitReader(GitSeams(harmless, supervisor, InboxWaiter(clock), clock), excerpts, max(works, 1))
     finally:
         supervisor.close()
 
@@ -265,6 +300,19 @@ def _head_of(git: Git) -> str:
     answer = git.answer("rev-parse", "--verify", "--quiet", "HEAD")
     found = answer.output.decode("ascii", "replace").strip()
     return found if not answer.status and _COMMIT_ID.fullmatch(found) else ""
+
+
+def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
+    """The commit and its ancestors, as far as `parents` has them and `assigned` does not. Adds them to `assigned`."""
+    found: list[str] = []
+    waiting = [identifier]
+    while waiting:
+        one = waiting.pop()
+        if one in parents and one not in assigned:
+            assigned.add(one)
+            found.append(one)
+            waiting += parents[one]
+    return found
 
 
 def _is_kept(git: Git, identifier: str) -> bool:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 
 _CHUNK_BYTES = 256 * 1024
-# All texts of a page together, in bytes of HTML. A page must stay under 10 MB, and all the rest takes about 4 MB.
+# The texts of all entries of a page, in bytes of HTML. A page must stay under 10 MB, and the rest takes about 4 MB.
 _BUDGET_BYTES = 5_000_000
 _MOST_CHARS, _LEAST_CHARS = 16_000, 250
 _MOST_ENTRIES = 6_000
-_LEAST_ENTRIES = 30
+_LEAST_ENTRIES = 6
 _LINES_PER_ENTRY = 2
 """A turn with one call has five lines or more: the attempt, its sum, the answer, the intent and the result. They make
 one or two entries."""
@@ -54,6 +54,12 @@ class _PassedUsage(Struct):
 
 class _PassedAnswer(Struct):
     message: _PassedUsage
+    at: float | None = None
+
+
+class _PassedIntent(Struct):
+    id: str
+    name: str
     at: float | None = None
 
 
@@ -182,6 +188,12 @@ def _pass_answer(story: SessionStory, line: bytes) -> bool:
     return True
 
 
+def _pass_intent(story: SessionStory, line: bytes) -> bool:
+    intent = _INTENTS.decode(line)
+    story.pass_intent(intent.id, intent.name, intent.at)
+    return True
+
+
 def _pass_result(story: SessionStory, line: bytes) -> bool:
     result = _RESULTS.decode(line)
     story.pass_result(result.tool_use_id, result.at, is_error=result.is_error)
@@ -190,10 +202,12 @@ def _pass_result(story: SessionStory, line: bytes) -> bool:
 
 _EVENTS = msgspec.json.Decoder(_PassedEvent)
 _ANSWERS = msgspec.json.Decoder(_PassedAnswer)
+_INTENTS = msgspec.json.Decoder(_PassedIntent)
 _RESULTS = msgspec.json.Decoder(_PassedResult)
 _PASSED: dict[str, Callable[[SessionStory, bytes], bool]] = {
     "event": _pass_event,
     "assistant": _pass_answer,
+    "tool_intent": _pass_intent,
     "tool_result": _pass_result,
 }
 

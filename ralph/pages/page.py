@@ -46,9 +46,13 @@ _HERE = Path(__file__).parent
 # Control characters, characters that change the direction of text or that nobody sees, and half characters, which have
 # no UTF-8. SGR sequences, which colour the output of programs, are left out of the page.
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
-    "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e007f](?:(?<=\x1b)\\[[0-9;:]*m)?"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u200c\u200d\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\uffff"
+    "\ud800-\udfff\U0001d173-\U0001d17a\U000e0000-\U000e0fff](?:(?<=\x1b)\\[[0-9;:]*m)?"
 )
+# Scripts and emoji need these. Behind ASCII, a joiner makes two names of a program look the same. Selectors in a row
+# can hold hidden bytes.
+_JOINERS, _SELECTORS = "\u200c\u200d", "\ufe0e\ufe0f"
 
 _OUTCOMES = {
     "completed": "Done",
@@ -92,6 +96,8 @@ _ROWS = {
 # A page has bars in at most so many places of its works' timelines, and of those of its parts, so that it stays small.
 _MOST_BARS, _FEWEST_BARS = 250, 100
 _MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
+# Parts before the last ones of so many have no timeline of their own, which takes 1 KB or more.
+_MOST_PART_TIMELINES = 1_000
 _MOST_POINTS = 600
 _MOST_PROBLEMS = 8
 _MINUTE_S, _DAY_S = 60, 86_400
@@ -229,7 +235,9 @@ def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | No
             part,
             f"{noun} {part.number}",
             _headline(part.outcome),
-            _part_timeline(part, f"{name}-part{at}-time", part_bars, zone),
+            _part_timeline(part, f"{name}-part{at}-time", part_bars, zone)
+            if len(work.parts) - at <= _MOST_PART_TIMELINES
+            else None,
         )
         for at, part in enumerate(work.parts)
     ]
@@ -262,7 +270,7 @@ def _view_of(work: Work, name: str, bars: int, part_bars: int, zone: tzinfo | No
 
 def _all_stretches(work: Work) -> list[Stretch]:
     """The stretches of all parts, and the outages between them."""
-    of_parts = [stretch for part in work.parts for stretch in part.stretches]
+    of_parts = [stretch for part in work.parts if not part.is_copied for stretch in part.stretches]
     known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
     between = [outage for outage in work.outages if outage.began_s not in known]
     return [*of_parts, *between]
@@ -277,18 +285,14 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
             f"#{view.id}",
         )
         for view in parts
-        if view.part.is_problem and (work.is_loop or len(parts) > 1)
+        if view.part.is_problem and not view.part.is_copied and (work.is_loop or len(parts) > 1)
     ]
     broken = [
         Problem(f"{view.name.capitalize()}: {view.part.problem}", f"#{view.id}")
         for view in parts
         if view.part.problem
     ]
-    if len(bad) > _MOST_PROBLEMS:
-        bad = [
-            *bad[:_MOST_PROBLEMS],
-            Problem(f"and {counted(len(bad) - _MOST_PROBLEMS, _noun_of(work))} more"),
-        ]
+    bad, broken = _first_of(bad, work), _first_of(broken, work)
     if work.outages:
         lost_s = sum(length_s(outage) for outage in work.outages)
         times = "once" if len(work.outages) == 1 else f"{len(work.outages)} times"
@@ -298,6 +302,13 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
         told = ", ".join(f"{count.name} ({count.number})" for count in work.counts)
         bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))
     return [*bad, *broken, *map(Problem, work.notes)]
+
+
+def _first_of(problems: list[Problem], work: Work) -> list[Problem]:
+    """The first problems of parts, and how many more there are."""
+    more = len(problems) - _MOST_PROBLEMS
+    rest = [Problem(f"and {counted(more, _noun_of(work))} more")] if more > 0 else []
+    return [*problems[:_MOST_PROBLEMS], *rest]
 
 
 def _noun_of(work: Work) -> str:
@@ -318,7 +329,13 @@ def _work_timeline(
         Lane("parts", f"{_noun_of(work)}s", 0, 22, blocks=[*_blocks_of(parts, axis)]),
         Lane("bars", "work", 24, 40, bars=bars_of(stretches, axis, bars)),
     ]
-    marks = [mark for part in work.parts for mark in part.marks if mark.kind is not MarkKind.ENDED]
+    marks = [
+        mark
+        for part in work.parts
+        if not part.is_copied
+        for mark in part.marks
+        if mark.kind is not MarkKind.ENDED
+    ]
     top = _add_marks(rows, marks, axis, 70)
     cost = curve_of(work.costs, axis, limit=work.budget_usd, most=_MOST_POINTS)
     context = curve_of(work.contexts, axis, most=_MOST_POINTS)
@@ -369,7 +386,7 @@ def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int) ->
 def _blocks_of(parts: list[PartView], axis: Axis) -> Iterator[Block]:
     for view in parts:
         part = view.part
-        if part.began_s is None:
+        if part.began_s is None or part.is_copied:
             continue
         x = axis.place(part.began_s)
         width = max(round(axis.place(part.ended_s or axis.ended_s) - x, 3), 0.15)
@@ -447,6 +464,11 @@ def _named(hidden: re.Match[str]) -> str:
     """A visible name for a hidden character, such as the symbol ESC. Empty for a sequence that only sets colours."""
     if len(hidden[0]) > 1 or hidden[0] == "\r":
         return ""
+    before = hidden.string[hidden.start() - 1]
+    if hidden[0] in _JOINERS and not before.isascii():
+        return hidden[0]
+    if hidden[0] in _SELECTORS and not _HIDDEN.match(before):
+        return hidden[0]
     code = ord(hidden[0])
     return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"  # the symbols of control characters
 

@@ -163,7 +163,7 @@ class StoryOptions(Struct, frozen=True):
 
 
 class SessionStory:
-    """Collects the runs of one session. `take` gets each record in order. In place of `take`, the three methods
+    """Collects the runs of one session. `take` gets each record in order. In place of `take`, the four methods
     `pass_...` get records whose text is not shown.
     """
 
@@ -233,6 +233,12 @@ class SessionStory:
         tokens = tokens_of(usage)
         self._step(What.OTHER, at_s, context_tokens=tokens.prompt + tokens.output or None)
 
+    def pass_intent(self, call_id: str, name: str, at_s: float | None) -> None:
+        if self.runs:
+            draft = self._calls.get(call_id)
+            title, entry = (name, None) if draft is None else (draft.entry.title, draft.entry.id)
+            self._step(What.INTENT, at_s, title, entry=entry, call_id=call_id)
+
     def pass_result(self, call_id: str, at_s: float | None, *, is_error: bool) -> None:
         if not self.runs:
             return
@@ -285,9 +291,7 @@ class SessionStory:
             case AssistantRecord():
                 self._answer(record, at_s)
             case IntentRecord():
-                draft = self._calls.get(record.id)
-                title, entry = (record.name, None) if draft is None else (draft.entry.title, draft.entry.id)
-                self._step(What.INTENT, at_s, title, entry=entry, call_id=record.id)
+                self.pass_intent(record.id, record.name, at_s)
             case ResultRecord():
                 self._result(record, at_s)
             case CompactedRecord():

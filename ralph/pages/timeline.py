@@ -85,9 +85,10 @@ def timed(steps: Sequence[JournalStep]) -> Timed:
     is_estimated = was_set_back = False
     now_s = next((step.at_s for step in steps if step.at_s is not None), 0.0)
     moved_s = pending_s = share_s = 0.0
+    has_all_times = all(step.at_s is not None for step in steps)
     for at, step in enumerate(steps):
         if step.what is What.RUN:
-            share_s, pending_s = _share_of_calls(steps, at), 0.0
+            share_s, pending_s = 0.0 if has_all_times else _share_of_calls(steps, at), 0.0
         if step.at_s is not None:
             if step.at_s + moved_s < now_s - _BACK_FROM_S:
                 was_set_back = True

@@ -39,6 +39,7 @@ from ralph.pages.timeline import (
     with_known,
 )
 from ralph.sessions.history import KILLED, RUNNING
+from ralph.sessions.naming import title_from
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.resume_command import shell_word
 
@@ -47,20 +48,11 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
     from ralph.loop.values import CheckResult
-    from ralph.pages.excerpts import Excerpts
     from ralph.pages.journal import JournalRead
+    from ralph.pages.page_room import PageRoom
     from ralph.pages.story import RunStory
 
 
-_MOST_STRETCHES = 3_000
-_LEAST_STRETCHES = 40
-_MOST_MARKS = 1_500
-_LEAST_MARKS = 20
-_MOST_POINTS = 1_000
-_TASK_CHARS = 20_000
-_WORDS_CHARS = 4_000
-_CHECK_CHARS = 4_500
-_REASON_CHARS = 1_000
 _TITLE_CHARS = 160
 _MOST_DETAILS = 20
 _WAITED_FOR = {
@@ -77,19 +69,6 @@ class GitFacts(Struct, frozen=True):
     files: tuple[ChangedFile, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be found out."""
-
-
-class PageRoom(Struct, frozen=True):
-    """The room of one page for all its journals."""
-
-    steps: int
-    """The number of steps of all journals."""
-
-    def stretches_of(self, steps: int) -> int:
-        return max(_MOST_STRETCHES * steps // max(self.steps, 1), _LEAST_STRETCHES)
-
-    def marks_of(self, steps: int) -> int:
-        return max(_MOST_MARKS * steps // max(self.steps, 1), _LEAST_MARKS)
 
 
 class LoopFacts(Struct, frozen=True):
@@ -109,13 +88,55 @@ class LoopFacts(Struct, frozen=True):
 
 
 def session_work(
-    read: JournalRead, git: GitFacts, excerpts: Excerpts, room: PageRoom, *, now_s: float, resume: str | None
+    read: JournalRead, git: GitFacts, room: PageRoom, *, now_s: float, resume: str | None
 ) -> Work:
     """The work of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
     times = timed([step for run in story.runs for step in run.steps])
     by_run = _by_run(times.steps)
     own = [run for run in story.runs if not run.is_copied]
+    parts = _run_parts(read, by_run, room, now_s=now_s)
+    own_steps = [
+        step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
+    ]
+    last = story.runs[-1] if story.runs else None
+    ended = last.ended if last is not None else None
+    began_s, ended_s = _span(own_steps or times.steps, read.written_at_s)
+    opening = story.opening
+    work = Work(
+        id=read.id,
+        is_loop=False,
+        title=room.excerpts.line(story.title or title_from(story.task), _TITLE_CHARS),
+        task=room.task(story.task),
+        directory="" if opening is None else room.excerpts.plain(opening.cwd),
+        model=room.excerpts.line(", ".join(story.models), _TITLE_CHARS),
+        outcome=read.outcome,
+        exit_code=None if ended is None else ended.exit_code,
+        is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
+        reason=room.reason("" if last is None else _reason(last)),
+        answer=room.words("" if last is None else _answer(last)),
+        began_s=began_s,
+        ended_s=now_s if read.is_running else ended_s,
+        turns=sum(run.turns for run in own if run.answers or run.has_message),
+        cost_usd=_sum([run.cost_usd for run in own if run.answers or run.has_message]),
+        budget_usd=None,
+        time_limit_s=None,
+        parts=tuple(parts),
+        contexts=_contexts(own_steps, room),
+        costs=_costs(own_steps, room),
+        counts=_counts([read.incidents]),
+        notes=(*_notes_on_times([times]), *git.notes),
+        resume_command=resume,
+        files=git.files,
+    )
+    return _with_commits(work, git.commits)
+
+
+def _run_parts(
+    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], room: PageRoom, *, now_s: float
+) -> list[WorkPart]:
+    """A part for each run of a session. `by_run` are the steps of each run."""
+    story = read.story
     until_s = now_s if read.is_running else None
     entries = _entries_by_run(story.entries(), story.runs)
     parts = []
@@ -133,8 +154,8 @@ def session_work(
         parts.append(
             replace(
                 part,
-                reason=excerpts.of(_reason(run), _REASON_CHARS).text,
-                last_words=excerpts.of(_answer(run), _WORDS_CHARS).text,
+                reason=room.reason(_reason(run)),
+                last_words=room.words(_answer(run)),
                 turns=run.turns,
                 cost_usd=run.cost_usd,
                 entries=tuple(entries[at]),
@@ -142,58 +163,13 @@ def session_work(
                 problem=read.problem if is_last else None,
             )
         )
-    own_steps = [
-        step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
-    ]
-    last = story.runs[-1] if story.runs else None
-    ended = last.ended if last is not None else None
-    began_s, ended_s = _span(own_steps or times.steps, read.written_at_s)
-    opening = story.opening
-    work = Work(
-        id=read.id,
-        is_loop=False,
-        title=excerpts.line(story.title or _first_line(story.task), _TITLE_CHARS),
-        task=excerpts.of(story.task, _TASK_CHARS).text,
-        directory="" if opening is None else excerpts.plain(opening.cwd),
-        model=excerpts.line(", ".join(story.models), _TITLE_CHARS),
-        outcome=read.outcome,
-        exit_code=None if ended is None else ended.exit_code,
-        is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
-        reason=excerpts.of("" if last is None else _reason(last), _REASON_CHARS).text,
-        answer=excerpts.of("" if last is None else _answer(last), _WORDS_CHARS).text,
-        began_s=began_s,
-        ended_s=now_s if read.is_running else ended_s,
-        turns=sum(run.turns for run in own if run.answers or run.has_message),
-        cost_usd=_sum([run.cost_usd for run in own if run.answers or run.has_message]),
-        budget_usd=None,
-        time_limit_s=None,
-        parts=tuple(parts),
-        contexts=_contexts(own_steps),
-        costs=_costs(own_steps),
-        counts=_counts([read.incidents]),
-        notes=(*_notes_on_times([times]), *git.notes),
-        resume_command=resume,
-        files=git.files,
-    )
-    return _with_commits(work, git.commits)
+    return parts
 
 
-def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoom, *, now_s: float) -> Work:
+def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) -> Work:
     state = facts.state
-    parts: list[WorkPart] = []
-    all_times: list[Timed] = []
-    notes: list[str] = []
     outages = _outages(state)
-    for one in iterations_of(state):
-        read = facts.journals.get(one.session_id)
-        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
-        all_times.append(times)
-        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
-        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
-        part = _with_words(part, one, read, facts, excerpts)
-        parts.append(part)
-        if part.problem is not None:
-            notes.append(f"iteration {one.number}: {part.problem}")
+    parts, all_times = _iteration_parts(facts, outages, room, now_s=now_s)
     steps = [step for times in all_times for step in times.steps]
     steps.sort(key=lambda one: one.at_s)
     began_s = moment_s(state.started_at) or (steps[0].at_s if steps else now_s)
@@ -208,18 +184,27 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
     hint = None if end is None else resume_hint(state, end)
     resumes = facts.is_newest and not facts.is_running and (end is None or hint is not None)
     answers = [record.last_words for record in state.iterations if record.last_words]
+    notes = (
+        *state.warnings,
+        *([hint] if hint else []),
+        *_first_of(
+            [f"iteration {part.number}: {part.problem}" for part in parts if part.problem is not None]
+        ),
+        *_notes_on_times(all_times),
+        *_first_of(git.notes),
+    )
     work = Work(
         id=facts.number,
         is_loop=True,
-        title=excerpts.line(_first_line(facts.task), _TITLE_CHARS),
-        task=excerpts.of(facts.task, _TASK_CHARS).text,
-        directory=excerpts.plain(plan.directory),
-        model=excerpts.line(", ".join(models), _TITLE_CHARS),
+        title=room.excerpts.line(title_from(facts.task), _TITLE_CHARS),
+        task=room.task(facts.task),
+        directory=room.excerpts.plain(plan.directory),
+        model=room.excerpts.line(", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
         is_problem=is_problem,
-        reason=excerpts.of("" if end is None else end.reason, _REASON_CHARS).text,
-        answer=excerpts.of(answers[-1] if answers else "", _WORDS_CHARS).text,
+        reason=room.reason("" if end is None else end.reason),
+        answer=room.words(answers[-1] if answers else ""),
         began_s=began_s,
         ended_s=now_s if facts.is_running else max(last_s, began_s),
         turns=sum(part.turns for part in parts),
@@ -228,24 +213,37 @@ def loop_work(facts: LoopFacts, git: GitFacts, excerpts: Excerpts, room: PageRoo
         time_limit_s=plan.limits.max_time_s,
         parts=tuple(parts),
         outages=tuple(outages),
-        first_check=_check(state.first_check, excerpts),
-        costs=_costs(steps),
-        contexts=_contexts(steps),
+        first_check=_check(state.first_check, room),
+        costs=_costs(steps, room),
+        contexts=_contexts(steps, room),
         counts=_counts([read.incidents for read in facts.journals.values()], outages),
-        notes=tuple(
-            excerpts.of(note, _REASON_CHARS).text
-            for note in (
-                *state.warnings,
-                *([hint] if hint else []),
-                *notes,
-                *_notes_on_times(all_times),
-                *git.notes,
-            )
-        ),
+        notes=tuple(map(room.reason, notes)),
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
-        files=git.files or _recorded_files(state, excerpts),
+        files=git.files or _recorded_files(state, room),
     )
     return _with_commits(work, git.commits)
+
+
+def _iteration_parts(
+    facts: LoopFacts, outages: Sequence[Stretch], room: PageRoom, *, now_s: float
+) -> tuple[list[WorkPart], list[Timed]]:
+    """A part for each iteration of a loop, and the steps of each. `outages` are the waits of the loop."""
+    parts: list[WorkPart] = []
+    all_times: list[Timed] = []
+    for one in iterations_of(facts.state):
+        read = facts.journals.get(one.session_id)
+        times = Timed() if read is None else timed([step for run in read.story.runs for step in run.steps])
+        all_times.append(times)
+        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
+        part = _iteration_part(one, times, known, facts, room, now_s=now_s)
+        parts.append(_with_words(part, one, read, facts, room))
+    return parts, all_times
+
+
+def _first_of(notes: Sequence[str]) -> list[str]:
+    """The first notes, and how many more there are."""
+    more = len(notes) - _MOST_DETAILS
+    return [*notes[:_MOST_DETAILS], *([f"and {more} more of this kind"] if more > 0 else [])]
 
 
 def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
@@ -288,7 +286,7 @@ def _with_words(
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
     facts: LoopFacts,
-    excerpts: Excerpts,
+    room: PageRoom,
 ) -> WorkPart:
     """Adds the texts of an iteration. `read` is its journal, or None if there is none."""
     runs = read.story.runs if read is not None else []
@@ -302,10 +300,10 @@ def _with_words(
     reason = getattr(one, "reason", "") or (_reason(runs[-1]) if runs else "")
     return replace(
         part,
-        reason=excerpts.of(reason, _REASON_CHARS).text,
-        last_words=excerpts.of(words, _WORDS_CHARS).text,
+        reason=room.reason(reason),
+        last_words=room.words(words),
         entries=() if read is None else tuple(read.story.entries()),
-        check=_iteration_check(one, facts, excerpts),
+        check=_iteration_check(one, facts, room),
         problem=_why_missing(one, facts) if read is None else read.problem,
     )
 
@@ -390,7 +388,7 @@ def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list
 
 
 def _iteration_check(
-    one: IterationRecord | CurrentIteration, facts: LoopFacts, excerpts: Excerpts
+    one: IterationRecord | CurrentIteration, facts: LoopFacts, room: PageRoom
 ) -> CheckRun | None:
     words = getattr(one, "check", None)
     if words is None:
@@ -399,19 +397,19 @@ def _iteration_check(
     last, is_last = facts.state.last_check, one is facts.state.last
     if not output and is_last and last is not None and last.words == words:
         output = last.tail
-    return CheckRun(excerpts.plain(words), words == "passed", excerpts.of(output, _CHECK_CHARS).text)
+    return CheckRun(room.excerpts.plain(words), words == "passed", room.check(output))
 
 
-def _check(result: CheckResult | None, excerpts: Excerpts) -> CheckRun | None:
+def _check(result: CheckResult | None, room: PageRoom) -> CheckRun | None:
     if result is None:
         return None
-    return CheckRun(excerpts.plain(result.words), result.passed, excerpts.of(result.tail, _CHECK_CHARS).text)
+    return CheckRun(room.excerpts.plain(result.words), result.passed, room.check(result.tail))
 
 
-def _recorded_files(state: LoopState, excerpts: Excerpts) -> tuple[ChangedFile, ...]:
+def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]:
     """The changed files that the loop's record names. Used where git tells nothing."""
     paths = dict.fromkeys(path for record in state.iterations for path in record.files)
-    return tuple(ChangedFile(excerpts.plain(path), None, None, is_committed=False) for path in paths)
+    return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
 def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
@@ -457,23 +455,23 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _costs(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
     points = []
     total = 0.0
     for one in steps:
         if one.step.cost_usd is not None:
             total += one.step.cost_usd
             points.append(Point(one.at_s, total))
-    return fewer_points(points, _MOST_POINTS)
+    return fewer_points(points, room.points)
 
 
-def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _contexts(steps: Iterable[TimedStep], room: PageRoom) -> tuple[Point, ...]:
     points = [
         Point(one.at_s, float(one.step.context_tokens))
         for one in steps
         if one.step.context_tokens is not None
     ]
-    return fewer_points(points, _MOST_POINTS)
+    return fewer_points(points, room.points)
 
 
 def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
@@ -530,10 +528,6 @@ def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]
 def _sum(costs: Sequence[float | None]) -> float | None:
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")
 
 
 def moment_s(text: str | None) -> float | None:

@@ -130,6 +130,14 @@ def make_context(
     if log is not None and live is not None:
         watchers = (log, live, *watchers)
         looks.append(live.look)
+    if _shows_status(options, environment, writer):
+        from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
+
+        status = StatusLine(
+            writer, clock, redactor.redact, wake=inbox.wake, is_iteration=options.is_iteration
+        )
+        watchers = (status, *watchers)
+        looks.append(status.look)
     events: Events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:
@@ -269,6 +277,15 @@ def _make_writer(
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),
     )
+
+
+def _shows_status(options: RunOptions, environment: Mapping[str, str], writer: Writer) -> bool:
+    """Whether a person sees the lines for people on a terminal that can redraw a line. Objects of stream-json on a
+    terminal leave no room for the line.
+    """
+    is_shared = options.output.output_format == "stream-json" and os.isatty(1)
+    shows_lines = writer.tells_people and not options.output.is_quiet and not is_shared
+    return shows_lines and obeys_controls(2, environment)
 
 
 def _one_after_the_other(looks: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -58,6 +58,8 @@ class BoxTurns:
         self._waiter = waiter
         self._clock = clock
         self._last: Thread | None = None
+        self._waiting: list[Callable[[], None]] = []
+        """Pieces of work for which there was no thread."""
         self._files: ProtectedFiles | None = None
         """The protected files, or None before the first look at them."""
         self._notes: list[str] = []
@@ -228,22 +230,28 @@ class BoxTurns:
 
     def _begin(self, work: Callable[[], None]) -> Thread | None:
         """Starts a thread for a piece of work and returns it. If the machine has no thread left, does the work on the
-        current thread and returns None.
+        current thread and returns None. If an earlier piece of work has not ended after 2 seconds then, the next call
+        does this piece first.
         """
-        earlier = self._last
+        earlier, pieces = self._last, [*self._waiting, work]
 
         def do() -> None:
             if earlier is not None:
                 earlier.join()
-            with suppress(
-                OSError, ImportError, MemoryError
-            ):  # nobody waits for it, or `_result_of` raises it
-                work()
+            for piece in pieces:
+                # nobody waits for it, or `_result_of` raises it
+                with suppress(OSError, ImportError, MemoryError):
+                    piece()
 
+        self._waiting = []
         try:
             self._last = start_thread(do, name="sandbox")
         except ShortageError:
-            do()
+            self._join(earlier)
+            if earlier is not None and earlier.is_alive():
+                self._waiting = pieces
+            else:
+                do()
             return None
         return self._last
 

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,6 @@ from ralph.output.live import LiveRun
 from ralph.values import events as ev
 from ralph.values.tool_calls import ToolCall
 from tests.fakes import FakeClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AT = datetime(2026, 11, 23, 2, 0, tzinfo=UTC)
 BASH = ToolCall("call_1", "Bash", {"command": "echo sk-key"})
@@ -71,6 +68,23 @@ def test_a_line_that_fits_only_partly_on_the_disk_is_taken_back(tmp_path: Path, 
         log.append(AT, [], ["two"])
     assert (tmp_path / "log.txt").read_bytes() == before
     assert told[0].endswith(os.strerror(errno.ENOSPC))
+
+
+def test_a_full_log_whose_successor_cannot_be_opened_is_closed_once(tmp_path: Path, monkeypatch) -> None:
+    """A second close would hit whatever another thread has opened under the same number meanwhile."""
+    told: list[str] = []
+    log = files(tmp_path, told, most_bytes=10)
+    log.append(AT, [], ["one"])
+    move = os.replace
+
+    def move_and_block(old: str, new: str) -> None:
+        move(old, new)
+        Path(old).mkdir()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", move_and_block)
+        log.append(AT, [], ["two"])
+    assert told[0].endswith(os.strerror(errno.EISDIR))  # and not EBADF
 
 
 def test_an_iteration_logs_events_and_lines_without_deltas_and_credentials(tmp_path: Path) -> None:

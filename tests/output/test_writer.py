@@ -15,6 +15,7 @@ import pytest
 
 from ralph.machine.clock import SystemClock
 from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.output.result_file import write_result_file
 from ralph.output.writer import (
     LAST_CHANCE_S,
     MOST_UNANSWERED_BYTES,
@@ -310,6 +311,22 @@ def test_a_result_file_that_is_a_pipe_is_written_to(output, tmp_path) -> None:
     assert json.loads(os.read(read_fd, 65536))["type"] == "result"
     os.close(read_fd)
     assert path.is_fifo()
+
+
+def test_data_larger_than_a_pipe_is_written_to_it_as_a_whole(tmp_path) -> None:
+    """A page of `ralph report` has megabytes, and a pipe takes 64 KB at once."""
+    path, data = tmp_path / "fifo", b"x" * 300_000
+    os.mkfifo(path)
+    read_fd, held_fd = (os.open(path, flags | os.O_NONBLOCK) for flags in (os.O_RDONLY, os.O_WRONLY))
+    os.set_blocking(read_fd, True)
+    read: list[bytes] = []
+    with os.fdopen(read_fd, "rb") as pipe:
+        reader = threading.Thread(target=lambda: read.append(pipe.read()))
+        reader.start()
+        write_result_file(str(path), data)
+        os.close(held_fd)
+        reader.join()
+    assert read == [data]
 
 
 def test_a_result_file_that_is_a_pipe_nobody_reads_fails_at_once(output, tmp_path) -> None:

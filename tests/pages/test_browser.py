@@ -113,9 +113,9 @@ def test_a_reader_folds_searches_and_goes_to_the_moment_and_back(opened) -> None
 
     # From the entry to its moment, and from a bar back to an entry.
     entry = page.locator("details.e[open]").first
-    entry.locator("summary a").click()
+    entry.locator("a").click()
     cursor = page.locator("#work0-time .cursor")
-    assert cursor.get_attribute("x1") == entry.locator("summary a").get_attribute("data-x") + "%"  # type: ignore[operator]
+    assert cursor.get_attribute("x1") == entry.locator("a").get_attribute("data-x") + "%"  # type: ignore[operator]
     page.click("#fold")
     assert page.locator("main details[open]").count() == 0
     bar = page.locator("#work0-time .bars a").nth(40)
@@ -150,6 +150,11 @@ def test_it_fits_the_screen_in_light_and_dark(opened, tmp_path, name: str, width
     assert overview.evaluate("one => one.scrollWidth <= one.clientWidth")
     red = int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[0])
     assert (red < 64) is (scheme == "dark")
+    page.emulate_media(media="print")
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     shown.ends_quietly()
 
 
@@ -161,6 +166,6 @@ def test_it_can_be_read_without_the_script(opened) -> None:
     part = page.locator("details.part").nth(2)
     part.locator("> summary").click()
     entry = part.locator("details.e").nth(1)
-    entry.locator("> summary").click(position={"x": 400, "y": 8})
+    entry.locator("> summary").click()
     assert entry.locator("pre").first.is_visible()
     shown.ends_quietly()

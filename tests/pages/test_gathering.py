@@ -14,12 +14,14 @@ from ralph.conversation.journal_lines import line_of, readable_part
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.store import LoopStore
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
+from ralph.pages.excerpts import Excerpts
 from ralph.pages.finding import find_subject
 from ralph.pages.gathering import gather
 from ralph.pages.night import EntryKind, StretchKind
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
 from tests.fakes import call, text
 from tests.rows import every_row
 from tests.session_journals import SESSION_ID, Told, completed
@@ -107,6 +109,13 @@ def test_long_results_are_cut_where_that_is_said_and_keep_both_ends(environment,
     assert f"{entry.cut_chars:,} characters are left out here" in entry.result
     assert entry.cut_chars > 100_000
     assert entry.shown_by == f"ralph sessions export {SESSION_ID}"
+
+
+def test_a_title_shows_no_beginning_of_a_credential_behind_a_long_gap() -> None:
+    secret = "sk-ant-" + "s3cr3t" * 20
+    excerpts = Excerpts(Redactor([secret]))
+    slack = Redactor([secret]).longest_bytes
+    assert "s3cr3t" not in excerpts.line("a" + " " * (800 + slack - 60) + secret)
 
 
 def test_no_part_of_a_known_credential_is_left_at_a_cut(environment, tmp_path) -> None:

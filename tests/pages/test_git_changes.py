@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
@@ -88,6 +89,59 @@ def test_a_repository_without_its_first_commit_and_one_without_any_are_told(repo
     assert option.commits == ()
     outside = GitReader(repository.seams(), Excerpts(Redactor())).facts(GitQuestion(tmp_path))
     assert "not under git" in outside.notes[0]
+
+
+def test_the_number_of_git_calls_does_not_depend_on_the_number_of_iterations(repository) -> None:
+    """Also where an iteration went back, a branch was merged, or a person rewrote history between two iterations."""
+    start = repository.git("rev-parse", "HEAD")
+
+    def commit(name: str) -> str:
+        repository.write(name)
+        return str(repository.commit_all(name))
+
+    one, back = commit("one"), commit("two")
+    repository.git("reset", "-q", "--hard", one)
+    repository.git("switch", "-qc", "side", start)
+    side = commit("side")
+    repository.git("merge", "-q", "-m", "merge", one)
+    merge = repository.git("rev-parse", "HEAD")
+    repository.git("commit", "-q", "--amend", "-m", "rewritten")
+    rewritten = repository.git("rev-parse", "HEAD")
+    last = commit("last")
+    ranges = (
+        CommitRange(1, start, back),
+        CommitRange(None, back, one),
+        CommitRange(2, one, merge),
+        CommitRange(3, merge, "f" * 40),
+        CommitRange(4, rewritten, last),
+        CommitRange(5, last, None),
+    )
+    starts: list[object] = []
+
+    class Counted:
+        def start(self, *arguments: object, **more: object) -> object:
+            starts.append(arguments)
+            return repository.seams().supervisor.start(*arguments, **more)
+
+    seams = replace(repository.seams(), supervisor=Counted())
+    reader = GitReader(seams, Excerpts(Redactor()))
+    facts = reader.facts(GitQuestion(repository.top, ranges))
+    calls = len(starts)
+    found = [(each.id, each.iteration) for each in facts.commits]
+    assert found == [(one, 1), (back, 1), (side, 2), (merge, 2), (last, 4)]
+    assert facts.notes == ("the commits of iteration 3 are not in the repository any more",)
+    reader.facts(GitQuestion(repository.top, ranges * 10))
+    assert len(starts) == 2 * calls
+
+
+def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(repository) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    nice = (repository.write("a.txt", "nice\n"), repository.commit_all("nice"))[1]
+    repository.git("reset", "-q", "--hard", before)
+    evil = (repository.write("a.txt", "evil\n"), repository.commit_all("evil"))[1]
+    repository.git("replace", evil, nice)
+    (commit,) = told(repository, CommitRange(1, before, evil)).commits
+    assert (commit.subject, commit.files[0].diff.splitlines()[-1]) == ("evil", "+evil")
 
 
 def test_binary_and_long_files_are_told_without_their_content(repository) -> None:

@@ -72,6 +72,15 @@ def test_hidden_characters_are_shown_by_name_and_colours_of_programs_are_left_ou
     assert "ab␇⟨U+0085⟩⟨U+202E⟩⟨U+D800⟩⟨U+E0041⟩" in page
 
 
+def test_characters_that_make_other_code_look_the_same_are_named_and_those_that_scripts_need_stay() -> None:
+    place = "a\u3164 is\u200dAdmin x\ufe01\ufe0f\U000e0101 \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3 \U0001f469\u200d\U0001f680"
+    page = html_of(Night(made_at_s=0.0, version="1", works=(), place=place)).decode()
+    assert (
+        "a⟨U+3164⟩ is⟨U+200D⟩Admin x⟨U+FE01⟩⟨U+FE0F⟩⟨U+E0101⟩ \u0645\u06cc\u200c\u062e 1\ufe0f\u20e3" in page
+    )
+    assert "\U0001f469\u200d\U0001f680" in page
+
+
 def test_the_policy_allows_the_own_style_and_script_and_nothing_else() -> None:
     page = html_of(NIGHT, UTC)
     assert b'<meta name="generator" content="ralph report">' in page[:2048]
@@ -104,6 +113,18 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         assert words in texts
 
 
+def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
+    work = SEVERAL.works[1]
+    copied = replace(work.parts[0], number=7, is_copied=True, entries=())
+    page = html_of(replace(NIGHT, works=(replace(work, parts=(copied, *work.parts)),)), UTC)
+    texts = " ".join(" ".join(Structure(page).texts).split())
+    assert "Runs 1 14 turns" in texts
+    assert "Stopped at a limit (copied)" in texts
+    assert "It is not in the totals" in texts
+    assert "model 11m09s" in texts
+    assert "Run 7" not in texts
+
+
 def test_times_are_in_the_zone_of_the_reader() -> None:
     page = html_of(NIGHT, timezone(timedelta(hours=5, minutes=30))).decode()
     assert "times in UTC+05:30" in page
@@ -122,6 +143,17 @@ def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     page = html_of(replace(NIGHT, works=(work,), made_at_s=at_s), UTC)
     assert b"NaN" not in page
     assert b"nan%" not in page
+
+
+def test_thousands_of_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own() -> None:
+    part = replace(NIGHT.works[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
+    parts = tuple(replace(part, number=number) for number in range(1_100))
+    page = html_of(replace(NIGHT, works=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
+    told = page[page.index("What went wrong") : page.index(">Timeline<")]
+    assert told.count("was deleted") == 8
+    assert told.count("and 1092 iterations more") == 2
+    assert 'id="work0-part100-time"' in page
+    assert 'id="work0-part99-time"' not in page
 
 
 def test_a_night_of_nothing_is_a_page() -> None:

@@ -126,9 +126,16 @@ class Job:
         }
 
     def install(self) -> None:
-        """Runs the first step. It takes some seconds, so the tests share what it installs."""
+        """Runs the first step. It takes some seconds, so the tests share what it installs. The checkout has modules with
+        the names of those that the step runs.
+        """
+        planted = [self.work / name for name in ("venv.py", "pip.py", "ensurepip.py")]
+        for file in planted:
+            file.write_text("raise SystemExit('a module of the checkout ran')\n")
         code, printed, _ = self.step(self.action["runs"]["steps"][0], {"extras": ""}, {})
         assert code == 0, printed
+        for file in planted:
+            file.unlink()
 
     def run(self, **inputs: str) -> tuple[int, str, dict[str, dict[str, str]]]:
         """Runs the steps behind the first. Returns the exit code of the job, what the steps printed, and their outputs."""

@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
@@ -25,7 +25,7 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     status = ralph_here("loop", "--status").stdout
     assert f"running as process {first.pid}: 0 iterations, " in status
     assert "iteration 1, session " in status
-    assert " ago" in status.partition("iteration 1, session ")[2]
+    wait_until(lambda: ": turn 1, the model works (" in ralph_here("loop", "--status").stdout)
     for where in (".", "dir"):
         second = ralph_here("loop", "go", "--cd", where)
         assert second.code == 78

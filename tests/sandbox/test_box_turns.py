@@ -4,7 +4,7 @@ makes the main thread wait without end.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.sandbox import box_turns
 from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
 from ralph.values.ports import SignalReceived
+from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox
 from tests.patience import wait_until, within_s
 
@@ -56,6 +57,26 @@ def test_what_is_undone_too_late_is_told_with_the_next_command(turns_of) -> None
     turns.before_call("test")
     assert box.done[:2] == ["look", "undo"], "an earlier change is not a later command's"
     assert turns.after("test").split("\n")[0] == "[undone: x]"
+
+
+def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(turns_of, monkeypatch) -> None:
+    box = FakeBox("[undone: x]", silent="prepare")
+    turns = turns_of(box)
+    turns.prepare_early()
+
+    def no_thread(*_arguments: object, **_options: object) -> NoReturn:
+        raise ShortageError("thread")
+
+    monkeypatch.setattr(box_turns, "_STOPS_WITHIN_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(box_turns, "start_thread", no_thread)
+        with pytest.raises(SilentDiskError):
+            turns.before_call("test")
+        assert box.done == []
+    box.answers.set()
+    turns_of(box, answers_within_s=within_s(60))
+    turns.before_call("test")
+    assert box.done == ["prepare", "look", "undo", "look"]
 
 
 def test_a_signal_ends_the_wait_and_the_note_is_not_lost(turns_of, waiter) -> None:

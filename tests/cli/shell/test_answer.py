@@ -50,10 +50,10 @@ USER = '{"seq":2,"kind":"user","content":[{"type":"text","text":"# The  task\\n\
 
 def test_sessions_are_offered_by_id_with_age_and_title_the_newest_first(home, capfd) -> None:
     keep(home, ID, '{"seq":0,"kind":"session"}', RUN, USER, age_s=7200)
-    keep(home, OTHER, '{"seq":0,"kind":"session"}', RUN.replace('"The title"', "null"), USER)
+    keep(home, OTHER, '{"seq":0,"kind":"session"}', RUN.replace('"The title"', "null"), USER, age_s=150)
     assert answered(capfd, "zsh", "--resume", "") == [
         "words",
-        "ffffffff\t0 s ago: The task",
+        "ffffffff\t2 min ago: The task",
         "0a1b2c3d\t2 h ago: The title",
     ]
     assert answered(capfd, "bash", "ralph -r 0", "0") == ["words", "0a1b2c3d"]

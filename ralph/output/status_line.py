@@ -1,0 +1,122 @@
+"""A line under the lines for people, on a terminal: the turn, the running tool, for how long, and the cost so far. The
+line is drawn again at most once a second, and never remains on the screen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine.processes import facts_of
+from ralph.output.live import LiveRun, doing, live_after
+from ralph.output.screen import terminal_size
+from ralph.output.standard_streams import CLEAR_LINE
+from ralph.values.events import StreamReceived
+from ralph.values.screen_text import columns_of, cut_to_columns, dollars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from ralph.output.writer import Writer
+    from ralph.values.events import Event
+    from ralph.values.ports import Clock
+
+FEWEST_COLUMNS = 40
+"""The width of the narrowest terminal that gets the line."""
+_EVERY_S = 1.0
+_STDERR = 2
+_SHORTEST_TEXT = 8
+
+
+class StatusLine:
+    """An `Events` sink that draws the line when the main thread calls `look`, which it does while it waits."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Clock,
+        redact: Callable[[str], str],
+        *,
+        wake: Callable[[], None],
+        is_iteration: bool,
+    ) -> None:
+        """`wake` is as in `erase_before_suspension`. `is_iteration` is True if `ralph loop` started this run. The line is then drawn while the loop is in the
+        foreground of its terminal.
+        """
+        self._writer = writer
+        self._clock = clock
+        self._redact = redact
+        self._is_iteration = is_iteration
+        self._live = LiveRun(clock.now_s())
+        self._next_s = clock.now_s() + _EVERY_S
+        erase_before_suspension(wake, writer.forget_status)
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, StreamReceived):  # first, because these come by the thousand
+            return
+        self._live = live_after(self._live, event, self._clock.now_s(), self._redact)
+        if self._live.has_ended:
+            self._writer.show_status("")
+
+    def look(self) -> None:
+        """Draws the line if it is due. Calls in between cost little."""
+        now_s = self._clock.now_s()
+        if now_s < self._next_s or not self._live.turn or self._live.has_ended:
+            return
+        self._next_s = now_s + _EVERY_S
+        if not _is_in_foreground(is_iteration=self._is_iteration):
+            self._writer.forget_status()  # the line on the screen is the shell's now
+            return
+        columns, _ = terminal_size(_STDERR)
+        self._writer.show_status(status_text(self._live, now_s, columns))
+
+
+def status_text(live: LiveRun, at_s: float, columns: int) -> str:
+    """The line at the time `at_s`, for a terminal with this width. If there is too little room, the name of the tool
+    and its argument are cut. Empty if the terminal is too narrow.
+    """
+    if columns < FEWEST_COLUMNS:
+        return ""
+    what, how_long = doing(live, at_s)
+    head, tail = f"[now] turn {live.turn}, ", f", {how_long}, {dollars(live.cost_usd)}"
+    # A character in the last column would make some terminals wrap the line.
+    room = columns - 1 - columns_of(head) - columns_of(tail)
+    return cut_to_columns(f"{head}{cut_to_columns(what, max(room, _SHORTEST_TEXT))}{tail}", columns - 1)
+
+
+def erase_before_suspension(wake: Callable[[], None], forget: Callable[[], None] | None = None) -> None:
+    """Erases the current line of the terminal when Ctrl-Z suspends this process. `forget` is called before, and `wake`
+    (`Inbox.wake`) when the process continues. Must be called on the main thread. Does nothing if Ctrl-Z is ignored or
+    handled already.
+    """
+
+    def suspend(number: int, _frame: FrameType | None) -> None:
+        if forget is not None:
+            forget()
+        with suppress(OSError):
+            os.write(_STDERR, CLEAR_LINE)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # the process stops here, until it is continued
+        signal.signal(number, suspend)
+        wake()
+
+    if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, suspend)
+
+
+def _is_in_foreground(*, is_iteration: bool) -> bool:
+    """Whether the user's shell waits for this run, so that nobody types on the line. An iteration has a session of
+    its own, so the question is whether its loop is in the foreground. On systems without /proc that is not known, and
+    the answer is False.
+    """
+    with suppress(OSError):  # it is not the controlling terminal of this process
+        return os.tcgetpgrp(_STDERR) == os.getpgrp()
+    if not is_iteration:
+        return True
+    loop = facts_of(os.getppid())
+    if loop is None or loop.is_stopped:
+        return False
+    return not loop.has_terminal or loop.foreground_group == loop.group

@@ -1,0 +1,96 @@
+"""Reading a journal for a page: of a long one, the lines in the middle are not decoded completely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.conversation.journal_lines import line_of
+from ralph.pages.excerpts import Excerpts
+from ralph.pages.journal import PageShare, read_journal
+from ralph.values.events import AttemptEnded, TurnAsked
+from ralph.values.models import facts_of
+from ralph.values.redaction import Redactor
+from ralph.values.usage import TokenUsage
+from tests.fakes import call, text
+from tests.session_journals import MODEL, Told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.pages.journal import JournalRead
+
+TURNS = 60
+
+
+def long_journal(path: Path) -> int:
+    """Writes a journal with times, and returns its number of lines."""
+    told = Told().run().prompt("work for long")
+    for turn in range(1, TURNS + 1):
+        failed = "overloaded" if turn % 7 == 0 else None
+        told.event(
+            AttemptEnded(
+                turn,
+                1,
+                MODEL,
+                MODEL,
+                0.5,
+                TokenUsage(10, 5),
+                facts_of(MODEL),
+                kind=failed,
+                error=failed,
+                wait_s=0.25,
+            )
+        )
+        told.event(TurnAsked(turn, 1, 0.5))
+        name = f"c{turn}"
+        told.answers(text("On."), call(name, "Bash", command=f"make {turn}"))
+        told.starts(name).result(name, "x", is_error=turn % 5 == 0)
+    told.ends()
+    path.write_bytes(b"".join(line_of(at, one, 1000.0 + at) for at, one in enumerate(told.records)))
+    return len(told.records)
+
+
+def read(path: Path, lines: int, of_page: int) -> JournalRead:
+    return read_journal(path, PageShare(of_page), lines, Excerpts(Redactor()), prefix="e")
+
+
+def test_the_timeline_of_a_long_journal_is_that_of_a_journal_that_is_decoded_completely(tmp_path) -> None:
+    path = tmp_path / "s.jsonl"
+    lines = long_journal(path)
+    whole, passed = read(path, lines, lines), read(path, lines, 1_000_000_000)
+    assert (whole.problem, passed.problem) == (None, None)
+
+    def timeline(one: JournalRead) -> list[tuple[object, ...]]:
+        return [
+            (step.what, step.at_s, step.took_s, step.wait_s, step.call_id, step.cost_usd, step.context_tokens)
+            for run in one.story.runs
+            for step in run.steps
+            # The sum of a turn has no time of its own on the timeline.
+            if step.took_s or step.call_id or step.context_tokens or step.mark
+        ]
+
+    assert timeline(passed) == timeline(whole)
+    assert passed.incidents.numbers == whole.incidents.numbers == {"calls with an error": TURNS // 5}
+    ran, ran_whole = passed.story.runs[0], whole.story.runs[0]
+    assert (ran.turns, ran.attempts_usd) == (ran_whole.turns, ran_whole.attempts_usd)
+
+    entries = passed.story.entries()
+    assert len(whole.story.entries()) > 100 > len(entries)
+    (gap,) = [entry for entry in entries if entry.id == "e-gap"]
+    assert gap.title.endswith("entries are left out here")
+    assert gap.shown_by == "ralph sessions export s"
+    assert entries[0].title == "work for long"
+    assert entries[-1].title.startswith("completed")
+
+
+def test_damage_in_the_middle_of_a_long_journal_ends_what_is_shown(tmp_path) -> None:
+    path = tmp_path / "s.jsonl"
+    lines = long_journal(path)
+    whole = path.read_bytes().splitlines(keepends=True)
+    at = lines // 2
+    path.write_bytes(b"".join([*whole[:at], whole[at].replace(b'"', b"'", 1), *whole[at + 1 :]]))
+    damaged = read(path, lines, 1_000_000_000)
+    assert damaged.problem is not None
+    assert damaged.problem.startswith(f"line {at + 1} does not match its checksum")
+    assert damaged.outcome == "unknown"
+    assert 0 < damaged.story.runs[0].answers < TURNS
