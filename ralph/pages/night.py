@@ -172,6 +172,10 @@ class ChangedFile(Struct, frozen=True):
     is_committed: bool
 
 
+LOOP_WAITS = "waits of the loop"
+"""The name of the `Count` of waits that are the loop's own. The headline has a sentence about them instead."""
+
+
 class Count(Struct, frozen=True):
     """How often something happened that a person may ask about."""
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.words import resume_hint
+from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.night import (
+    LOOP_WAITS,
     ChangedFile,
     CheckRun,
     Commit,
@@ -189,7 +190,8 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
     answers = [record.last_words for record in state.iterations if record.last_words]
     notes = (
         *state.warnings,
-        *([hint] if hint else []),
+        # The page has the command itself. A hint says more only after a limit.
+        *([hint] if hint and resumes and hint != f"go on with: {continue_command(state)}" else []),
         *_notes_on_times(all_times),
         *_first_of(git.notes),
     )
@@ -452,7 +454,7 @@ def _placed(at_s: float, part: WorkPart) -> float:
 def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ()) -> tuple[Count, ...]:
     whole = Incidents()
     for stretch in outages:
-        whole.add("waits of the loop", f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
+        whole.add(LOOP_WAITS, f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
     for incidents in all_incidents:
         for name, number in incidents.numbers.items():
             whole.numbers[name] = whole.numbers.get(name, 0) + number

@@ -180,7 +180,9 @@ def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_pa
     gathered = gather(find_subject(None, tmp_path / "work", environment, None), environment, None)
     assert gathered.exit_code == 74
     assert "line 2 does not match its checksum" in gathered.night.missing[0]
-    assert gathered.night.works[0].is_loop
+    (work,) = gathered.night.works
+    assert "line 2 does not match its checksum" in (work.parts[0].problem or "")
+    assert not any("checksum" in note for note in work.notes)  # the page has the problems of parts
 
 
 def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:

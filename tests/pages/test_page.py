@@ -111,6 +111,9 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         "Session 0aa1 could not be read",
     ):
         assert words in texts
+    headline = texts.partition("Timeline")[0]
+    assert "On the way:" in headline
+    assert "waits of the loop" not in headline
 
 
 def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
