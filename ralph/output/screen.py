@@ -28,14 +28,12 @@ def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
 
 def _folded(text: str, columns: int) -> Iterator[str]:
     """Yields the parts of the text, each at most `columns` columns wide, or one character."""
-    part, left = "", columns
+    part = ""
     for character in text:
-        width = columns_of(character)
-        if part and width > left:
+        if part and columns_of(part + character) > columns:
             yield part
-            part, left = "", columns
+            part = ""
         part += character
-        left -= width
     yield part
 
 
