@@ -130,9 +130,12 @@ class GitReader:
             made = made[-self._most_commits :]
         commits = self._commits(git, made)
         ends = _ends_of(git, question, [one for one, _ in made])
-        files = [] if ends is None else self._between(git, *ends)
-        if question.has_uncommitted:
-            files += self._uncommitted(git, top, question)
+        files: list[ChangedFile] = []
+        try:
+            files += [] if ends is None else self._between(git, *ends)
+            files += self._uncommitted(git, top, question) if question.has_uncommitted else []
+        except CheckoutError as error:  # the commits are known all the same
+            notes.append(self._excerpts.plain(f"git did not tell all changed files: {error}"))
         more_files = max(len(files) - self._most_files, 0)
         if more_files:
             notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")

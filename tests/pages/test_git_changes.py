@@ -149,6 +149,18 @@ def test_what_has_no_room_on_the_page_is_counted_all_the_same(repository) -> Non
     assert huge.added is None
 
 
+def test_where_git_cannot_tell_the_uncommitted_files_the_commits_are_shown(repository) -> None:
+    before = (repository.write("dir/b.txt", "its own text\n"), repository.commit_all())[1]
+    after = (repository.write("a.txt", "changed\n"), repository.commit_all())[1]
+    lost = repository.git("rev-parse", "HEAD:dir/b.txt")
+    (repository.top / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
+    repository.write("dir/b.txt", "uncommitted\n")
+    facts = told(repository, CommitRange(1, before, after), has_uncommitted=True)
+    assert [one.id for one in facts.commits] == [after]
+    assert [file.path for file in facts.files] == ["a.txt"]
+    assert "git did not tell all changed files: git diff" in facts.notes[0]
+
+
 def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(repository) -> None:
     before = repository.git("rev-parse", "HEAD")
     nice = (repository.write("a.txt", "nice\n"), repository.commit_all("nice"))[1]
