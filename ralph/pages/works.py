@@ -70,6 +70,9 @@ class GitFacts(Struct, frozen=True):
     files: tuple[ChangedFile, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be found out."""
+    more_commits: int = 0
+    """The number of commits that are not in `commits`."""
+    more_files: int = 0
 
 
 class LoopFacts(Struct, frozen=True):
@@ -130,7 +133,7 @@ def session_work(
         resume_command=resume,
         files=git.files,
     )
-    return _with_commits(work, git.commits)
+    return _with_commits(work, git)
 
 
 def _run_parts(
@@ -220,7 +223,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
         files=git.files or _recorded_files(state, room),
     )
-    return _with_commits(work, git.commits)
+    return _with_commits(work, git)
 
 
 def _iteration_parts(
@@ -411,13 +414,13 @@ def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]
     return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
-def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
-    """Adds the commits, and their marks to the iterations that made them."""
+def _with_commits(work: Work, git: GitFacts) -> Work:
+    """Adds the commits and the numbers of what is not shown, and their marks to the iterations that made them."""
     parts = []
     for part in work.parts:
         made = [
             commit
-            for commit in commits
+            for commit in git.commits
             if (commit.iteration == part.number if work.is_loop else _is_within(commit.at_s, part))
         ]
         marks = [
@@ -426,7 +429,13 @@ def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
         ]
         in_order = sorted((*part.marks, *marks), key=lambda mark: mark.at_s)
         parts.append(replace(part, marks=tuple(in_order), commits=len(made)))
-    return replace(work, commits=commits, parts=tuple(parts))
+    return replace(
+        work,
+        commits=git.commits,
+        parts=tuple(parts),
+        more_commits=git.more_commits,
+        more_files=git.more_files,
+    )
 
 
 def _is_within(at_s: float, part: WorkPart) -> bool:

@@ -159,6 +159,18 @@ def test_thousands_of_bad_iterations_are_told_once_and_only_the_last_have_timeli
     assert 'id="work0-part99-time"' not in page
 
 
+def test_the_headline_counts_what_has_no_room_on_the_page() -> None:
+    work = loop_of_eight()
+    commit = replace(work.commits[0], more_files=99_900, more_added=7_000, shown_by="git show 1")
+    page = html_of(
+        replace(NIGHT, works=(replace(work, commits=(commit,), more_commits=1_700, more_files=98_000),)), UTC
+    ).decode()
+    assert "<dt>Commits</dt><dd><b>1701</b>" in page
+    assert f"{98_000 + len(work.files)} files" in page
+    assert f"{99_900 + len(commit.files)} files" in page
+    assert "99900 files more: <code>git show 1</code>" in page
+
+
 def test_a_night_of_nothing_is_a_page() -> None:
     assert b"Nothing was recorded here" in html_of(
         Night(made_at_s=0, version="1", works=(), place="here"), UTC
