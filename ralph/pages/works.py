@@ -122,7 +122,10 @@ def session_work(
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
         turns=sum(run.turns for run in own if run.answers or run.has_message),
-        cost_usd=_sum([run.cost_usd for run in own if run.answers or run.has_message]),
+        # What comes after damage is not known.
+        cost_usd=None
+        if read.problem is not None
+        else _sum([run.cost_usd for run in own if run.answers or run.has_message]),
         budget_usd=None,
         time_limit_s=None,
         parts=tuple(parts),
@@ -161,7 +164,7 @@ def _run_parts(
                 reason=room.reason(_reason(run)),
                 last_words=room.words(_answer(run)),
                 turns=run.turns,
-                cost_usd=run.cost_usd,
+                cost_usd=None if is_last and read.problem is not None else run.cost_usd,
                 entries=tuple(entries[at]),
                 is_copied=run.is_copied,
                 problem=read.problem if is_last else None,
