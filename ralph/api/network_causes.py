@@ -26,7 +26,7 @@ _NO_SUCH_HOST = frozenset(
         *(getattr(socket, name, socket.EAI_NONAME) for name in ("EAI_NODATA", "EAI_ADDRFAMILY")),
     }
 )
-_PROXY_STATUS = re.compile(r"^(\d{3})\b")
+_PROXY_STATUS = r"^(\d{3})\b"
 
 
 def error_before_answer(
@@ -38,7 +38,7 @@ def error_before_answer(
     failed name lookup of such a host is then treated as temporary.
     """
     detail = redact(str(error))
-    if isinstance(error, httpx.ProxyError) and (refused := _PROXY_STATUS.match(str(error))):
+    if isinstance(error, httpx.ProxyError) and (refused := re.match(_PROXY_STATUS, str(error))):
         # If a proxy refuses CONNECT, only the message of the error contains the status.
         return HttpError(int(refused[1]), None, "", message=f"the proxy refused the connection: {detail}")
     cause = network_cause(error)

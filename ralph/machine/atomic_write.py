@@ -21,7 +21,7 @@ HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOE
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
 directory."""
 
-_TEMPORARY = re.compile(r"\.ralph-[0-9a-f]{12}\.tmp")
+_TEMPORARY = r"\.ralph-[0-9a-f]{12}\.tmp"
 
 
 def replace_at(
@@ -61,7 +61,7 @@ def remove_leftovers(directory: Path) -> None:
     """
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
-            if _TEMPORARY.fullmatch(name):
+            if re.fullmatch(_TEMPORARY, name):
                 _remove_if_left(directory / name)
 
 

@@ -38,10 +38,11 @@ def own_program(name: str, search_path: str, work: Path | None) -> str | None:
     empty and relative entries. If `work` is not None, also skips directories inside `work`, because a repository or
     an agent can put programs there.
     """
-    for directory in trusted_directories(search_path, work):
+    for directory in trusted_directories(search_path, None):
         path = os.path.join(directory, name)  # noqa: PTH118 - a Path for each directory takes ten times as long
-        if os.access(path, os.X_OK) and (program := Path(path)).is_file():
-            return str(program)
+        # Symbolic links are resolved last, because that takes ten times as long as a look for the program.
+        if os.access(path, os.X_OK) and Path(path).is_file() and not (work and lies_in(directory, work)):
+            return path
     return None
 
 

@@ -27,9 +27,9 @@ MOST_COMMAND_BYTES = 256 * 1024
 # Bounds for a folder that somebody filled on purpose.
 _MOST_DEPTH = 5
 _MOST_FILES = 1000
-_NAME = re.compile(r"\w[\w.-]*$")
-_CALLED = re.compile(r"/(\S+)(?:\s+|$)")
-_NAMES_COMMAND = re.compile(r"[a-z][\w:-]*$")
+_NAME = r"\w[\w.-]*$"
+_CALLED = r"/(\S+)(?:\s+|$)"
+_NAMES_COMMAND = r"[a-z][\w:-]*$"
 
 
 class CommandFile(Struct, frozen=True):
@@ -73,14 +73,14 @@ class Library(Struct, frozen=True):
         """The command that the prompt calls at its beginning, with the arguments of the call. None if the prompt
         calls no command.
         """
-        begins = _CALLED.match(prompt)
+        begins = re.match(_CALLED, prompt)
         file = None if begins is None else self.files.get(begins[1])
         return None if file is None or begins is None else CommandCall(file, prompt[begins.end() :].strip())
 
     def why_unknown(self, prompt: str) -> str | None:
         """An error message if the prompt begins with a call and no command has the called name. Otherwise None."""
-        begins = _CALLED.match(prompt)
-        if begins is None or not _NAMES_COMMAND.match(begins[1]) or begins[1] in self.files:
+        begins = re.match(_CALLED, prompt)
+        if begins is None or not re.match(_NAMES_COMMAND, begins[1]) or begins[1] in self.files:
             return None
         known = ", ".join(f"/{name}" for name in self.names)
         there = f"commands: {known}" if known else "there is none in .claude/commands or ~/.claude/commands"
@@ -154,4 +154,4 @@ def _entries(directory: str, place: Place) -> list[str]:
     real, top = os.path.realpath(directory), os.path.realpath(place.top)
     if not place.is_users and not f"{real}/".startswith(f"{top.rstrip('/')}/"):
         return []
-    return [name for name in names if _NAME.match(name)]
+    return [name for name in names if re.match(_NAME, name)]

@@ -11,7 +11,9 @@ import signal
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.machine import restriction
 from ralph.machine.own_programs import lies_in, own_program
@@ -75,7 +77,7 @@ def begin_trial(search_path: str, work: Path | None, *, shares_network: bool) ->
             return
 
 
-class _Namespaces(NamedTuple):
+class _Namespaces(Struct, frozen=True):
     """The result of the search for bubblewrap."""
 
     bwrap: str | None

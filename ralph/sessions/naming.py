@@ -11,8 +11,8 @@ _LONGEST_TITLE = 120
 _MOST_TASK_CHARS = 10_000
 """A title is looked for in this many characters."""
 # The marks of a heading, a quotation or a list item of Markdown, and a line that is only a tag.
-_MARK = re.compile(r"(?:#{1,6}|>|[-*+])\s+")
-_TAG = re.compile(r"</?[\w-]+>")
+_MARK = r"(?:#{1,6}|>|[-*+])\s+"
+_TAG = r"</?[\w-]+>"
 _TASK_CHARS = 60
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -33,12 +33,12 @@ def title_from(task: str) -> str:
     found: list[str] = []
     for line in visible(task[:_MOST_TASK_CHARS]).split("\n"):
         words = line.strip()
-        if found and (not words or _MARK.match(words)):
+        if found and (not words or re.match(_MARK, words)):
             break
         is_heading = words.startswith("#")
-        while mark := _MARK.match(words):
+        while mark := re.match(_MARK, words):
             words = words[mark.end() :]
-        if found or (any(char.isalnum() for char in words) and not _TAG.fullmatch(words)):
+        if found or (any(char.isalnum() for char in words) and not re.fullmatch(_TAG, words)):
             found.append(words)
         if found and is_heading:
             break

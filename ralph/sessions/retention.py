@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LONGEST_S = 0.05
 _LONGEST_LOOK_S = 0.03
 
-_OUR_DIRECTORY = re.compile(r".{1,40}-[0-9a-f]{12}")
-_OUR_JOURNAL = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(SUFFIX))
+_OUR_DIRECTORY = r".{1,40}-[0-9a-f]{12}"
+_OUR_JOURNAL = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(SUFFIX)
 
 
 _DAY_S = 86_400
@@ -92,10 +92,10 @@ def _journals(root: Path) -> Iterator[KeptJournal]:
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:
-            if _OUR_DIRECTORY.fullmatch(directory.name) and directory.is_dir(follow_symlinks=False):
+            if re.fullmatch(_OUR_DIRECTORY, directory.name) and directory.is_dir(follow_symlinks=False):
                 with suppress(OSError), os.scandir(directory) as files:
                     for file in files:
-                        if _OUR_JOURNAL.fullmatch(file.name):
+                        if re.fullmatch(_OUR_JOURNAL, file.name):
                             status = file.stat(follow_symlinks=False)
                             yield KeptJournal(file.path, status.st_size, now_s - status.st_mtime)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The API refuses a conversation if the id or the name of a tool call contains any of these characters, or if the
 # name is longer than this.
-_REFUSED_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_REFUSED_CHARACTER = r"[^a-zA-Z0-9_-]"
 _LONGEST_NAME = 128
 
 
@@ -80,7 +80,7 @@ def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
 
 
 def _sendable_ids(ids: Collection[str], taken: Collection[str]) -> dict[str, str]:
-    sendable = {own: _REFUSED_CHARACTER.sub("_", own) for own in ids}
+    sendable = {own: re.sub(_REFUSED_CHARACTER, "_", own) for own in ids}
     used = {own for own in ids if sendable[own] == own and own not in taken}
     for own in ids:
         if own not in used:
@@ -96,7 +96,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _sendable_name(name: str) -> str:
-    return _REFUSED_CHARACTER.sub("_", name)[:_LONGEST_NAME]
+    return re.sub(_REFUSED_CHARACTER, "_", name)[:_LONGEST_NAME]
 
 
 def _renamed(block: Block, ids: Mapping[str, str]) -> Block:

@@ -136,7 +136,7 @@ def is_header_list(name: str) -> bool:
     consists of `name=value` pairs, and most of the values are keys.
     """
     words = _words(name)
-    return words[:1] == ["OTEL"] and words[-1:] == ["HEADERS"]
+    return words[:1] == ("OTEL",) and words[-1:] == ("HEADERS",)
 
 
 def is_endpoint_name(name: str) -> bool:
@@ -144,15 +144,16 @@ def is_endpoint_name(name: str) -> bool:
     OPENAI_BASE_URL.
     """
     words = _words(name)
-    return words[-1:] in (["PROXY"], ["ENDPOINT"]) or words[-2:] == ["BASE", "URL"]
+    return words[-1:] in (("PROXY",), ("ENDPOINT",)) or words[-2:] == ("BASE", "URL")
 
 
-def _words(name: str) -> list[str]:
+@lru_cache(256)
+def _words(name: str) -> tuple[str, ...]:
     """Splits a name into words in upper case: `npm_config__authToken` gives NPM, CONFIG, AUTH, TOKEN. The word KEYS
     becomes KEY.
     """
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
-    return ["KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word]
+    return tuple("KEY" if word == "KEYS" else word for word in re.split(r"[^A-Z0-9]+", apart) if word)
 
 
 _PEM_LABEL = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"

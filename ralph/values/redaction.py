@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MARK = "[redacted]"
 # In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
 # ssh://git@host, postgres://me@localhost.
-_USER_IN_URL = re.compile(r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@")
+_USER_IN_URL = r"(?i)\b(https?://)(?!\[redacted\]@)[^\s/?#:@'\"<>]+:?@"
 _UNRESERVED = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 )  # RFC 3986, 2.3
@@ -33,7 +33,7 @@ _KEPT_IN_URLS = (
     _UNRESERVED | frozenset(b"!'()*;,/?:@&=+$#"),
     (_UNRESERVED - frozenset(b"~")) | frozenset(b"*"),
 )
-_PLAIN_EVERYWHERE = re.compile(r"[A-Za-z0-9._-]+")
+_PLAIN_EVERYWHERE = r"[A-Za-z0-9._-]+"
 """Characters that stay the same in JSON and in URLs. Most keys consist of these characters only."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
@@ -77,7 +77,7 @@ class Redactor:
         """
         redacted = self.redact(text)
         redacted = credential_shapes(redacted).sub(_mark_shape, redacted)
-        return _USER_IN_URL.sub(rf"\1{MARK}@", redacted)
+        return re.sub(_USER_IN_URL, rf"\1{MARK}@", redacted)
 
     @cached_property
     def longest_bytes(self) -> int:
@@ -135,7 +135,7 @@ def _holds_any(text: str, forms: Iterable[str]) -> bool:
 
 def _forms_of(secret: str) -> Iterator[str]:
     yield secret
-    if not _PLAIN_EVERYWHERE.fullmatch(secret):
+    if not re.fullmatch(_PLAIN_EVERYWHERE, secret):
         yield from _json_forms(secret)
         yield from _url_forms(secret)
     yield from _base64_forms_of(secret)
