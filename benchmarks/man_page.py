@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from benchmarks.commands import commands
 from ralph import __version__
 from ralph.cli.command_page import parameter_row
-from ralph.settings.keys import ALL_KEYS, KEYS
 from ralph.settings.listing import value_in_a_file
+from ralph.settings.tables import ALL_KEYS, KEYS
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.session import Session
+    from ralph.conversation.target import ModelDescription
     from ralph.retry.backoff import RetryPolicy
     from ralph.values.answer import Answer
     from ralph.values.limits import LimitSettings

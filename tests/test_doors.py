@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from ralph.output.system_events import _EVENTS as EVENTS
-from ralph.settings.keys import ALL_KEYS
+from ralph.settings.tables import ALL_KEYS
 from tests.syntax_trees import nodes_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ralph.agent.compaction import (
 )
 from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN, is_over
-from ralph.conversation.model_description import MOST_TOKENS
+from ralph.conversation.target import MOST_TOKENS
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import FailureKind, failure_kind, is_damaged
 from ralph.values.errors import AgentError

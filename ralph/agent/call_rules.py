@@ -5,6 +5,8 @@ This module also counts consecutive malformed answers. A call is malformed if it
 that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. A malformed answer
 is not counted as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
 turn refuses is not malformed.
+
+`ModeGate` is the gate of a run without hooks. It decides about a tool call by the permission mode alone.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.agent.guards import Guards
+from ralph.agent.ports import Permission
 from ralph.agent.tool_arguments import check_arguments
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import MalformedCall
@@ -22,14 +25,15 @@ from ralph.values.events import DeadEnd, GuardTripped, MalformedCallRefused, Not
 from ralph.values.tool_calls import FILE_TOOLS, FINAL_REPORT, FileChange, ToolCall, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ralph.agent.finishing import Finishing
     from ralph.agent.guards import Refusal
     from ralph.agent.ports import Gate
     from ralph.values.ports import Events
     from ralph.values.report import ReportDesk
-    from ralph.values.tool_calls import ToolDefinition
+    from ralph.values.tool_calls import Block, ToolDefinition
+
 
 MOST_MALFORMED_ANSWERS = 3
 """The number of consecutive malformed answers after which the run ends. `specs/turns.md` sets this number."""
@@ -260,3 +264,27 @@ def _notes(ignored: tuple[str, ...]) -> tuple[str, ...]:
 
 def _refused(why: str) -> ToolOutput:
     return ToolOutput(why, is_error=True)
+
+
+class ModeGate:
+    def __init__(self, why_refused: Callable[[str], str | None]) -> None:
+        """`why_refused` returns the reason why a tool may not be used now, or None if the tool may be used."""
+        self._why_refused = why_refused
+
+    def before_task(self, _prompt: Sequence[Block]) -> Sequence[str]:
+        return ()
+
+    def judge(self, call: ToolCall, asks: str | None = None) -> Permission:
+        refused = self._why_refused(call.name)
+        if refused is None and asks is not None:
+            refused = (
+                f"This call was not run: a hook wants somebody to be asked, and nobody is asked here (no driver answers "
+                f"can_use_tool): {asks}"
+            )
+        return Permission(refused)
+
+    def observe(self, _call: ToolCall, output: ToolOutput, _took_s: float) -> ToolOutput:
+        return output
+
+    def before_end(self, _text: str, *, was_held: bool) -> str | None:  # noqa: ARG002 - the port names it
+        return None

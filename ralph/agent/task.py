@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.asking import Asking
-from ralph.agent.call_rules import CallRules
+from ralph.agent.call_rules import CallRules, ModeGate
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
-from ralph.agent.hints import come_back_hint, hints_for
-from ralph.agent.mode_gate import ModeGate
 from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
-from ralph.agent.run_end import Ending, Tally
-from ralph.agent.session_log import SessionLog
+from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
 from ralph.agent.tool_turn import ToolTurn
-from ralph.agent.transcript import Transcript
+from ralph.agent.transcript import SessionLog, Transcript
 from ralph.conversation.messages import text_blocks
 from ralph.conversation.next_step import (
     AskAgain,

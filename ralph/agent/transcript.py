@@ -1,5 +1,8 @@
 """Adds messages to a session's conversation by writing records to the journal, and emits events about these messages.
 It makes no decisions: its caller chooses which messages are added.
+
+Each record is written to the journal before it is applied to the session's state. If the journal cannot be written,
+the state does not change. In a run without a journal, records are applied too.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from ralph.conversation.records import (
     result_record,
     user_record,
 )
+from ralph.conversation.session import Session, apply
 from ralph.values.answer import with_sendable_calls
 from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, UserMessageCommitted
 from ralph.values.outcome import Outcome
@@ -26,13 +30,30 @@ from ralph.values.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.agent.session_log import SessionLog
+    from ralph.agent.ports import Journal
     from ralph.conversation.messages import Conversation, Message
     from ralph.conversation.records import Record
     from ralph.conversation.session import Session
     from ralph.values.answer import Answer
     from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, ToolResult
+
+
+class SessionLog:
+    def __init__(self, journal: Journal, session: Session) -> None:
+        """`session` is the state of the session after all records that the journal already contains."""
+        self._journal = journal
+        self.session = session
+
+    def record(self, *records: Record, sync: bool = True) -> None:
+        """Writes all of the records to the journal and applies them to the state. If they cannot be written, applies
+        none of them. Raises JournalError. If `sync` is True, the records survive a power failure.
+        """
+        if not records:
+            return
+        self._journal.append(*records, sync=sync)
+        for record in records:
+            self.session = apply(self.session, record)
 
 
 class Transcript:

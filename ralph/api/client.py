@@ -17,7 +17,7 @@ from ralph.api.clocks import ClockLimits, ResponseClocks
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
-from ralph.conversation.model_description import ModelDescription, description_of
+from ralph.conversation.target import ModelDescription, description_of
 from ralph.values.endpoint import MESSAGES_PATH
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.ports import TIMED_OUT

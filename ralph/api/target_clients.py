@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from ralph.api.clocks import ClockLimits
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.model_description import ModelDescription
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
     from ralph.values.ports import Clock, Events, Waiter
 

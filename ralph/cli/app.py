@@ -6,8 +6,7 @@ import sys
 from contextlib import suppress
 
 from ralph import __version__
-from ralph.cli.commands import COMMANDS, IN_LOOP, line_command
-from ralph.cli.errors import CannotError, LineError
+from ralph.cli.commands import COMMANDS, IN_LOOP, CannotError, LineError, line_command
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 

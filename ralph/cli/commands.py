@@ -1,5 +1,8 @@
 """Lists ralph's commands, each with its line in the help. Also finds the commands that read their command line
 without typer. The module of a command is imported only when the command is called.
+
+The errors of the command line are defined here too. Each leads to one line on standard error and an exit code. The
+most common error, `UsageError`, is defined elsewhere, because all packages use it.
 """
 
 from __future__ import annotations
@@ -7,8 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ralph.values.outcome import UsageError
+
 if TYPE_CHECKING:
     from ralph.cli.line_command import LineCommand
+    from ralph.values.outcome import Outcome
+
 
 IN_LOOP = ("init", "ls", "show")
 """The commands after `ralph loop`. `ralph loop init` is treated as a single command. `loop` cannot be a group of
@@ -36,3 +43,22 @@ def line_command(name: str) -> LineCommand | None:
         return None
     command: LineCommand = import_module(f"ralph.cli.{name}").COMMAND
     return command
+
+
+class LineError(UsageError):
+    """The words of a command line do not fit the command's parameters. The help of the command lists these
+    parameters.
+    """
+
+
+def wrong_value(option: str, problem: str) -> LineError:
+    """Makes the error about a wrong value of an option. `problem` says what is wrong."""
+    return LineError(f"Invalid value for {option}: {problem}")
+
+
+class CannotError(Exception):
+    """The command line is valid, but ralph cannot carry out the command. The message is one line."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome

@@ -28,12 +28,10 @@ from ralph.cli.checks.machine import (
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import DoctorLine
 from ralph.cli.values import absolute
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.repository import repository_top
 from ralph.machine.starting import PATIENCE_S
-from ralph.machine.waiter import InboxWaiter
-from ralph.output.shown_object import redacted
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
@@ -41,7 +39,7 @@ from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.cli.errors import LineError, wrong_value
+from ralph.cli.commands import LineError, wrong_value
 from ralph.cli.parameters import HELP
 from ralph.values.outcome import UsageError
 

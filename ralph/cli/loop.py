@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.cli.commands import IN_LOOP
-from ralph.cli.errors import wrong_value
+from ralph.cli.commands import IN_LOOP, wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.line_reader import TypedOption
 from ralph.cli.options import Directory, RunLine
 from ralph.cli.parameters import Argument, Option
 from ralph.cli.setting_options import check_settings
-from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
@@ -29,6 +27,7 @@ from ralph.cli.values import (
     duration,
     json_or_path,
     permission_mode,
+    prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
     setting_sources,

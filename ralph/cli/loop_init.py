@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ralph.cli.errors import CannotError
+from ralph.cli.commands import CannotError
 from ralph.cli.typer_command import typer_command
 from ralph.cli.values import working_directory
 from ralph.values.outcome import Outcome

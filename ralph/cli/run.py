@@ -6,11 +6,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from ralph.cli.errors import wrong_value
+from ralph.cli.commands import wrong_value
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.options import RunLine
 from ralph.cli.setting_options import check_settings
-from ralph.cli.swallowed_prompt import prompt_not_in_list
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
@@ -18,6 +17,7 @@ from ralph.cli.values import (
     directories,
     json_or_path,
     permission_mode,
+    prompt_not_in_list,
     refuse_file_as_prompt,
     requested_report,
     run_directories,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ralph.cli.errors import CannotError, wrong_value
+from ralph.cli.commands import CannotError, wrong_value
 from ralph.cli.typer_command import typer_command
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError

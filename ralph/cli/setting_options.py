@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.parameters import FlagsOf, Parameter
 from ralph.cli.values import absolute
-from ralph.settings.keys import ALL_KEYS, BY_NAME
+from ralph.settings.tables import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Takes
 

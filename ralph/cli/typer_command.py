@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.errors import LineError
+from ralph.cli.commands import LineError
 from ralph.machine.garbage import begin_garbage_collection
 
 if TYPE_CHECKING:

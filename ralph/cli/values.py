@@ -1,14 +1,21 @@
-"""Converts words of the command line to values. An error names the option of the wrong word and leads to exit code 2."""
+"""Converts words of the command line to values. An error names the option of the wrong word and leads to exit code 2.
+If a list option probably took the prompt as one of its values, as in `ralph --tools Read "a task"`, the error says so.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.cli.errors import CannotError, wrong_value
+from ralph.cli.commands import CannotError, wrong_value
 from ralph.values.outcome import Outcome, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ralph.run.options import RequestedReport
     from ralph.run.session import SessionOptions
     from ralph.values.permission_mode import PermissionMode
@@ -290,3 +297,33 @@ def session_options(
     return SessionOptions(
         session_id, continues, resume, forks, Path(directory) if directory else None, is_kept
     )
+
+
+@contextmanager
+def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
+    """A context manager that adds advice to each UsageError raised inside it. The advice is to put the prompt
+    elsewhere.
+
+    `last_list` is the list option that takes all words up to the end of the line. If it is None or `has_prompt` is
+    True, errors are not changed. Otherwise, if standard input cannot contain the prompt either, raises UsageError at
+    once.
+    """
+    if has_prompt or last_list is None:
+        yield
+        return
+    advice = f"{last_list} takes all words up to the next option: put the prompt before it, or behind --"
+    if not _is_piped():
+        raise UsageError(f"no prompt: {advice}")
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{error} ({advice})") from None
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe, a socket or a file. From a terminal or from /dev/null, ralph reads no prompt."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)

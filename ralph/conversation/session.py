@@ -25,8 +25,7 @@ from ralph.conversation.messages import (
 )
 from ralph.conversation.next_step import TurnState, next_step
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
-from ralph.conversation.open_answer import NonsenseError, OpenAnswer, open_answer
-from ralph.conversation.reading import Reading
+from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
 from ralph.conversation.records import SessionError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_calls import FINAL_REPORT, FileChange, ToolCall, ToolDefinition, ToolResult

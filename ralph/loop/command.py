@@ -24,8 +24,8 @@ from ralph.loop.record import RecordError
 from ralph.loop.sinks import LoopLog
 from ralph.loop.values import LoopEnd
 from ralph.loop.words import resume_hint
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
+from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
 from ralph.values.credentials import known_secrets
 from ralph.values.error_text import describe_bug

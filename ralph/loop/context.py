@@ -21,7 +21,6 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands, protect_this_process
 from ralph.machine.repository import repository_top
 from ralph.machine.waiter import Heartbeats, InboxWaiter
-from ralph.output.event_stream import EventStream
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.sandbox.box_plan import CannotConfineError, plan_box
 from ralph.sandbox.tree_limits import tree_limits
@@ -31,7 +30,7 @@ from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.toml_file import SettingsFileError
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.events import Notice
+from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor

@@ -17,11 +17,10 @@ from ralph.loop.status import LoopLook, look_at_record, safe_lines
 from ralph.loop.store import LoopStore
 from ralph.loop.words import local
 from ralph.output.iteration_log import LOG_TEXT, OLDER
-from ralph.output.shown_object import redacted
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import cut_to_columns, dollars, in_one_line
 
 if TYPE_CHECKING:

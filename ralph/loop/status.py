@@ -17,18 +17,16 @@ from ralph.loop.record import RecordError
 from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.loop.store import LoopStore
 from ralph.loop.words import at_present, left_of, moment_text, status_lines, totals
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import Inbox, catch_stop_signals
 from ralph.machine.processes import facts_of
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.iteration_log import LiveIteration, read_live
 from ralph.output.screen import Screen
-from ralph.output.shown_object import redacted
 from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Finds the top directory of a repository and its git directories by reading the file system. Runs no program, not
-even git, because a repository can name programs that git would run.
+even git, because a repository can name programs that git would run. Also compares absolute paths as texts.
 """
 
 from __future__ import annotations
@@ -95,3 +95,8 @@ def _first_line(path: str) -> str | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or is inside it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

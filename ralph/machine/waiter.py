@@ -1,12 +1,14 @@
 """Waits, on the main thread, for bytes, results of tools, control lines and signals, up to a deadline. All of these
 arrive through one inbox. Interrupted is raised in this module and never in a signal handler, so that no write is
-interrupted halfway.
+interrupted halfway. The real clocks, with which it measures, are defined here too.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ralph.machine.inbox import Inbox, InboxMailbox
@@ -32,6 +34,19 @@ from ralph.values.ports import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# CLOCK_MONOTONIC stands still while a laptop sleeps; deadlines must not.
+_CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    def now_s(self) -> float:
+        return time.clock_gettime(_CLOCK_ID)
+
+    def utc_now(self) -> datetime:
+        return datetime.now(UTC)
+
 
 # The interpreter's timed wait uses a clock that stops in suspend, and it misses a signal that arrives
 # just before the wait begins. So no wait is longer than this.

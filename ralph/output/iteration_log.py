@@ -22,10 +22,10 @@ from ralph.machine.opened_file import read_regular_file
 from ralph.output.live import LiveRun, live_after
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
-from ralph.output.shown_object import redacted
 from ralph.output.stream_json import stream_objects
 from ralph.output.system_events import journal_fields
 from ralph.values import events as ev
+from ralph.values.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

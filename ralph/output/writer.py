@@ -16,13 +16,13 @@ from msgspec import Struct
 
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
-from ralph.output.shown_object import redacted, shown
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
 from ralph.output.stream_json import failure_message, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Interrupted
+from ralph.values.redaction import redacted, shown
 from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from ralph.loop.git.git import Git, GitSeams
 from ralph.loop.ports import CheckoutError
 from ralph.loop.values import OWN_DIRECTORY
-from ralph.machine.clock import SystemClock
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.excerpts import size_in_html
 from ralph.pages.night import ChangedFile, Commit, FileDiff
 from ralph.pages.works import GitFacts

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.retry.backoff import GiveUp, Wait
-from ralph.retry.call_site import affordable_request, tokens_to_pay
-from ralph.retry.chain import Chain
+from ralph.retry.call_site import Chain, affordable_request, tokens_to_pay
 from ralph.retry.step import (
     answered,
     asked,

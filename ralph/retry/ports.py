@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.session import Session
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
     from ralph.values.ports import Events
 

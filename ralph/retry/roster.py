@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
-    from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.records import Record
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.models import NamedModel
     from ralph.values.tool_calls import ToolDefinition
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.retry.backoff import GiveUp, RetryPolicy, Wait
-from ralph.retry.round_wait import cooldown_s, round_wait
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, round_wait
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,

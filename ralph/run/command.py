@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
+from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import complain
 from ralph.prompt.prompt_input import InputWait, PromptFound, read_prompt
 from ralph.run.context import make_context

@@ -17,20 +17,18 @@ from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.machine.waiter import Heartbeats, InboxWaiter
-from ralph.output.event_stream import EventStream
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.output.writer import Writer
 from ralph.run.session import CannotOpenError
-from ralph.run.session_notes import SessionNotes
-from ralph.run.telemetry import Telemetry, open_metrics
+from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.run.wiring import Surroundings, refuse_uncountable_budget
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ClockSettings
 from ralph.settings.toml_file import SettingsFileError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
-from ralph.values.events import ClockFired, Notice
+from ralph.values.events import ClockFired, EventStream, Notice
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.permission_mode import PermissionMode

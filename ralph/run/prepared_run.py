@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
-from ralph.output.event_stream import EventStream
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
@@ -37,7 +36,7 @@ from ralph.run.wiring import (
     with_sandbox_limits,
 )
 from ralph.sessions.naming import title_from
-from ralph.values.events import Notice, RunStarted, StreamReceived
+from ralph.values.events import EventStream, Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
 
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from ralph.run.command_rules import TaskJudge
     from ralph.run.driven.context_usage import ContextSizes
     from ralph.run.options import RunOptions
-    from ralph.run.session_notes import SessionNotes
+    from ralph.run.telemetry import SessionNotes
     from ralph.run.wiring import Surroundings
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.controls import RunControls
@@ -266,7 +265,7 @@ class PreparedRun:
         gate = None if self._make_gate is None else self._make_gate(session, self._judge)
         if not guards.hooks:
             return gate
-        from ralph.agent.mode_gate import ModeGate  # noqa: PLC0415 - few runs have hooks
+        from ralph.agent.call_rules import ModeGate  # noqa: PLC0415 - few runs have hooks
         from ralph.run.command_hooks import CommandHookGate  # noqa: PLC0415 - few runs have hooks
         from ralph.run.driven.hooks import HookFacts  # noqa: PLC0415 - few runs have hooks
 

@@ -1,7 +1,8 @@
 """The metrics and traces of a run, for programs that watch many runs. Both are off unless they are configured.
 
 If the metrics or traces cannot be opened, the run is refused before it spends any money. After that, a failure of
-metrics or traces causes one notice, and the run continues.
+metrics or traces causes one notice, and the run continues. `SessionNotes`
+writes events that are not part of the conversation, such as retries, to the session's journal.
 """
 
 from __future__ import annotations
@@ -9,17 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph import __version__
+from ralph.conversation.records import EventRecord
+from ralph.output.system_events import journal_fields
 from ralph.run.session import CannotOpenError
-from ralph.values.events import Notice
+from ralph.values.events import Notice, SessionOpened
 from ralph.values.outcome import Outcome
+from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ralph.agent.transcript import SessionLog
+    from ralph.conversation.records import Record
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.output.telemetry.tracing_spans import Tracing
     from ralph.values.events import Event
     from ralph.values.ports import Clock, Events
+
 
 # Losing some traces is better than delaying the end of the run.
 _TRACES_LEAVE_S = 2.0
@@ -98,3 +105,53 @@ class Telemetry:
         if self._tracing is not None:
             self._tracing.close(_TRACES_LEAVE_AFTER_STOP_S if was_stopped else _TRACES_LEAVE_S)
         return [Notice(text) for text in self._last_words]
+
+
+class SessionNotes:
+    """An `Events` sink that records events from the opening of the session until `close` is called."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+        self._is_open = False
+        self._log: SessionLog | None = None
+        """The log of the session during a task. Between two tasks it is None, and events are kept until the next
+        task."""
+        self._waiting: list[Record] = []
+
+    def emit(self, event: Event) -> None:
+        """Records an event if the session is open and the event belongs in the journal.
+
+        Raises JournalError the first time that the journal cannot be written. Later events are then ignored.
+        """
+        if isinstance(event, SessionOpened):
+            self._is_open = True
+        fields = journal_fields(event) if self._is_open else None
+        if fields is None:
+            return
+        record = EventRecord(event={name: self._shown(value) for name, value in fields.items()})
+        if self._log is None:
+            self._waiting.append(record)
+            return
+        try:
+            self._log.record(record, sync=False)
+        except JournalError:
+            self.close()
+            raise
+
+    def begin_task(self, log: SessionLog) -> list[Record]:
+        """Returns a record of each event that has arrived since the previous task. From then on, each event is
+        written to `log` at once.
+        """
+        self._log = log
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def end_task(self) -> None:
+        self._log = None
+
+    def close(self) -> None:
+        """Stops recording. Later events, such as a signal during the delivery of the result, are ignored."""
+        self._is_open = False
+
+    def _shown(self, value: object) -> object:
+        return self._redact(value) if isinstance(value, str) else value

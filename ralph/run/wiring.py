@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.repository import repository_top
-from ralph.output.shown_object import redacted
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory
@@ -30,6 +29,7 @@ from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import UsageError
 from ralph.values.permission_mode import is_permitted
+from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
 
 if TYPE_CHECKING:

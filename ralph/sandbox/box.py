@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine import restriction
+from ralph.machine.repository import is_within
 from ralph.sandbox.box_places import PolicyRuleset
 from ralph.sandbox.bubblewrap import TEMPORARY, Enclosure, bwrap_command
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.levels import box_level
 from ralph.sandbox.policy import internet_of, own_mounts
-from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

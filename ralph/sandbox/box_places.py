@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.repository import is_within
 from ralph.sandbox.kernel.landlock import build_ruleset
 from ralph.sandbox.policy import BoxFacts, landlock_rules
-from ralph.sandbox.within import is_within
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.repository import is_within
 from ralph.sandbox.detection import INSTALL, find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
-from ralph.sandbox.within import is_within
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:

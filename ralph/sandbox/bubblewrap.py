@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.sandbox.within import is_within
+from ralph.machine.repository import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

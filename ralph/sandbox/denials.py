@@ -14,7 +14,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.sandbox.within import is_within
+from ralph.machine.repository import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

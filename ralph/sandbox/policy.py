@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from ralph.machine.repository import is_within
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule
-from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

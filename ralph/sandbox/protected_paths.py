@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ralph.machine.repository import is_within
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
-from ralph.sandbox.within import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

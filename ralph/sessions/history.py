@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.open_answer import NonsenseError, OpenAnswer, open_answer
-from ralph.conversation.reading import Reading
+from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
 from ralph.conversation.records import (
     AssistantRecord,
     DeliveryRecord,

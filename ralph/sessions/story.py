@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, ValidationError
 
-from ralph.conversation.open_answer import NonsenseError, open_answer
+from ralph.conversation.reading import NonsenseError, open_answer
 from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, SessionError, UserRecord
 from ralph.output.system_events import event_of
 from ralph.sessions.history import calls_of, prompt_text
@@ -20,7 +20,7 @@ from ralph.values.tool_calls import ToolCall, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.conversation.open_answer import OpenAnswer
+    from ralph.conversation.reading import OpenAnswer
     from ralph.conversation.records import Record
     from ralph.sessions.history import RunHistory, SessionHistory
     from ralph.values.events import Event

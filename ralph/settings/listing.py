@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.settings.keys import KEYS
+from ralph.settings.tables import KEYS
 from ralph.values.credentials import Secret
 from ralph.values.endpoint import messages_url
 

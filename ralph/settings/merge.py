@@ -1,7 +1,7 @@
 """Merges flags, environment variables and files into one immutable `Settings`, and records the origin of each value.
 
 It refuses unknown keys, values out of range, and keys that a file in the working directory may not set. A file in the
-working directory can only make settings stricter. `settings/keys.py` lists the settings.
+working directory can only make settings stricter. `settings/tables.py` lists the settings.
 """
 
 from __future__ import annotations
@@ -22,8 +22,19 @@ from ralph.settings.files import (
     keys_at_any_depth,
     leads_through,
 )
-from ralph.settings.keys import ALLOWED, BY_NAME, CUSTOM_ONLY, KEYS, TARGETS, other_places
-from ralph.settings.tables import TABLES, McpSettings, ModelSettings, Remark, Settings
+from ralph.settings.tables import (
+    ALLOWED,
+    BY_NAME,
+    CUSTOM_ONLY,
+    KEYS,
+    TABLES,
+    TARGETS,
+    McpSettings,
+    ModelSettings,
+    Remark,
+    Settings,
+    other_places,
+)
 from ralph.settings.targets import (
     EnvironmentAccess,
     entry_secrets,

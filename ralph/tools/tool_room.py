@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.machine.repository import repository_top
+from ralph.machine.repository import is_within, repository_top
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.sandbox.within import is_within
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.error_text import ToolError, os_error_text
 

@@ -1,7 +1,8 @@
 """The events of a run and of a loop. `output/` turns these events into JSON lines and into sentences.
 
 This module prints nothing. The code that first knows a fact emits the event about it, and emits it once.
-`output/stream_json.py` defines the names of the events in stream-json.
+`output/stream_json.py` defines the names of the events in stream-json. `EventStream` passes each event on to
+sinks. A sink is an object that prints, counts or records events.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from ralph.values.models import ModelFacts
     from ralph.values.outcome import Outcome
+    from ralph.values.ports import Events
     from ralph.values.report import Report
     from ralph.values.tool_calls import Block, ToolCall, ToolResult
     from ralph.values.usage import RunUsage, TokenUsage
@@ -513,3 +515,14 @@ Event = (
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
 """The classes of events that become output for a reader. `Heartbeats` takes these events as signs that the reader has
 seen output, and also the text of an answer that is arriving."""
+
+
+class EventStream:
+    """Passes each event on to every sink, in order."""
+
+    def __init__(self, *sinks: Events) -> None:
+        self._sinks = sinks
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)

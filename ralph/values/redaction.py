@@ -1,7 +1,11 @@
 """Removes secrets from text before ralph shows or stores the text.
 
 `Redactor.redact` removes known secrets, which `credentials.known_secrets` finds. `Redactor.redact_all` also removes
-everything that looks like a secret.
+everything that looks like a secret. `shown` and `redacted` remove secrets from a JSON object, one string at a time, so
+that the object remains valid JSON.
+
+`shown` does not change file contents in the calls and results of Read, Edit and Write. Otherwise a later edit might not
+match the file. The output of the other tools was redacted earlier.
 """
 
 from __future__ import annotations
@@ -10,12 +14,13 @@ import binascii
 import json
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import credential_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
 
 MARK = "[redacted]"
 # In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
@@ -199,3 +204,47 @@ def _mark_shape(match: re.Match[str]) -> str:
         return MARK
     before = match.start("password") - match.start()
     return f"{match[0][:before]}{MARK}@"
+
+
+# A tuple, because `list | tuple` would be made anew for each value.
+_LISTS = (list, tuple)
+
+_FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
+
+# Keys whose values are ralph's own and are read by programs.
+_OWN_KEYS = frozenset({"type", "subtype", "terminal_reason", "uuid", "session_id"})
+
+# No value below these keys is ralph's own, whatever the key is called.
+_OTHERS_OBJECTS = frozenset({"input", "structured_output"})
+
+
+def shown(value: Any, redact: Callable[[str], str]) -> Any:
+    """A copy of a JSON value in which `redact` is applied to the strings. Three kinds of strings are not changed:
+    values of the keys in `_OWN_KEYS`, arguments of the file tools, and contents of tool results.
+    """
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, _LISTS):
+        return [shown(item, redact) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = _OWN_KEYS
+    if value.get("type") == "tool_use" and value.get("name") in _FILE_TOOLS:
+        kept = kept | {"input"}
+    elif value.get("type") == "tool_result":
+        kept = kept | {"content"}
+    return {
+        name: item if name in kept else (redacted if name in _OTHERS_OBJECTS else shown)(item, redact)
+        for name, item in value.items()
+    }
+
+
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """A copy of a JSON value in which `redact` is applied to every string. The keys of objects are not changed."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, _LISTS):
+        return [redacted(item, redact) for item in value]
+    if isinstance(value, dict):
+        return {name: redacted(item, redact) for name, item in value.items()}
+    return value

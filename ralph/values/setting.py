@@ -2,7 +2,7 @@
 repository may make.
 
 The description of a setting is written in the annotation of a Struct field. That field holds the setting's value.
-`ralph/settings/keys.py` collects the descriptions from all packages. This module reads no settings.
+`ralph/settings/tables.py` collects the descriptions from all packages. This module reads no settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field together with a description of the field. `ralph/settings/keys.py` or the command line
+    """The type of a field together with a description of the field. `ralph/settings/tables.py` or the command line
     reads the description.
 
     This class replaces `typing.Annotated` at run time, because a start of ralph needs a hundred and twenty such
@@ -290,9 +290,9 @@ class Key(Struct, frozen=True):
     """False if no settings file can contain the setting, because it concerns a single run. In that case, only the
     flag can change it."""
     name: str = ""
-    """The name of the table and the name of the key, joined by a dot. `ralph/settings/keys.py` sets this field."""
+    """The name of the table and the name of the key, joined by a dot. `ralph/settings/tables.py` sets this field."""
     default: Any = None
-    """The default value of the Struct field. `ralph/settings/keys.py` sets this field."""
+    """The default value of the Struct field. `ralph/settings/tables.py` sets this field."""
 
     @property
     def spelling(self) -> str:

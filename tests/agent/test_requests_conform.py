@@ -14,8 +14,7 @@ from ralph.agent.task import Run
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import RequestShape, assistant_message, recover_conversation, user_message
 from ralph.conversation.notices import CONTINUE
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.prompt.memory import read_memory
 from ralph.run.options import RunOptions
 from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy

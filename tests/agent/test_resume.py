@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from ralph.agent.call_rules import CallRules
 from ralph.agent.finishing import Finishing
-from ralph.agent.session_log import SessionLog
 from ralph.agent.task import Run
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
+from ralph.agent.transcript import SessionLog
 from ralph.conversation.messages import NOT_RUN, RequestShape
-from ralph.conversation.open_answer import OpenAnswer
-from ralph.conversation.reading import Reading
+from ralph.conversation.reading import OpenAnswer, Reading
 from ralph.conversation.records import DeliveryRecord, QueuedRecord, SessionError, run_record
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.conversation.context_size import threshold
-from ralph.conversation.model_description import ModelDescription
+from ralph.conversation.target import ModelDescription
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.api.client import Endpoint, MessagesApi
 from ralph.api.clocks import ClockLimits
 from ralph.api.http_client import build_http_client
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
 from tests.fakes import RecordingEvents
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from ralph.conversation.model_description import ModelDescription
+    from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer
 
 BODY = json.dumps(

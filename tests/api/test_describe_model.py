@@ -15,7 +15,7 @@ import pytest
 
 from ralph.api.client import DESCRIPTION_BYTES
 from ralph.api.clocks import ClockLimits
-from ralph.conversation.model_description import ModelDescription
+from ralph.conversation.target import ModelDescription
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn

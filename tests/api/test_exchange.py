@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ralph.api.exchange import CHUNK_COST_BYTES, PIECE_BYTES, READ_AHEAD_BYTES, Wire
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from tests.patience import within_s
 
 

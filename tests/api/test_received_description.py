@@ -9,10 +9,8 @@ import pytest
 from ralph.api.client import receive_description
 from ralph.api.clocks import ClockLimits
 from ralph.api.target_clients import Connecting, TargetClients
-from ralph.conversation.model_description import ModelDescription
-from ralph.conversation.target import Target
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.conversation.target import ModelDescription, Target
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.credentials import Credential, Secret
 from tests.api.harness import RawServer, http_answer, read_request
 from tests.fakes import FakeClock

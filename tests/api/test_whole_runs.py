@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from ralph.api.client import MessagesApi
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.model_description import ModelDescription
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.ports import Clock, Events

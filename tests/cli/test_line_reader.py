@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.cli.errors import LineError
+from ralph.cli.commands import LineError
 from ralph.cli.line_command import LineCommand, Section, Typed
 from ralph.cli.line_reader import ReadLine, read_line
 from tests.cli.lines import ExampleLine

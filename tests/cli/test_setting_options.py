@@ -8,7 +8,7 @@ from ralph.cli.doctor import COMMAND as DOCTOR
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.run import COMMAND as RUN
 from ralph.cli.setting_options import split_names
-from ralph.settings.keys import ALL_KEYS
+from ralph.settings.tables import ALL_KEYS
 from tests.rows import every_row
 
 

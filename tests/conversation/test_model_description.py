@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.model_description import MOST_TOKENS, ModelDescription, described, description_of
+from ralph.conversation.target import MOST_TOKENS, ModelDescription, described, description_of
 from ralph.values.models import MODELS, ModelFacts
 from tests.rows import every_row
 

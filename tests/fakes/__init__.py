@@ -9,7 +9,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ralph.agent.session_log import SessionLog
+from ralph.agent.transcript import SessionLog
 from ralph.api.stream import answer_from_message
 from ralph.conversation.decoding import decoded
 from ralph.conversation.journal_lines import line_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.messages import RequestBody, RequestShape
-    from ralph.conversation.model_description import ModelDescription
     from ralph.conversation.records import Record
+    from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer
     from ralph.values.errors import AgentError
     from ralph.values.events import Event

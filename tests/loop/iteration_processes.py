@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.loop.process.iterations import RalphIterations
 from ralph.loop.values import IterationOrder, LoopPlan
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from tests.patience import within_s
 
 if TYPE_CHECKING:

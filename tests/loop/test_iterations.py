@@ -31,7 +31,7 @@ SEES_ALL = ("--sandbox", "off")
 LOOP = """
 import fcntl, os, sys
 from ralph.loop.values import IterationOrder, LoopPlan
-from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import SystemClock
 from ralph.loop.process.iterations import RalphIterations
 from ralph.machine.waiter import InboxWaiter
 from pathlib import Path

@@ -9,8 +9,7 @@ import pytest
 
 from ralph.loop.prompt_source import PromptReader, PromptSource, find_prompt
 from ralph.loop.values import LoopPlan
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, InputWait, PromptError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 from ralph.loop.events import CheckedFirst, IterationBegan, LoopEnded, Pushed
 from ralph.loop.sinks import LoopNarration, StepSummary, append_text
 from ralph.loop.values import CheckResult, LoopEnd
-from ralph.output.event_stream import EventStream
-from ralph.values.events import Event, Heartbeat, Notice, StreamReceived
+from ralph.values.events import Event, EventStream, Heartbeat, Notice, StreamReceived
 from ralph.values.outcome import Outcome
 from tests.fakes import RecordingEvents
 

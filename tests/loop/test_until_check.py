@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.loop.until_check import TAIL_BYTES, CheckLog, UntilCheck
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import box_turns
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor

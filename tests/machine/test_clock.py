@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from freezegun import freeze_time
 
-from ralph.machine import clock as clock_module
-from ralph.machine.clock import SystemClock
+from ralph.machine import waiter
+from ralph.machine.waiter import SystemClock
 from ralph.values.retry_after import requested_wait_s
 
 
@@ -26,7 +26,7 @@ def test_a11_durations_count_the_time_that_the_machine_sleeps() -> None:
     assert boot <= SystemClock().now_s() < boot + 5
     if boot - time.clock_gettime(time.CLOCK_MONOTONIC) > 10:  # it has slept since it was started
         assert SystemClock().now_s() - time.clock_gettime(time.CLOCK_MONOTONIC) > 9
-    assert clock_module._CLOCK_ID == time.CLOCK_BOOTTIME
+    assert waiter._CLOCK_ID == time.CLOCK_BOOTTIME
 
 
 def test_p12_a_jump_of_the_wall_clock_moves_no_deadline() -> None:

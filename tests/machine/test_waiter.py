@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import Inbox, catch_stop_signals
-from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -138,7 +137,7 @@ def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
 
 CHILD = """
 import signal
-from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import SystemClock
 from ralph.machine.inbox import catch_stop_signals
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import Interrupted
@@ -184,7 +183,7 @@ def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
 
 STUCK = """
 import os, sys, time
-from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import SystemClock
 from ralph.machine.inbox import catch_stop_signals
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import Interrupted

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.spool import Spool
 from ralph.values.ports import Interrupted
 from tests.patience import within_s

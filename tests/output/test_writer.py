@@ -13,8 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import Heartbeats, InboxWaiter
+from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
 from ralph.output.result_file import write_result_file
 from ralph.output.writer import (
     LAST_CHANCE_S,

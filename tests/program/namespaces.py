@@ -11,8 +11,7 @@ import pytest
 
 from ralph.machine import restriction
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.kernel.bpf import ALLOW, NUMBER, Assembler, argument, refuse
-from ralph.sandbox.kernel.seccomp import MACHINES
+from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 
 MEANS = find_means(os.environ.get("PATH", ""), None)
 needs_namespaces = pytest.mark.skipif(not MEANS.has_own_network, reason="no namespaces can be made here")

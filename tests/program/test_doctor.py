@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
-from ralph.settings.keys import KEYS
+from ralph.settings.tables import KEYS
 from tests.api.harness import RawServer
 from tests.certificates import make_certificate
 from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until

@@ -18,7 +18,7 @@ from msgspec.structs import fields
 import ralph.loop.command
 import ralph.loop.status
 from ralph.cli.app import run_cli
-from ralph.cli.errors import LineError
+from ralph.cli.commands import LineError
 from ralph.cli.line_reader import read_line
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Author, Conversation, assistant_message, user_message
-from ralph.conversation.model_description import ModelDescription
-from ralph.conversation.target import Target
+from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.roster import Roster
 from ralph.retry.targets import Route
 from ralph.values.limits import SHORTEST_ANSWER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.agent.mode_gate import ModeGate
+from ralph.agent.call_rules import ModeGate
 from ralph.permissions.claude_settings import HookCommand
 from ralph.run.command_hooks import CommandHookGate
 from ralph.run.driven.hooks import HookFacts

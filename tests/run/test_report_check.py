@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.agent.report_tool import report_tool
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
 from ralph.run.report_validator import validator_of
 from ralph.values.ports import SignalReceived

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.agent.session_log import SessionLog
+from ralph.agent.transcript import SessionLog
 from ralph.conversation.session import Session
-from ralph.run.session_notes import SessionNotes
+from ralph.run.telemetry import SessionNotes
 from ralph.values.events import Heartbeat, PermissionModeChanged, ResponseDiscarded, SessionOpened
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import JournalError

@@ -8,8 +8,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import box_turns
 from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
 from ralph.values.ports import SignalReceived

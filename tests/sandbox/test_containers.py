@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.bpf import ALLOW, KILL_PROCESS, NUMBER, Assembler, argument, refuse
-from ralph.sandbox.kernel.seccomp import MACHINES
+from ralph.sandbox.kernel.seccomp import ALLOW, KILL_PROCESS, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
 from tests.sandbox.test_self_test import MEANS, NOBODY, python_for_others
 

@@ -14,8 +14,7 @@ import pytest
 from ralph.sandbox import detection
 from ralph.sandbox.detection import find_means, packaged_bwrap
 from ralph.sandbox.kernel import landlock
-from ralph.sandbox.kernel.bpf import ALLOW, NUMBER, Assembler, argument, refuse
-from ralph.sandbox.kernel.seccomp import MACHINES
+from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
 from tests.sandbox.restricted import run_restricted
 

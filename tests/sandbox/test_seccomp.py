@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ralph.sandbox.kernel.bpf import ALLOW, KILL_PROCESS, Assembler, refuse
-from ralph.sandbox.kernel.seccomp import MACHINES, Internet, make_filter
+from ralph.sandbox.kernel.seccomp import (
+    ALLOW,
+    KILL_PROCESS,
+    MACHINES,
+    Assembler,
+    Internet,
+    make_filter,
+    refuse,
+)
 from tests.rows import every_row
 from tests.sandbox.restricted import run_restricted, verdicts
 

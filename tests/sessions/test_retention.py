@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import SystemClock
 from ralph.sessions.journal import FileJournal, lock_file
 from ralph.sessions.retention import KeptJournal, remove_old_journals, too_many
 from ralph.sessions.store import SessionStore

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.settings import kinds as must_be
-from ralph.settings.keys import ALL_KEYS
+from ralph.settings.tables import ALL_KEYS
 from ralph.settings.targets import KINDS
 from ralph.values.setting import DURATION, SECONDS, SWITCH, Kind
 from tests.rows import every_row

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple, replace
 
-from ralph.settings.keys import ALL_KEYS, KEYS
 from ralph.settings.listing import reference_lines
 from ralph.settings.merge import SettingsError, load_settings
-from ralph.settings.tables import TABLES, Settings
+from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
 from tests.rows import every_row

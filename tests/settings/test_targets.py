@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.conversation.target import THINKING_CHOICES, Target
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.wiring import Surroundings
 from ralph.settings.merge import load_settings
 from ralph.values.models import Price

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.tools.tool_room import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.tool_calls import ToolCall, ToolOutput

@@ -199,7 +199,7 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
         import os, sys
         from pathlib import Path
         from ralph.values.tool_calls import ToolCall
-        from ralph.machine.clock import SystemClock
+        from ralph.machine.waiter import SystemClock
         from ralph.tools.toolbox import LocalToolbox
         from ralph.tools.tool_room import ToolSettings
         from ralph.machine.waiter import InboxWaiter

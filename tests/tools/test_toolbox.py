@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.tool_arguments import check_arguments
-from ralph.machine.clock import SystemClock
+from ralph.machine.waiter import SystemClock
 from ralph.tools import read
 from ralph.tools.tool_room import ALL_TOOLS
 from ralph.tools.toolbox import LocalToolbox

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok
-from ralph.output.event_stream import EventStream
 from ralph.run.options import RunOptions
 from ralph.run.servers import build_mcp, connect_servers
 from ralph.run.wiring import Surroundings, build_toolbox, plan_sandbox
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import known_secrets
+from ralph.values.events import EventStream
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
+from ralph.machine.repository import is_within
 from ralph.sandbox.protected_paths import Protection
-from ralph.sandbox.within import is_within
 from ralph.values.error_text import ToolError
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import pytest
 
 from ralph.cli.checks.endpoints import look_at_endpoints
 from ralph.cli.checks.finding import Level
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from tests.patience import within_s
 
 if TYPE_CHECKING:

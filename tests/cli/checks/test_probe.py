@@ -16,8 +16,7 @@ from ralph.cli.checks import night
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.probe import ProbeSeams, probe_targets
 from ralph.conversation.target import Target
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.values.credentials import Credential, Secret
 from ralph.values.outcome import Outcome

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.git.checkout import GitCheckout
 from ralph.loop.git.git import GitSeams
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from tests.loop.one_supervisor import SUPERVISOR
 
 if TYPE_CHECKING:

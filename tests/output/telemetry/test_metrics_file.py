@@ -547,7 +547,7 @@ def test_another_programs_shared_metrics_are_left_alone(tmp_path) -> None:
     shared.mkdir()
     code = (
         "import sys\n"
-        "from ralph.machine.clock import SystemClock\n"
+        "from ralph.machine.waiter import SystemClock\n"
         "from ralph.output.telemetry.metrics_file import MetricsFile\n"
         "MetricsFile(sys.argv[1], SystemClock()).open()\n"
     )

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.driven import steering
 from ralph.run.driven.control_channel import END_OF_INPUT, EndOfInput, TooLong
 from ralph.run.driven.control_lines import UserMessage, failure, success

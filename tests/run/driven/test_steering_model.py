@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.machine.clock import SystemClock
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.driven.control_channel import END_OF_INPUT
 from ralph.run.driven.control_lines import UserMessage
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.clock import SystemClock
 from ralph.machine.inbox import Inbox
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
 from tests import patience
 

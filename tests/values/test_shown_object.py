@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ralph.output.shown_object import shown
+from ralph.values.redaction import shown
 from tests.rows import every_row
 
 
