@@ -90,6 +90,10 @@ HELP = Parameter(
 """The option `--help`, which every command has."""
 
 
+_PLAIN = (str, bool, int, float)
+_TEXTS = tuple[str, ...]
+
+
 def declared_parameter(field: str, annotation: Any) -> Parameter:
     """Makes the parameter for a field that is annotated with an `Option` or an `Argument`."""
     (declaration,) = annotation.__metadata__
@@ -99,8 +103,8 @@ def declared_parameter(field: str, annotation: Any) -> Parameter:
         for one in (get_args(origin) if isinstance(origin, UnionType) else (origin,))
         if one is not NoneType
     )
-    is_list = kind == tuple[str, ...]
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    is_list = kind not in _PLAIN and kind == _TEXTS
+    choices = get_args(kind) if kind not in _PLAIN and get_origin(kind) is Literal else ()
     plain = str if is_list or choices else kind
     if isinstance(declaration, Argument):
         return Parameter(

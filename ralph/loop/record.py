@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.loop.state import NewerStateError, read_state, state_text
-from ralph.machine.atomic_write import HELD_DIRECTORY, remove_leftovers, replace_at
+from ralph.machine.atomic_write import remove_leftovers, replace_at
 from ralph.machine.opened_file import read_regular_file
+from ralph.machine.repository import HELD_DIRECTORY
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ralph.loop.values import OWN_DIRECTORY, STOP_FILE
-from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.repository import HELD_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
-directory."""
-
 _TEMPORARY = r"\.ralph-[0-9a-f]{12}\.tmp"
 
 

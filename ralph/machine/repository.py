@@ -1,5 +1,6 @@
 """Finds the top directory of a repository and its git directories by reading the file system. Runs no program, not
-even git, because a repository can name programs that git would run. Also compares absolute paths as texts.
+even git, because a repository can name programs that git would run. Also compares absolute paths as texts, and says how
+a directory is held open.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
+directory."""
 
 _MOST_BYTES = 8192
 _VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")

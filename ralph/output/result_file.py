@@ -13,7 +13,8 @@ import select
 import stat
 from typing import TYPE_CHECKING
 
-from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.repository import HELD_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from ralph.output.narration import Narration
-from ralph.output.result_object import result_object
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
-from ralph.output.stream_json import failure_message, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Interrupted
@@ -105,6 +103,11 @@ class Writer:
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
+        if options.output_format != "text" or options.result_file is not None:
+            # At the end of a run, no descriptor may be left to read these modules with.
+            from ralph.output import result_object, stream_json  # noqa: PLC0415 - not for text
+
+            self._stream_json, self._result_object = stream_json, result_object
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
@@ -121,7 +124,7 @@ class Writer:
             return
         self._narrate(event)
         if self._options.output_format == "stream-json":
-            for fields in stream_objects(
+            for fields in self._stream_json.stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
                 self._put_json(self._json_line(fields))
@@ -172,7 +175,7 @@ class Writer:
         if self._options.result_file is not None:
             from ralph.output.result_file import write_result_file  # noqa: PLC0415 - few runs write one
 
-            result = self._json_line(result_object(ended, self._session_id))
+            result = self._json_line(self._result_object.result_object(ended, self._session_id))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 
     def deliver(self, waiter: Waiter, clock: Clock) -> OSError | None:
@@ -247,11 +250,11 @@ class Writer:
             # Another thread writes standard error, and may remove the line only after the answer is written.
             self._stdout.write(CLEAR_LINE)
         if self._options.output_format == "stream-json":
-            failure = failure_message(ended, self._new_id())
+            failure = self._stream_json.failure_message(ended, self._new_id())
             if failure is not None:
                 self._put_json(self._json_line(failure))
         if self._options.output_format != "text":
-            fields = result_object(ended, self._session_id)
+            fields = self._result_object.result_object(ended, self._session_id)
             if self._stdout.dropped_writes:
                 fields["dropped_events"] = self._stdout.dropped_writes
             self._put_json(self._json_line(fields), must_arrive=True)

@@ -35,7 +35,6 @@ from ralph.run.wiring import (
     text_of_prompt,
     with_sandbox_limits,
 )
-from ralph.sessions.naming import title_from
 from ralph.values.events import EventStream, Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.tool_choice import MCP_PREFIX
@@ -415,6 +414,8 @@ class PreparedRun:
         """
         if self._options.task_chars is None or prompt is None or own is None:
             return None
+        from ralph.sessions.naming import title_from  # noqa: PLC0415 - for iterations of a loop alone
+
         return title_from(self._around.redactor.redact(text_of_prompt(prompt)[own])) or None
 
     def _task(self, prompt: Prompt | None) -> Prompt | None:

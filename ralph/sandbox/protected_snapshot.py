@@ -16,7 +16,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ralph.machine.atomic_write import HELD_DIRECTORY, replace_at
+from ralph.machine.atomic_write import replace_at
+from ralph.machine.repository import HELD_DIRECTORY
 from ralph.sandbox.protected_changes import Entry, Undone, changes_of, missing_directories
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from ralph.output.narration import Narration
 from ralph.sessions.history import RUNNING
-from ralph.sessions.naming import SHORT_ID_CHARS, shortened
+from ralph.sessions.naming import shortened
+from ralph.sessions.places import SHORT_ID_CHARS
 from ralph.sessions.words import cost_text
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import columns_of, cut_to_columns, in_one_line

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ralph.sessions.places import SHORT_ID_CHARS
 from ralph.values.screen_text import visible
 
-SHORT_ID_CHARS = 8
 _LONGEST_TITLE = 120
 _MOST_TASK_CHARS = 10_000
 """A title is looked for in this many characters."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from ralph.conversation.journal_lines import begins_kind
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.naming import SHORT_ID_CHARS, named_session
 from ralph.sessions.places import (
+    SHORT_ID_CHARS,
     SUFFIX,
     absolute,
     directory_name,
@@ -169,6 +169,7 @@ class SessionStore:
 
 def _names(paths: Iterable[Path]) -> str:
     from ralph.sessions.looking import look_at  # noqa: PLC0415 - only a mistake needs it
+    from ralph.sessions.naming import named_session  # noqa: PLC0415 - only a mistake needs it
 
     now_s = time.time()
     named = []

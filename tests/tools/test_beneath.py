@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from ralph.machine.atomic_write import HELD_DIRECTORY
+from ralph.machine.repository import HELD_DIRECTORY
 from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, short, warn
-from ralph.machine.atomic_write import HELD_DIRECTORY
 from ralph.machine.own_process import is_memory_private
 from ralph.machine.own_programs import lies_in, own_program
-from ralph.machine.repository import repository_top
+from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, ripgrep_path, ripgrep_version
 from ralph.machine.starting import patiently, start_thread
 from ralph.sessions.store import SessionStore

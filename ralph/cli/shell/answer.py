@@ -106,8 +106,13 @@ def _sessions(one: Wanted, with_titles: bool) -> Values:
     """The sessions of the working directory, the newest first. If none of them begins as typed, all sessions."""
     import time  # noqa: PLC0415 - see above
 
-    from ralph.sessions.naming import SHORT_ID_CHARS, age_text  # noqa: PLC0415 - see above
-    from ralph.sessions.places import directory_name, journals_in, listed  # noqa: PLC0415 - see above
+    from ralph.sessions.naming import age_text  # noqa: PLC0415 - see above
+    from ralph.sessions.places import (  # noqa: PLC0415 - see above
+        SHORT_ID_CHARS,
+        directory_name,
+        journals_in,
+        listed,
+    )
 
     places, typed = _places(one), one.typed.lower()
     everything = [path for place in places for folder in listed(place) for path in journals_in(folder)]

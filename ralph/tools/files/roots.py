@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.atomic_write import HELD_DIRECTORY
+from ralph.machine.repository import HELD_DIRECTORY
 from ralph.values.error_text import ToolError
 from ralph.values.ports import WorkingDirectoryGoneError
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.atomic_write import HELD_DIRECTORY
-from ralph.machine.repository import repository_top
+from ralph.machine.repository import HELD_DIRECTORY, repository_top
 from ralph.machine.ripgrep import FILES_AS_GIT_SEES_THEM, OUTSIDE_OF_REPOSITORIES, Ripgrep, RipgrepError
 from ralph.machine.starting import start_process
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
