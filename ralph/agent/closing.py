@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.finishing import Finishing
-from ralph.agent.run_end import Ending
+from ralph.agent.run_end import Ending, Finishing
 from ralph.conversation.notices import final_turn
 from ralph.values.classify import FailureKind, failure_kind, outcome_of
-from ralph.values.error_text import describe_bug
 from ralph.values.errors import AgentError
 from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent
 from ralph.values.screen_text import counted
 from ralph.values.shortage import line_with_advice, shortage_of
+from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from ralph.agent.asking import Asking
 from ralph.agent.call_rules import CallRules, ModeGate
 from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
-from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
-from ralph.agent.tool_turn import ToolTurn
+from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn
 from ralph.agent.transcript import SessionLog, Transcript
 from ralph.conversation.messages import text_blocks
 from ralph.conversation.next_step import (
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.agent.ports import Gate, Journal, Toolbox
-    from ralph.agent.prompt_calls import PromptMaker
+    from ralph.agent.tool_turn import PromptMaker
     from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy

@@ -14,11 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.cli.commands import IN_LOOP, wrong_value
-from ralph.cli.line_command import LineCommand, Section, Typed
+from ralph.cli.line_command import LineCommand, Section, Typed, check_settings
 from ralph.cli.line_reader import TypedOption
 from ralph.cli.options import Directory, RunLine
 from ralph.cli.parameters import Argument, Option
-from ralph.cli.setting_options import check_settings
 from ralph.cli.values import (
     absolute,
     check_output_is_open,

@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from ralph.cli.commands import wrong_value
-from ralph.cli.line_command import LineCommand, Section, Typed
+from ralph.cli.line_command import LineCommand, Section, Typed, check_settings
 from ralph.cli.options import RunLine
-from ralph.cli.setting_options import check_settings
 from ralph.cli.values import (
     absolute,
     check_output_is_open,

@@ -28,11 +28,11 @@ from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
 from ralph.values.credentials import known_secrets
-from ralph.values.error_text import describe_bug
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import line_with_advice, shortage_of
+from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ralph.machine.terminal_text import readable_text
-from ralph.values.error_text import os_error_text
+from ralph.values.tool_calls import os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ from ralph.run.context import make_context
 from ralph.run.process import RunProcess
 from ralph.run.wiring import refuse_unknown_command
 from ralph.values.credentials import known_secrets
-from ralph.values.error_text import describe_bug
 from ralph.values.events import Notice, RunEnded
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
+from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

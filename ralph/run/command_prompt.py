@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.agent.prompt_calls import PromptCall, PromptRefusedError
+from ralph.agent.tool_turn import PromptCall, PromptRefusedError
 from ralph.permissions.judge import RulePlaces
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand
@@ -24,7 +24,7 @@ from ralph.values.tool_calls import ToolOutput
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ralph.agent.prompt_calls import PromptCalls
+    from ralph.agent.tool_turn import PromptCalls
     from ralph.prompt.commands import Command, CommandCall
     from ralph.prompt.expansion import Expansion
     from ralph.run.command_rules import CommandRules, TaskJudge

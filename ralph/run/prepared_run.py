@@ -17,7 +17,6 @@ from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
-from ralph.run.notices import no_limit_notice, tools_notice, withheld_notice
 from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session, prompt_of_resumed, resume_command_of
 from ralph.run.wiring import (
@@ -28,12 +27,15 @@ from ralph.run.wiring import (
     build_toolbox,
     close_denied_places,
     find_library,
+    no_limit_notice,
     plan_sandbox,
     redacted_prompt,
     refuse_uncountable_budget,
     run_policy,
     text_of_prompt,
+    tools_notice,
     with_sandbox_limits,
+    withheld_notice,
 )
 from ralph.values.events import EventStream, Notice, RunStarted, StreamReceived
 from ralph.values.outcome import Delivery, Outcome
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ralph.agent.ports import Gate
-    from ralph.agent.prompt_calls import PromptMaker
     from ralph.agent.task import Prompt
+    from ralph.agent.tool_turn import PromptMaker
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.prompt.commands import Library

@@ -1,5 +1,5 @@
 """Builds the parts of a run from its settings: tools, clients, targets, and the form of the report. There is one
-function for each part.
+function for each part. Also makes notices that tell people unexpected facts about a run.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from msgspec.structs import replace
 from ralph.machine.repository import repository_top
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
-from ralph.prompt.memory import Memory
-from ralph.prompt.system_prompt import PromptParts, system_prompt
+from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.run.notices import roster_notices
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
 from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.limits import LimitSettings
 from ralph.values.outcome import UsageError
 from ralph.values.permission_mode import is_permitted
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
+from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.agent.task import Prompt
     from ralph.api.target_clients import TargetClients
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.tool_room import ToolSettings
     from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.permission_mode import PermissionMode
     from ralph.values.ports import CallJudge, Clock, Events, Waiter
     from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
@@ -401,3 +402,91 @@ def retry_policy(retry: RetrySettings) -> RetryPolicy:
             return backoff.custom(retry.max_retries, retry.base_delay_s, retry.max_delay_s)
         case _:
             return backoff.standard()
+
+
+def roster_notices(roster: Roster, targets: Sequence[Target], old: Session | None) -> Iterator[str]:
+    """Notices about requests that differ from the requests of the old session, and about an effort setting that is
+    not sent. `old` is the session that the run resumes, or None.
+    """
+    for name in roster.changed:
+        yield f"{name}: requests change from here on, as the settings ask for something else than before"
+    yield from _lost_notice(roster, old)
+    yield from _effort_notices(targets)
+
+
+def _lost_notice(roster: Roster, old: Session | None) -> tuple[str, ...]:
+    """A notice about the old session's targets that this run does not have. The run cannot fall back to these
+    targets.
+    """
+    models = {target.model for target in roster.targets}
+    known = old.shapes.items() if old is not None else ()
+    lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
+    if not lost:
+        return ()
+    names = ", ".join(lost)
+    return (
+        f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)",
+    )
+
+
+def no_limit_notice(settings: Settings) -> tuple[str, ...]:
+    """A notice if the user has set no limit. Nobody watches an unattended run, so it could go on without end."""
+    if settings.limits != LimitSettings():
+        return ()
+    return ("no limit is set: this run goes on until it is done (--max-time 2h would end it)",)
+
+
+def tools_notice(
+    around: Surroundings, names: Sequence[str], mode: PermissionMode, patterns: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """A notice that lists the usable tools with their patterns, and says why the others are missing. Empty if every call
+    of every tool may run.
+
+    `names` are the tools that the run offers to the model. The permission mode `mode` may forbid some of them.
+    `patterns` are the lists of tools with patterns (`patterns_of_tools`).
+    """
+    usable = [name for name in names if is_permitted(mode, name)]
+    if set(usable).issuperset(TOOL_NAMES) and not patterns:
+        return ()
+    limits = around.settings.enabled_tools
+    origin = around.settings.origins["tools"]
+    is_narrowed = len(limits) < len(TOOL_NAMES) or (patterns and origin != "default")
+    why = [origin] if is_narrowed else []
+    if not all(is_permitted(mode, name) for name in limits):
+        why.append(f"permission mode {mode}")
+    if {name for name in limits if is_permitted(mode, name)} - set(usable) or not why:
+        why.append("as the session had them before; --tools default gives all of them")
+    allowed = patterns.get("allowed", ())
+    shown = [entry for name in usable for entry in _entries_of(name, allowed)]
+    never = [entry for entry in patterns.get("disallowed", ()) if tool_of(entry) in usable]
+    listed = ", ".join(shown) or "none"
+    if never:
+        listed += f", but not {', '.join(never)}"
+    return (f"tools of this run: {listed} ({'; '.join(why)})",)
+
+
+def _entries_of(tool: str, allowed: Sequence[str]) -> Sequence[str]:
+    """The entries for one tool in a list of allowed tools: the tool's patterns, or the tool's name if all its calls
+    are allowed.
+    """
+    entries = [entry for entry in allowed if tool_of(entry) == tool]
+    return entries if entries and all(map(is_pattern, entries)) else [tool]
+
+
+def withheld_notice(around: Surroundings) -> tuple[str, ...]:
+    """A notice that names environment variables which tools do not get. Without the notice, users would not know why
+    a command that needs such a variable fails.
+    """
+    withheld = around.environment.keys() - around.tools_environment.keys()
+    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
+    if not names:
+        return ()
+    listed = ", ".join(names)
+    return (f"kept from tools, as they look like credentials: {listed} (--pass-env NAME lets one through)",)
+
+
+def _effort_notices(targets: Sequence[Target]) -> Iterator[str]:
+    """Notices about models that are known to refuse the effort setting, so that ralph does not send it to them."""
+    for target in targets:
+        if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
+            yield f"{target.model} takes no effort setting; it is left out"

@@ -11,10 +11,9 @@ from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.sandbox.box_turns import SilentDiskError
-from ralph.values.error_text import ToolError, os_error_text
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,7 @@ from ralph.tools.files.text_match import EditableText, Places
 from ralph.tools.files.write_target import write_target
 from ralph.tools.read import open_regular
 from ralph.tools.write import link_note
-from ralph.values.error_text import ToolError, os_error_text
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from pathlib import Path

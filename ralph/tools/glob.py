@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.tools.search.file_search import list_files, place_at
 from ralph.tools.search.glob_pattern import GlobPattern
-from ralph.values.error_text import ToolError
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from pathlib import Path

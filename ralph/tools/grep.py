@@ -10,8 +10,7 @@ from ralph.machine.terminal_text import readable_text
 from ralph.tools.found_list import MOST_ENTRIES, FoundList
 from ralph.tools.search.file_search import LineQuery, place_at, search_lines
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
-from ralph.values.error_text import ToolError
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

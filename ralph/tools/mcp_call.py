@@ -14,9 +14,8 @@ from ralph.mcp.server_process import ServerProcess
 from ralph.sandbox.box_turns import SilentDiskError
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.shown_image import shown_image
-from ralph.values.error_text import ToolError
 from ralph.values.ports import Interrupted
-from ralph.values.tool_calls import ToolOutput, unknown_arguments
+from ralph.values.tool_calls import ToolError, ToolOutput, unknown_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

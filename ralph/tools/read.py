@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.files.text_lines import LineRange, read_range
-from ralph.values.error_text import ToolError, os_error_text
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

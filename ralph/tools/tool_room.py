@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from ralph.machine.repository import is_within, repository_top
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.error_text import ToolError, os_error_text
+from ralph.values.tool_calls import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,7 @@
-"""Runs tool calls. A failed call becomes an error message for the model. A signal stops the running calls."""
+"""Runs tool calls. A failed call becomes an error message for the model. A signal stops the running calls.
+
+Every request to the API contains the definitions of the six tools, so they are short: less than 3.2 KB of JSON in total.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,11 @@ from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_thread
-from ralph.tools.definitions import DEFINITIONS
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
-from ralph.values.error_text import ToolError
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolOutput
+from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ralph.tools.hook_command import HookEnding
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.tool_calls import Block
+
 
 T = TypeVar("T")
 
@@ -363,3 +365,104 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
 def _module(call: ToolCall) -> Any:
     """The module of a tool. It is imported at the tool's first call, because most runs use only some of the tools."""
     return import_module(f"ralph.tools.{call.name.lower()}")
+
+
+READ = ToolDefinition(
+    "Read",
+    "Read a text file with line numbers, or an image. Use before Edit. Long files: give offset and limit.",
+    {
+        "type": "object",
+        "properties": {
+            "file_path": {"type": "string"},
+            "offset": {"type": "integer", "minimum": 0, "description": "first line, from 1"},
+            "limit": {"type": "integer", "minimum": 1, "description": "lines, default 2000"},
+        },
+        "required": ["file_path"],
+    },
+    is_read_only=True,
+)
+
+WRITE = ToolDefinition(
+    "Write",
+    "Create a file or replace all of it. To change a part of one, use Edit.",
+    {
+        "type": "object",
+        "properties": {"file_path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["file_path", "content"],
+    },
+)
+
+EDIT = ToolDefinition(
+    "Edit",
+    "Replace old_string, which must occur exactly once (or set replace_all), by new_string. Copy it from Read "
+    "without line numbers, with enough lines around to be unique.",
+    {
+        "type": "object",
+        "properties": {
+            "file_path": {"type": "string"},
+            "old_string": {"type": "string"},
+            "new_string": {"type": "string"},
+            "replace_all": {"type": "boolean"},
+        },
+        "required": ["file_path", "old_string", "new_string"],
+    },
+)
+
+BASH = ToolDefinition(
+    "Bash",
+    "Run a shell command in the working directory: builds, tests, git. No terminal, no input; whatever it "
+    "starts is stopped when it ends. For files prefer Read, Edit, Glob, Grep.",
+    {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string"},
+            "timeout": {"type": "integer", "minimum": 1, "description": "milliseconds"},
+            "description": {"type": "string", "description": "its purpose in 5-10 words"},
+        },
+        "required": ["command"],
+    },
+)
+
+GLOB = ToolDefinition(
+    "Glob",
+    "Find files by name, such as *.py or src/**/*.ts. Skips what .gitignore names.",
+    {
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string"},
+            "path": {"type": "string", "description": "directory, default: working directory"},
+        },
+        "required": ["pattern"],
+    },
+    is_read_only=True,
+)
+
+_LINES = {"type": "integer", "minimum": 0}
+
+GREP = ToolDefinition(
+    "Grep",
+    "Search file contents by regular expression. Skips what .gitignore names and binary files.",
+    {
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string"},
+            "path": {"type": "string", "description": "file or directory"},
+            "glob": {"type": "string", "description": "only these files, such as *.{ts,tsx}"},
+            "output_mode": {
+                "type": "string",
+                "enum": ["content", "files_with_matches", "count"],
+                "description": "default files_with_matches",
+            },
+            "-i": {"type": "boolean"},
+            "-n": {"type": "boolean", "description": "line numbers, default true"},
+            "-A": _LINES,
+            "-B": _LINES,
+            "-C": _LINES,
+            "head_limit": {"type": "integer", "minimum": 1},
+        },
+        "required": ["pattern"],
+    },
+    is_read_only=True,
+)
+
+DEFINITIONS = {known.name: known for known in (READ, WRITE, EDIT, BASH, GLOB, GREP)}

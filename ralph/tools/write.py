@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ralph.tools.files.planned_write import PlannedWrite, digest_of
 from ralph.tools.files.write_target import write_target
-from ralph.values.error_text import ToolError
-from ralph.values.tool_calls import ToolOutput
+from ralph.values.tool_calls import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from ralph.tools.tool_room import Arguments, ToolRoom

@@ -1,13 +1,17 @@
-"""The types for tools: definitions of tools, the model's calls, and the results of the calls."""
+"""The types for tools: definitions of tools, the model's calls, and the results of the calls. Also
+describes an exception in one line, such as a tool's error for the model.
+"""
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 FINAL_REPORT = "final_report"
 """The name of the tool with which the model ends a task that requires a report. A call of this tool runs nothing.
@@ -108,3 +112,31 @@ class ToolResult(Struct, frozen=True):
         if self.output.is_error:
             block["is_error"] = True
         return block
+
+
+_MOST_FRAMES = 4
+
+
+def describe_bug(error: BaseException) -> str:
+    """One line with the class of the exception, its message and its innermost frames. The innermost frame comes
+    first. Apart from the message, the line contains no source text and no values of variables.
+    """
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append(f"{PurePath(code.co_filename).name}:{traceback.tb_lineno} {code.co_name}")
+        traceback = traceback.tb_next
+    where = " < ".join(reversed(frames[-_MOST_FRAMES:]))
+    return f"a bug in ralph: {type(error).__name__}: {error} (at {where})"
+
+
+def os_error_text(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+class ToolError(Exception):
+    """A failure of a tool. Its text is written for the model and becomes the result of the tool call.
+
+    Any other exception from a tool is a bug in ralph.
+    """

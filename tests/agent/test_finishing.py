@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ralph.agent.finishing import FORCES, Finishing
+from ralph.agent.run_end import FORCES, Finishing
 from ralph.values.events import TurnsCollapsed
 from ralph.values.limits import Budget
 from ralph.values.outcome import Outcome

@@ -19,7 +19,7 @@ from ralph.prompt.memory import read_memory
 from ralph.run.options import RunOptions
 from ralph.run.wiring import Surroundings, build_roster, build_toolbox, run_policy
 from ralph.settings.merge import load_settings
-from ralph.tools.definitions import READ
+from ralph.tools.toolbox import READ
 from ralph.values.errors import StreamParse
 from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.agent.call_rules import CallRules
-from ralph.agent.finishing import Finishing
+from ralph.agent.run_end import Finishing
 from ralph.agent.task import Run
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
 from ralph.agent.transcript import SessionLog

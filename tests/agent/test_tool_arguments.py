@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.tool_arguments import check_arguments
+from ralph.agent.call_rules import check_arguments
 from tests.rows import every_row
 
 SCHEMA = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from ralph.cli.doctor import COMMAND as DOCTOR
+from ralph.cli.line_command import split_names
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.run import COMMAND as RUN
-from ralph.cli.setting_options import split_names
 from ralph.settings.tables import ALL_KEYS
 from tests.rows import every_row
 

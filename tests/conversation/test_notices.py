@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ralph.agent import call_rules, compaction, result_room
 from ralph.agent.call_rules import CallRules
-from ralph.agent.finishing import FORCES, Finishing
 from ralph.agent.guards import GUARDS, Guards
 from ralph.agent.report_tool import report_tool
+from ralph.agent.run_end import FORCES, Finishing
 from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation import notices
 from ralph.conversation.messages import NOT_RUN, text_blocks

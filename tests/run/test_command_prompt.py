@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ralph.agent.call_rules import Runnable
-from ralph.agent.prompt_calls import PromptCalls, PromptRefusedError
+from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
 from ralph.run.command_rules import TaskJudge

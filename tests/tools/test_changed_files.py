@@ -15,8 +15,7 @@ from ralph.conversation.journal_lines import line_of, read_lines
 from ralph.conversation.records import ResultRecord, result_record
 from ralph.tools.files import seen_files
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.error_text import ToolError
-from ralph.values.tool_calls import FileChange, ToolCall, ToolOutput, ToolResult
+from ralph.values.tool_calls import FileChange, ToolCall, ToolError, ToolOutput, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable

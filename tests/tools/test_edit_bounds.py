@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ralph.tools.edit import _most_similar, hint_for_no_match
 from ralph.tools.files.text_match import EditableText
-from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

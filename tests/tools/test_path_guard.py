@@ -13,8 +13,7 @@ from ralph.machine.planted_link import planted_link, repositories
 from ralph.machine.repository import git_directories
 from ralph.sandbox.protected_places import gather_paths
 from ralph.tools.files.path_guard import PathGuard
-from ralph.values.error_text import ToolError
-from ralph.values.tool_calls import ToolCall
+from ralph.values.tool_calls import ToolCall, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.tool_arguments import check_arguments
+from ralph.agent.call_rules import check_arguments
 from ralph.machine.waiter import SystemClock
 from ralph.tools import read
 from ralph.tools.tool_room import ALL_TOOLS

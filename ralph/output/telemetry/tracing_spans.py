@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ralph.output.telemetry import tracing_attributes as attributes
 from ralph.values import events as ev
-from ralph.values.error_text import describe_bug
+from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.repository import is_within
 from ralph.sandbox.protected_paths import Protection
-from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

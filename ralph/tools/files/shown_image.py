@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ralph.tools.files.file_type import image_size
 from ralph.tools.files.image_damage import image_damage, without_damaged_extras
-from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ImageBudget

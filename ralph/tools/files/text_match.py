@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

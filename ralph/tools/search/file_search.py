@@ -20,7 +20,7 @@ from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.files.text_encoding import marked_encoding
 from ralph.tools.read import open_regular
-from ralph.values.error_text import ToolError, os_error_text
+from ralph.values.tool_calls import ToolError, os_error_text
 
 if TYPE_CHECKING:
     from ralph.tools.tool_room import ToolRoom

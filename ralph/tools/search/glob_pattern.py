@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ralph.values.error_text import ToolError
+from ralph.values.tool_calls import ToolError
 
 _MOST_ALTERNATIVES = 200
 # The maximum length of a path in Linux (PATH_MAX).
