@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from contextlib import suppress
 from pathlib import Path
 
 EVERYTHING = "@modelcontextprotocol/server-everything"
@@ -82,10 +83,22 @@ def install_distribution() -> None:
     missing = [name for name in DISTRIBUTION if shutil.which(name) is None]
     if not missing:
         return
-    if shutil.which("apt-get") is None or os.getuid() != 0:
+    sudo = [] if os.getuid() == 0 else ["sudo", "-n"]
+    if shutil.which("apt-get") is None or (sudo and shutil.which("sudo") is None):
         raise NotInstalledError(f"install {', '.join(missing)}: only root can do it here, with apt-get")
-    _call(["apt-get", "-q", "update"])
-    _call(["apt-get", "-q", "install", "-y", "--no-install-recommends", *missing])
+    # The lists of another source may be out of reach, and those that are here may do.
+    with suppress(NotInstalledError):
+        _call([*sudo, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"])
+    options = [
+        "-q",
+        "-y",
+        "--no-install-recommends",
+        "-o",
+        "Acquire::Retries=3",
+        "-o",
+        "DPkg::Lock::Timeout=120",
+    ]
+    _call([*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *options, "install", *missing])
 
 
 @functools.cache

@@ -53,6 +53,7 @@ Examples:
   ralph loop -f PROMPT_build.md --until 'make test' --commit --model opus
   ralph loop --status --watch
   ralph loop ls
+  ralph loop show
 
 Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without --until, all iterations were made),
 3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;

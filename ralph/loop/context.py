@@ -164,14 +164,6 @@ def open_context(
         settings.key_variables,
     )
     box = _box(state.plan, settings, environment)
-    limits = tree_limits(settings.sandbox)
-    supervisor = CommandSupervisor(
-        environment_for_commands(command_environment),
-        most_processes=limits.most_processes,
-        most_memory_bytes=limits.most_memory_bytes,
-        makes_group=False,  # the group would be that of the iterations
-        confinement=None if box is None else box.confinement,
-    )
     context = LoopContext(
         options,
         environment,
@@ -179,7 +171,7 @@ def open_context(
         files,
         redactor,
         command_environment,
-        supervisor,
+        _make_supervisor(settings, command_environment, box),
         box,
         store,
         events,
@@ -188,6 +180,19 @@ def open_context(
         log,
     )
     return context, state
+
+
+def _make_supervisor(
+    settings: Settings, command_environment: Mapping[str, str], box: CommandBox | None
+) -> CommandSupervisor:
+    limits = tree_limits(settings.sandbox)
+    return CommandSupervisor(
+        environment_for_commands(command_environment),
+        most_processes=limits.most_processes,
+        most_memory_bytes=limits.most_memory_bytes,
+        makes_group=False,  # the group would be that of the iterations
+        confinement=None if box is None else box.confinement,
+    )
 
 
 def _box(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> CommandBox | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _UNREADABLE = "unreadable"
 _DIRECTORY_COLUMNS = 28
-_PIPE_COLUMNS = 160
 _PIECE_BYTES = 1024 * 1024
 _SHOWN_ITERATIONS = 10_000
 
@@ -45,9 +45,11 @@ def list_loops(directory: Path, *, of_all: bool, is_json: bool) -> int:
     if is_json:
         lines = [json.dumps(redacted([_object(*loop) for loop in loops], redact), indent=2)]
     else:
-        width = shutil.get_terminal_size((_PIPE_COLUMNS, 24)).columns
+        # COLUMNS counts without a terminal too. A pipe gets whole lines.
+        width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns
         rows = [_row(record, look, of_all=of_all) for record, look in loops]
-        lines = [cut_to_columns(line, width) for line in safe_lines([_header(of_all=of_all), *rows], redact)]
+        lines = safe_lines([_header(of_all=of_all), *rows], redact)
+        lines = [cut_to_columns(line, width) for line in lines] if width else lines
         if not rows:
             where = "in any directory" if of_all else f"in {directory}"
             lines = [f"no loop is recorded {where}"]

@@ -94,7 +94,7 @@ def headline(work: Work) -> str:
     why = f": {work.reason}" if work.reason else ""
     parts = [counted(len(work.parts), "iteration")] if work.is_loop else []
     parts += [counted(work.turns, "turn"), dollars(work.cost_usd), duration(work.ended_s - work.began_s)]
-    parts += [counted(len(work.commits), "commit")] if work.commits else []
+    parts += [counted(len(work.commits) + work.more_commits, "commit")] if work.commits else []
     return f"{name}: {work.outcome}{why} ({', '.join(parts)})"
 
 

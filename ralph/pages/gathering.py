@@ -208,7 +208,7 @@ class _Gathering:
             began_s=moment_s(state.started_at) or 0.0,
             ended_s=(moment_s(state.updated_at) if state.ended is not None else None) or self._now_s,
             has_uncommitted=is_newest,
-            left_out=self._own_files,
+            left_out=(*self._own_files, *map(Path, state.plan.own_paths)),
         )
 
     def _session(self, read: JournalRead, git: GitReader, room: PageRoom) -> list[Work]:

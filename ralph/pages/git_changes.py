@@ -57,6 +57,9 @@ _PLAINLY = (
     *("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--submodule=short"),
     *("--no-renames", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"),
 )
+# A push sends the commits themselves, whatever `git replace` shows in their place. Larger files are compared as binary
+# files, because git needs three times their size for a text.
+_FOR_ALL = ("--no-replace-objects", "-c", "core.bigFileThreshold=16m")
 _DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *_PLAINLY)
 
 
@@ -112,8 +115,7 @@ class GitReader:
             return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
         try:
             git = Git(top, self._seams)
-            # A push sends the commits themselves, whatever `git replace` shows in their place.
-            git.settings = replace(git.settings, arguments=("--no-replace-objects", *git.settings.arguments))
+            git.settings = replace(git.settings, arguments=(*_FOR_ALL, *git.settings.arguments))
             return self._asked(git, top, question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
             return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
@@ -121,17 +123,23 @@ class GitReader:
     def _asked(self, git: Git, top: Path, question: GitQuestion) -> GitFacts:
         notes: list[str] = []
         made = self._by_ranges(git, question, notes) if question.ranges else self._by_times(git, question)
-        if len(made) > self._most_commits:
+        more_commits = max(len(made) - self._most_commits, 0)
+        if more_commits:
             notes.append(f"the last {self._most_commits} of {len(made)} commits are shown")
             made = made[-self._most_commits :]
         commits = self._commits(git, made)
         ends = _ends_of(git, question, [one for one, _ in made])
-        files = [] if ends is None else self._between(git, *ends)
-        if question.has_uncommitted:
-            files += self._uncommitted(git, top, question)
-        if len(files) > self._most_files:
+        files: list[ChangedFile] = []
+        try:
+            files += [] if ends is None else self._between(git, *ends)
+            files += self._uncommitted(git, top, question) if question.has_uncommitted else []
+        except CheckoutError as error:  # the commits are known all the same
+            notes.append(self._excerpts.plain(f"git did not tell all changed files: {error}"))
+        more_files = max(len(files) - self._most_files, 0)
+        if more_files:
             notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")
-        return GitFacts(tuple(commits), tuple(files[: self._most_files]), tuple(notes))
+        shown = tuple(files[: self._most_files])
+        return GitFacts(tuple(commits), shown, tuple(notes), more_commits, more_files)
 
     def _by_ranges(self, git: Git, question: GitQuestion, notes: list[str]) -> list[tuple[str, int | None]]:
         """The ids of the commits of each iteration, the oldest first, with the iteration's number. The number of git
@@ -228,6 +236,7 @@ class GitReader:
         excerpt = self._excerpts.of(body.strip(), _BODY_CHARS)
         is_cut = len(shown) < len(files) or any(file.cut_lines for file in shown) or bool(excerpt.cut_chars)
         is_lost = bool(files) and (diffs is None or len(diffs) < len(files))
+        rest = files[len(shown) :]
         return Commit(
             identifier,
             self._excerpts.line(subject, _SUBJECT_CHARS),
@@ -235,6 +244,9 @@ class GitReader:
             float(found[1]) if found is not None else 0.0,
             tuple(shown),
             shown_by=f"git show {identifier[:12]}" if is_cut or is_lost else None,
+            more_files=len(rest),
+            more_added=sum(added or 0 for _, added, _ in rest),
+            more_removed=sum(removed or 0 for _, _, removed in rest),
         )
 
     def _file(

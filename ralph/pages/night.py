@@ -156,6 +156,10 @@ class Commit(Struct, frozen=True):
     """The number of the iteration that made it, or None if it is not known."""
     shown_by: str | None = None
     """If a part of the diff was left out: the command that shows all of it."""
+    more_files: int = 0
+    """The number of changed files that are not in `files`. The next two numbers are their lines."""
+    more_added: int = 0
+    more_removed: int = 0
 
 
 class ChangedFile(Struct, frozen=True):
@@ -166,6 +170,10 @@ class ChangedFile(Struct, frozen=True):
     """The number of added lines, or None if it is not known, as for a binary file."""
     removed: int | None
     is_committed: bool
+
+
+LOOP_WAITS = "waits of the loop"
+"""The name of the `Count` of waits that are the loop's own. The headline has a sentence about them instead."""
 
 
 class Count(Struct, frozen=True):
@@ -222,6 +230,9 @@ class Work(Struct, frozen=True):
     """Sentences that the loop told at its end, and sentences about facts that this page could not show."""
     resume_command: str | None = None
     """The command that goes on with it, or None if nothing is left to do."""
+    more_commits: int = 0
+    """The number of commits that are not in `commits`."""
+    more_files: int = 0
 
 
 class Night(Struct, frozen=True):

@@ -33,7 +33,7 @@ from ralph.pages.drawing import (
     totals_of,
     with_gaps,
 )
-from ralph.pages.night import MarkKind, StretchKind
+from ralph.pages.night import LOOP_WAITS, MarkKind, StretchKind
 from ralph.values.screen_text import counted, dollar_limit, dollars, duration, time_limit
 
 if TYPE_CHECKING:
@@ -298,8 +298,9 @@ def _problems_of(work: Work, name: str, parts: list[PartView]) -> list[Problem]:
         times = "once" if len(work.outages) == 1 else f"{len(work.outages)} times"
         waited = f"The loop waited {times} for the API or the machine: {duration(lost_s)}"
         bad.append(Problem(waited, f"#{name}-time"))
-    if work.counts:
-        told = ", ".join(f"{count.name} ({count.number})" for count in work.counts)
+    counts = [f"{count.name} ({count.number})" for count in work.counts if count.name != LOOP_WAITS]
+    if counts:
+        told = ", ".join(counts)
         bad.append(Problem(f"On the way: {told}", f"#{name}-counts"))
     return [*bad, *broken, *map(Problem, work.notes)]
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.words import resume_hint
+from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.night import (
+    LOOP_WAITS,
     ChangedFile,
     CheckRun,
     Commit,
@@ -69,6 +70,9 @@ class GitFacts(Struct, frozen=True):
     files: tuple[ChangedFile, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be found out."""
+    more_commits: int = 0
+    """The number of commits that are not in `commits`."""
+    more_files: int = 0
 
 
 class LoopFacts(Struct, frozen=True):
@@ -118,7 +122,10 @@ def session_work(
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
         turns=sum(run.turns for run in own if run.answers or run.has_message),
-        cost_usd=_sum([run.cost_usd for run in own if run.answers or run.has_message]),
+        # What comes after damage is not known.
+        cost_usd=None
+        if read.problem is not None
+        else _sum([run.cost_usd for run in own if run.answers or run.has_message]),
         budget_usd=None,
         time_limit_s=None,
         parts=tuple(parts),
@@ -129,7 +136,7 @@ def session_work(
         resume_command=resume,
         files=git.files,
     )
-    return _with_commits(work, git.commits)
+    return _with_commits(work, git)
 
 
 def _run_parts(
@@ -157,7 +164,7 @@ def _run_parts(
                 reason=room.reason(_reason(run)),
                 last_words=room.words(_answer(run)),
                 turns=run.turns,
-                cost_usd=run.cost_usd,
+                cost_usd=None if is_last and read.problem is not None else run.cost_usd,
                 entries=tuple(entries[at]),
                 is_copied=run.is_copied,
                 problem=read.problem if is_last else None,
@@ -186,10 +193,8 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
     answers = [record.last_words for record in state.iterations if record.last_words]
     notes = (
         *state.warnings,
-        *([hint] if hint else []),
-        *_first_of(
-            [f"iteration {part.number}: {part.problem}" for part in parts if part.problem is not None]
-        ),
+        # The page has the command itself. A hint says more only after a limit.
+        *([hint] if hint and resumes and hint != f"go on with: {continue_command(state)}" else []),
         *_notes_on_times(all_times),
         *_first_of(git.notes),
     )
@@ -221,7 +226,7 @@ def loop_work(facts: LoopFacts, git: GitFacts, room: PageRoom, *, now_s: float) 
         resume_command=f"ralph loop --continue --cd {shell_word(plan.directory)}" if resumes else None,
         files=git.files or _recorded_files(state, room),
     )
-    return _with_commits(work, git.commits)
+    return _with_commits(work, git)
 
 
 def _iteration_parts(
@@ -412,13 +417,13 @@ def _recorded_files(state: LoopState, room: PageRoom) -> tuple[ChangedFile, ...]
     return tuple(ChangedFile(room.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
-def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
-    """Adds the commits, and their marks to the iterations that made them."""
+def _with_commits(work: Work, git: GitFacts) -> Work:
+    """Adds the commits and the numbers of what is not shown, and their marks to the iterations that made them."""
     parts = []
     for part in work.parts:
         made = [
             commit
-            for commit in commits
+            for commit in git.commits
             if (commit.iteration == part.number if work.is_loop else _is_within(commit.at_s, part))
         ]
         marks = [
@@ -427,7 +432,13 @@ def _with_commits(work: Work, commits: tuple[Commit, ...]) -> Work:
         ]
         in_order = sorted((*part.marks, *marks), key=lambda mark: mark.at_s)
         parts.append(replace(part, marks=tuple(in_order), commits=len(made)))
-    return replace(work, commits=commits, parts=tuple(parts))
+    return replace(
+        work,
+        commits=git.commits,
+        parts=tuple(parts),
+        more_commits=git.more_commits,
+        more_files=git.more_files,
+    )
 
 
 def _is_within(at_s: float, part: WorkPart) -> bool:
@@ -446,7 +457,7 @@ def _placed(at_s: float, part: WorkPart) -> float:
 def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ()) -> tuple[Count, ...]:
     whole = Incidents()
     for stretch in outages:
-        whole.add("waits of the loop", f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
+        whole.add(LOOP_WAITS, f"{stretch.ended_s - stretch.began_s:.0f} s {stretch.label}")
     for incidents in all_incidents:
         for name, number in incidents.numbers.items():
             whole.numbers[name] = whole.numbers.get(name, 0) + number

@@ -124,18 +124,18 @@ def make_context(
     log, live = _make_log(
         options, settings, clock, redactor, new_id, tell=lambda text: events.emit(Notice(text))
     )
-    looks: list[Callable[[], None]] = [] if metrics is None else [lambda: telemetry.look(events)]
-    if log is not None and live is not None:
-        watchers = (log, live, *watchers)
-        looks.append(live.look)
+    status = None
     if _shows_status(options, environment, writer):
         from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
 
         status = StatusLine(
             writer, clock, redactor.redact, wake=inbox.wake, is_iteration=options.is_iteration
         )
-        watchers = (status, *watchers)
-        looks.append(status.look)
+    drawing: tuple[Events | None, ...] = (status, log, live)
+    watchers = (*(sink for sink in drawing if sink is not None), *watchers)
+    looks: list[Callable[[], None]] = [drawn.look for drawn in (live, status) if drawn is not None]
+    if metrics is not None:
+        looks.append(lambda: telemetry.look(events))
     events: Events = EventStream(heartbeats, *watchers, telemetry, writer, notes)
     driver = None
     if progress is not None:

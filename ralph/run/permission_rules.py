@@ -111,21 +111,21 @@ def _built(
     try:
         always, listed = _rules_of_options(around)
         allowing = _allowing_sources(options, pairs, mode)
-        before = {
-            effect: [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
+        denied, allowed = (
+            [parse_rule(name, effect, "the session's options") for name in kept.get(key, ())]
             for effect, key in ((Effect.DENY, "disallowed"), (Effect.ALLOW, "allowed"))
-        }
+        )
         judge = Permissions(
             (
                 *always,
-                *before[Effect.DENY],
+                *denied,
                 *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
             ),
             listed if any(rule.pattern is not None for rule in listed or ()) else None,
             RulePlaces(str(around.cwd), _home(around)),
             LocalDisk(),
             narrow=(*(listed or ()), *(rule for one in allowing for rule in _rules_that(Effect.ALLOW, one))),
-            kept=before[Effect.ALLOW] or None,
+            kept=allowed or None,
             is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
         )
     except RuleError as error:
@@ -137,14 +137,13 @@ def _built(
         )
     hooks = tuple(hook for one, found in pairs if _is_chosen(one, options) for hook in found.hooks)
     limits = tuple((source.name, found.sandbox) for source, found in pairs if found.sandbox.keys)
-    is_narrow = (mode or controls.permission_mode) is PermissionMode.DONT_ASK
-    are_told = is_narrow and not options.names_sources
-    notices = (
-        *_about_rules(pairs, allowing if is_narrow else (), left_out_are_told=are_told),
-        *_notices(pairs, mode or controls.permission_mode),
-        *(_without_sandbox(pairs) if around.settings.sandbox.mode == "off" else ()),
+    in_force = mode or controls.permission_mode
+    is_narrow = in_force is PermissionMode.DONT_ASK
+    told = _about_rules(
+        pairs, allowing if is_narrow else (), left_out_are_told=is_narrow and not options.names_sources
     )
-    return RunGuards(judge, hooks, mode, limits, notices)
+    unsafe = _without_sandbox(pairs) if around.settings.sandbox.mode == "off" else ()
+    return RunGuards(judge, hooks, mode, limits, (*told, *_notices(pairs, in_force), *unsafe))
 
 
 def has_parser() -> bool:

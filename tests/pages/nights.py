@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ralph.pages.night import (
+    LOOP_WAITS,
     ChangedFile,
     CheckRun,
     Commit,
@@ -254,7 +255,7 @@ def loop_of_eight(name: str = "a") -> Work:
         costs=tuple(costs),
         contexts=tuple(contexts),
         counts=(
-            Count("outages", 2, ("23:14, 41 minutes: HTTP 529", "03:05, 12 minutes: connection refused")),
+            Count(LOOP_WAITS, 2, ("23:14, 41 minutes: HTTP 529", "03:05, 12 minutes: connection refused")),
             Count("retries", 8, ("23:14:08 HTTP 529", "23:14:16 HTTP 529")),
             Count("fallbacks", 1, ("claude-opus-5-5 to claude-haiku-5: overloaded",)),
             Count("guards", 1, ("the same call for the fourth time: Bash: make test",)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import line_of, readable_part
 from ralph.loop.state import IterationRecord, LoopState
@@ -23,6 +24,7 @@ from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.fakes import call, text
+from tests.loop.git.repositories import committed
 from tests.rows import every_row
 from tests.session_journals import SESSION_ID, Told, completed
 
@@ -180,7 +182,20 @@ def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_pa
     gathered = gather(find_subject(None, tmp_path / "work", environment, None), environment, None)
     assert gathered.exit_code == 74
     assert "line 2 does not match its checksum" in gathered.night.missing[0]
-    assert gathered.night.works[0].is_loop
+    (work,) = gathered.night.works
+    assert "line 2 does not match its checksum" in (work.parts[0].problem or "")
+    assert not any("checksum" in note for note in work.notes)  # the page has the problems of parts
+
+
+def test_files_that_the_loop_itself_writes_are_no_changed_files(environment, tmp_path) -> None:
+    (tmp_path / "work").rmdir()
+    work = committed(tmp_path / "work", tmp_path / "home").top
+    for name in ("night.html", "left.txt"):
+        (work / name).write_text("new")
+    state = old_record()
+    plan = replace(state.plan, directory=str(work), own_paths=(str(work / "night.html"),))
+    LoopStore.for_user(environment, work).begin().save(replace(state, plan=plan))
+    assert [file.path for file in work_of(environment, tmp_path).files] == ["left.txt"]
 
 
 def test_a_session_of_a_loop_is_no_second_work_of_its_directory(environment, tmp_path) -> None:

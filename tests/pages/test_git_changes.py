@@ -134,6 +134,33 @@ def test_the_number_of_git_calls_does_not_depend_on_the_number_of_iterations(rep
     assert len(starts) == 2 * calls
 
 
+def test_what_has_no_room_on_the_page_is_counted_all_the_same(repository) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    for number in range(130):
+        repository.write(f"dir/{number}", "one\ntwo\n")
+    (repository.top / "huge").write_bytes(b"a line of text\n" * 1_200_000)
+    after = repository.commit_all()
+    reader = GitReader(repository.seams(), Excerpts(Redactor()), works=100)
+    facts = reader.facts(GitQuestion(repository.top, (CommitRange(1, before, after),)))
+    (commit,) = facts.commits
+    assert (len(commit.files), commit.more_files, commit.more_added) == (100, 31, 60)
+    assert len(facts.files) + facts.more_files == 131
+    (huge,) = [file for file in told(repository, CommitRange(1, before, after)).files if file.path == "huge"]
+    assert huge.added is None
+
+
+def test_where_git_cannot_tell_the_uncommitted_files_the_commits_are_shown(repository) -> None:
+    before = (repository.write("dir/b.txt", "its own text\n"), repository.commit_all())[1]
+    after = (repository.write("a.txt", "changed\n"), repository.commit_all())[1]
+    lost = repository.git("rev-parse", "HEAD:dir/b.txt")
+    (repository.top / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
+    repository.write("dir/b.txt", "uncommitted\n")
+    facts = told(repository, CommitRange(1, before, after), has_uncommitted=True)
+    assert [one.id for one in facts.commits] == [after]
+    assert [file.path for file in facts.files] == ["a.txt"]
+    assert "git did not tell all changed files: git diff" in facts.notes[0]
+
+
 def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(repository) -> None:
     before = repository.git("rev-parse", "HEAD")
     nice = (repository.write("a.txt", "nice\n"), repository.commit_all("nice"))[1]

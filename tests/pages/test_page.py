@@ -111,6 +111,9 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         "Session 0aa1 could not be read",
     ):
         assert words in texts
+    headline = texts.partition("Timeline")[0]
+    assert "On the way:" in headline
+    assert "waits of the loop" not in headline
 
 
 def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
@@ -154,6 +157,18 @@ def test_thousands_of_bad_iterations_are_told_once_and_only_the_last_have_timeli
     assert told.count("and 1092 iterations more") == 2
     assert 'id="work0-part100-time"' in page
     assert 'id="work0-part99-time"' not in page
+
+
+def test_the_headline_counts_what_has_no_room_on_the_page() -> None:
+    work = loop_of_eight()
+    commit = replace(work.commits[0], more_files=99_900, more_added=7_000, shown_by="git show 1")
+    page = html_of(
+        replace(NIGHT, works=(replace(work, commits=(commit,), more_commits=1_700, more_files=98_000),)), UTC
+    ).decode()
+    assert "<dt>Commits</dt><dd><b>1701</b>" in page
+    assert f"{98_000 + len(work.files)} files" in page
+    assert f"{99_900 + len(commit.files)} files" in page
+    assert "99900 files more: <code>git show 1</code>" in page
 
 
 def test_a_night_of_nothing_is_a_page() -> None:

@@ -147,6 +147,7 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(work, report, 
     told = capfd.readouterr()
     assert "does not match its checksum" in told.err
     assert "fix the failing test" in told.out
+    assert "$?" in told.out, "what comes after the damage may have cost something"
 
 
 def test_what_cannot_be_read_at_all_makes_no_page(work, report, capfd) -> None:

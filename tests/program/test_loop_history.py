@@ -16,10 +16,8 @@ def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
 ) -> None:
     iterations([write("one")], [bash("exit 3")])
     (ralph.cwd / "TASK.md").write_text("go on")
-    assert (
-        ralph("loop", "\nwork\x1b[2J on sk-ant-test-0123456789abcdef\nmore", "--max-iterations", "1").code
-        == 0
-    )
+    task = f"\nwork{' hard' * 30}\x1b[2J on sk-ant-test-0123456789abcdef\nmore"
+    assert ralph("loop", task, "--max-iterations", "1").code == 0
     first = loop_folder(ralph)
     options = ("--until", "test -e never", "--max-iterations", "2", "-q")
     assert ralph("loop", "-f", "TASK.md", *options).code == 3
@@ -31,7 +29,7 @@ def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
     assert [*second.split()[:1], *second.split()[3:5]] == ["2", "limit_reached", "2"]
     assert second.endswith(" -f TASK.md")
     assert oldest.split()[3:5] == ["completed", "1"]
-    assert oldest.endswith(" work on [redacted]")
+    assert oldest.endswith(" hard on [redacted]")  # whole, because no terminal limits it
     objects = json.loads(ralph_here("loop", "ls", "--format", "json", "--all").stdout)
     assert [(one["id"], one["exit_code"], one["iterations"]) for one in objects] == [(2, 3, 2), (1, 0, 1)]
     assert {one["directory"] for one in objects} == {str(ralph.cwd)}

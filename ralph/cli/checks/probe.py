@@ -282,7 +282,7 @@ def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:
     requests = "one request" if len(asked) == 1 else f"{len(asked)} requests"
     return ok(
         "probe",
-        f"sends {requests} with at most {MOST_TOKENS} tokens of answer each: at most ${sum(most):.4f}{unpriced}",
+        f"sends {requests}, at most {MOST_TOKENS} tokens for an answer: at most ${sum(most):.4f}{unpriced}",
         requests=len(asked),
         most_usd=sum(most),
     )
