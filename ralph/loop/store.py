@@ -1,7 +1,8 @@
 """Finds the folder with a loop's record, prompt and check log. Each directory in which loops work has one folder.
 This folder contains one folder for each of the loops. All folders are in the user's state directory, beside the
 sessions, and not in the checkout. So `--continue` uses no file that came with a repository or that an agent wrote. A
-new loop leaves the folders of earlier loops unchanged. Only if there are too many folders, it removes the oldest.
+new loop leaves the folders of earlier loops unchanged. It removes only folders that are both old and not among the
+last ones.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOPS = "loops"
-MOST_KEPT = 20
-"""The maximum number of loop folders for one directory. If there are more, the oldest are removed. One check log may
-take 50 MB."""
+ALWAYS_KEPT = 20
+"""The number of the last loops of a directory that are never removed."""
+KEPT_DAYS = 30
+"""Earlier loops are removed when this number of days has passed since they were last written. One check log may take
+50 MB."""
 
 
 class LoopStore:
@@ -59,15 +62,19 @@ class LoopStore:
 
     def begin(self) -> FileRecord:
         """Makes the folder of a new loop, and returns the loop's record. The record is not on disk until its first
-        `save`. If there are more than `MOST_KEPT` folders, removes the oldest. The caller must hold the checkout's
-        lock. Raises OSError and JournalError.
+        `save`. Removes folders of loops that ended long ago, as `ALWAYS_KEPT` and `KEPT_DAYS` say. The caller must
+        hold the checkout's lock. Raises OSError and JournalError.
         """
         make_private(self.place)
         numbers = list(_numbers(self.place))
         folder = self.place / f"{max(numbers, default=0) + 1:04d}"
         folder.mkdir(mode=0o700)
-        for number in sorted(numbers)[: -(MOST_KEPT - 1)]:
-            shutil.rmtree(self.place / f"{number:04d}", ignore_errors=True)
+        old_s = folder.stat().st_mtime - KEPT_DAYS * 86_400
+        for number in sorted(numbers)[: -(ALWAYS_KEPT - 1)]:
+            earlier = self.place / f"{number:04d}"
+            with suppress(OSError):
+                if earlier.stat().st_mtime < old_s:
+                    shutil.rmtree(earlier, ignore_errors=True)
         return FileRecord(folder)
 
     def newest(self) -> FileRecord:

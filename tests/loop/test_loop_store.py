@@ -10,7 +10,7 @@ import pytest
 
 from ralph.loop.record import RecordError
 from ralph.loop.state import LoopState
-from ralph.loop.store import MOST_KEPT, LoopStore
+from ralph.loop.store import ALWAYS_KEPT, KEPT_DAYS, LoopStore
 from ralph.loop.values import LoopPlan
 from ralph.values.outcome import Outcome
 
@@ -43,9 +43,14 @@ def test_each_loop_has_a_private_folder_and_the_last_one_with_a_record_is_the_ne
     assert store.place.parent == store.roots[0]
 
 
-def test_the_oldest_of_many_go_and_the_others_stay(store) -> None:
-    folders = [store.begin().folder for _ in range(MOST_KEPT + 2)]
-    assert [folder.exists() for folder in folders] == [False] * 2 + [True] * MOST_KEPT
+def test_a_new_loop_removes_an_earlier_one_only_if_many_followed_it_and_it_is_old(store) -> None:
+    folders = [store.begin().folder for _ in range(ALWAYS_KEPT + 2)]
+    assert all(folder.exists() for folder in folders)
+    long_ago_s = folders[-1].stat().st_mtime - KEPT_DAYS * 86_400 - 60
+    for folder in (folders[1], folders[-1]):
+        os.utime(folder, (long_ago_s, long_ago_s))
+    store.begin()
+    assert [folder.exists() for folder in folders] == [True, False] + [True] * ALWAYS_KEPT
 
 
 def test_a_directory_has_one_place_by_whatever_name_and_another_one_another(tmp_path, work, store) -> None:
