@@ -122,7 +122,7 @@ def session_work(
         began_s=began_s,
         ended_s=now_s if read.is_running else ended_s,
         turns=sum(run.turns for run in own if run.answers or run.has_message),
-        # What comes after damage is not known.
+        # The records after the damage may contain further costs.
         cost_usd=None
         if read.problem is not None
         else _sum([run.cost_usd for run in own if run.answers or run.has_message]),
