@@ -79,7 +79,7 @@ def test_a_report_behind_the_last_refusal_is_not_received() -> None:
     assert played.result["guard"]["name"] == "repetition"
 
 
-def test_of_many_equal_calls_in_one_answer_three_run() -> None:
+def test_d6_of_many_equal_calls_in_one_answer_three_run() -> None:
     played = Played(answer(*[call(f"s{n}") for n in range(9)]))
     assert played.ran == ["s0", "s1", "s2"]
     assert (played.ended.exit_code, played.calls_made) == (4, 1)
@@ -92,7 +92,7 @@ def test_something_new_in_between_starts_the_count_afresh() -> None:
 
 
 @every_row("length", [2, 3, 4])
-def test_a_cycle_is_refused_after_three_rounds(length: int) -> None:
+def test_d6_a_cycle_is_refused_after_three_rounds(length: int) -> None:
     rounds = [
         answer(call(f"c{n}", text=f"step {n % length}")) for n in range(length * MOST_EQUAL + MOST_REFUSALS)
     ]
@@ -198,7 +198,7 @@ def played_of(steps: Sequence[Step]) -> Played:
 
 
 @every_row("transcript", GOES_ON)
-def test_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], Iterator[Step]]) -> None:
+def test_d6_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], Iterator[Step]]) -> None:
     """The guards by themselves are asked about whole transcripts in `test_guards.py`."""
     steps = list(islice(transcript(), 30))
     played = played_of(steps)
@@ -207,7 +207,7 @@ def test_long_work_that_gets_somewhere_is_let_through(transcript: Callable[[], I
 
 
 @every_row(("transcript", "guard", "runs"), TRIPS)
-def test_each_kind_of_circle_ends_by_its_guard(
+def test_d6_each_kind_of_circle_ends_by_its_guard(
     transcript: Callable[[], Iterator[Step]], guard: str, runs: int
 ) -> None:
     steps = list(islice(transcript(), runs + MOST_REFUSALS))

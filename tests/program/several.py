@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Fault, Step
@@ -40,11 +39,6 @@ def run(ralph: Ralph, path: Path, *arguments: str) -> Finished:
 
 def of(ran: Finished, subtype: str) -> list[dict[str, Any]]:
     return [one for one in ran.objects if one.get("subtype") == subtype]
-
-
-def closed_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def keys_of(requests: list[bytes]) -> list[str]:

@@ -106,21 +106,6 @@ WORDS = [
         id="413 of a proxy",
     ),
     pytest.param(
-        Fault(
-            status=400,
-            body={
-                "error": {
-                    "code": 400,
-                    "message": "request (9002 tokens) exceeds the available context size (8192 tokens)",
-                    "type": "exceed_context_size_error",
-                    "n_prompt_tokens": 9002,
-                    "n_ctx": 8192,
-                }
-            },
-        ),
-        id="llama.cpp",
-    ),
-    pytest.param(
         Fault(error_event=ErrorEvent("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")),
         id="inside a stream",
     ),
@@ -309,16 +294,6 @@ def test_p1_a_run_that_is_killed_right_after_its_compaction_goes_on_in_the_fresh
 
 def records_of(ralph: Ralph) -> Any:
     return read_lines(only_journal(ralph).read_bytes()).records
-
-
-def test_a_summary_call_that_breaks_is_asked_again_like_any_other(ralph, serve, notes) -> None:
-    ralph.retry_quickly()
-    broken = Step(Turn(SUMMARY), Fault(cut_after_events=4))
-    server = serve(works(1), works(2, **NEARLY_FULL), Fault(status=529), broken, Turn(SUMMARY), DONE)
-    ran = ralph(TASK, "--output-format", "json")
-    assert (ran.code, ran.result["retries"], len(server.requests)) == (0, 2, 6)
-    assert len({request.body for request in server.requests[2:5]}) == 1
-    assert "[retry] Recovered after 2 retries" in ran.stderr
 
 
 # --- For a long time

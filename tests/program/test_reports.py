@@ -131,25 +131,6 @@ def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(
     assert accepted["forced_final_reason"] == "max_turns"
 
 
-def test_a_payload_in_text_counts_in_the_final_turn_and_its_source_is_told(ralph, serve) -> None:
-    serve(write("early"), Turn('```json\n{"files": 3}\n```'))
-    ran = ralph("go", "--json-schema", SCHEMA, "--max-turns", "2", "--output-format", "json")
-    assert (ran.code, ran.result["structured_output"]) == (0, FITS)
-    assert ran.result["final_report"]["source"] == "text"
-    assert "[report] success, found in the text of an answer" in ran.stderr
-
-
-def test_a_report_that_was_taken_back_by_a_call_is_no_end_where_nothing_better_comes(ralph, serve) -> None:
-    promise = Turn('{"status": "success", "summary": "All tests pass."}')
-    serve(promise, Step(write("more"), repeat="forever"))
-    ran = ralph("go", "--require-report", "--max-turns", "2", "--output-format", "json")
-    assert (ran.code, ran.result["subtype"]) == (3, "error_max_turns")
-    assert (ran.result["final_report"]["source"], ran.result["final_report"]["reason"]) == (
-        "synthetic",
-        "max_turns",
-    )
-
-
 def test_attempts_go_on_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> None:
     """A failed request, an empty answer and a report that does not fit all belong to one turn."""
     ralph.retry_quickly()

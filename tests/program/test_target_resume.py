@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Fault, Step, ToolUse, Turn
+from ralph.mock_api import Fault, ToolUse, Turn
 from tests.patience import wait_until
 from tests.program.faulty import DONE, HELLO
 from tests.program.kept_sessions import only_journal
-from tests.program.several import DOWN, at, of, run, settings
+from tests.program.several import DOWN, at, run, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,28 +22,6 @@ WRITE = Turn([ToolUse("Bash", {"command": "touch ran"})])
 
 def resumed(ralph, path: Path, *arguments: str):
     return ralph("-c", "--config", str(path), "--output-format", "stream-json", *arguments)
-
-
-def test_whoever_has_to_be_left_alone_still_is_after_a_kill_in_the_middle_of_the_fallback(
-    ralph, serve
-) -> None:
-    main, spare = serve(LONG_DOWN, HELLO), serve(Step(DONE, Fault(stall_before_headers_s=60)), DONE)
-    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
-    process = ralph.start("hi", "--config", str(path))
-    wait_until(lambda: len(spare.requests) == 1)
-    process.kill()
-    ralph.finish(process)
-    again = resumed(ralph, path)
-    assert (again.code, len(main.requests), len(spare.requests)) == (0, 1, 2)
-    assert [one["reason"] for one in of(again, "model_fallback")] == ["cooldown"]
-
-
-def test_after_an_outage_of_all_the_cooldowns_are_kept(ralph, serve) -> None:
-    main, spare = serve(LONG_DOWN, HELLO), serve(Fault(status=529, headers={"retry-after": "1"}), DONE)
-    path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url), policy="off")
-    assert run(ralph, path).code == 75
-    again = resumed(ralph, path)
-    assert (again.code, len(main.requests), len(spare.requests)) == (0, 1, 2)
 
 
 def test_a_setting_that_a_gateway_needs_counts_in_a_session_that_began_without_it(ralph, serve) -> None:
@@ -97,17 +75,6 @@ def test_a_prompt_given_while_a_command_is_pending_outlives_the_next_kill(ralph,
     ralph.finish(third)
     assert ralph("-c").code == 0
     assert b"VERY IMPORTANT" in server.requests[-1].body
-
-
-def test_a_model_that_a_driver_chose_is_the_one_that_goes_on(drive, ralph, serve) -> None:
-    server = serve(HELLO, DONE)
-    driver = drive()
-    driver.ask("set_model", model="haiku")
-    driver.say("hi")
-    assert driver.finish().code == 0
-    assert ralph("-c", "and on").code == 0
-    models = [json.loads(request.body)["model"] for request in server.requests]
-    assert models == ["claude-haiku-5-5"] * 2
 
 
 def test_a_retry_that_is_switched_on_is_one_though_the_command_line_said_off(drive, serve) -> None:

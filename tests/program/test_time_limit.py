@@ -74,18 +74,6 @@ def test_the_error_before_a_time_limit_is_told_too_exits_124(ralph, serve) -> No
     )
 
 
-def test_a_run_within_its_time_limit_does_not_notice_it(ralph, serve) -> None:
-    serve(Turn("Hello."))
-    ran = ralph("hi", "--max-time", "1h")
-    assert ran.code == 0
-    assert "--max-time" not in ran.stderr
-
-
-def test_a_run_without_a_limit_says_so_at_the_start(ralph, serve) -> None:
-    serve(Turn("Hello."))
-    assert "no limit is set" in ralph("hi").stderr.splitlines()[1]
-
-
 def test_max_time_in_a_settings_file_counts_exits_124(ralph, serve) -> None:
     serve(Step(Turn("never"), Fault(stall_before_headers_s=60)))
     (ralph.cwd / "ralph.toml").write_text('[limits]\nmax_time_s = "1s"\n')

@@ -159,7 +159,10 @@ def two() -> Roster:
 # --- Moving on
 
 
-@every_row("error", [DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, StreamParse("odd"), Json("x")])
+@every_row(
+    "error",
+    [DOWN, LIMITED, REFUSED, UNKNOWN, BROKEN, StreamParse("odd"), Json("x"), Api(NetworkCause.REFUSED)],
+)
 def test_moving_on_costs_no_wait_and_opens_no_chain(error) -> None:
     asking = Asking(two(), error, HELLO)
     assert asking.turn() is HELLO
@@ -233,6 +236,14 @@ def test_that_a_target_is_left_out_is_told_once() -> None:
     assert [text for text in asking.notices if "left out" in text] == [
         "a is left out for the rest of this task (auth)"
     ]
+
+
+def test_a_model_that_does_not_exist_is_asked_once_in_many_turns() -> None:
+    asking = Asking(two(), UNKNOWN, *[HELLO] * 3)
+    for _ in range(3):
+        asking.turn()
+        asking.waiter.clock.seconds += 1_000  # longer than any cooldown
+    assert asking.names == "abbb"
 
 
 def test_a_target_that_is_wished_for_by_name_is_asked_whatever_it_was_left_out_for() -> None:
