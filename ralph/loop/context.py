@@ -29,7 +29,7 @@ from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.toml_file import SettingsFileError
-from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
+    from ralph.machine.turn_lock import FileTurnLock
     from ralph.sandbox.command_box import CommandBox
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
@@ -79,6 +80,8 @@ class LoopContext(Struct, frozen=True):
     waiter: InboxWaiter
     clock: Clock
     log: LoopLog
+    turn_lock: FileTurnLock | None
+    """The lock that another program shares with the loop (RALPH_TURN_LOCK), or None."""
 
     @property
     def directory(self) -> Path:
@@ -87,6 +90,8 @@ class LoopContext(Struct, frozen=True):
     def close(self) -> None:
         """Ends the supervisor and removes the sandbox's temporary files. Must be called when the loop has ended."""
         self.supervisor.close()
+        if self.turn_lock is not None:
+            self.turn_lock.close()
         if self.box is not None:
             self.box.close()
 
@@ -163,6 +168,8 @@ def open_context(
         known_secrets(environment, settings.secrets),
         settings.key_variables,
     )
+    waiter = _make_waiter(inbox, clock, events, settings)
+    turn_lock = _open_turn_lock(environment, waiter)
     box = _box(state.plan, settings, environment)
     context = LoopContext(
         options,
@@ -175,9 +182,10 @@ def open_context(
         box,
         store,
         events,
-        _make_waiter(inbox, clock, events, settings),
+        waiter,
         clock,
         log,
+        turn_lock,
     )
     return context, state
 
@@ -246,6 +254,19 @@ def _make_waiter(
 ) -> InboxWaiter:
     heartbeats = Heartbeats(clock, settings.clocks.heartbeat_s)
     return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
+
+
+def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> FileTurnLock | None:
+    """The lock that another program shares with the loop, or None. Raises CannotBeginError if it is unusable."""
+    path = environment.get(TURN_LOCK)
+    if not path:
+        return None
+    from ralph.machine.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few loops share a lock
+
+    try:
+        return FileTurnLock(path, waiter)
+    except TurnLockError as error:
+        raise CannotBeginError(Outcome.CONFIG, str(error)) from error
 
 
 def opening_state(
