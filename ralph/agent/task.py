@@ -28,7 +28,7 @@ from ralph.conversation.next_step import (
     asked_again,
     next_step,
 )
-from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
+from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, moved, near_limit, no_use
 from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests
@@ -230,6 +230,9 @@ class Run:
             prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self)), ()
         self._begin(prompt, (*opening, *self._target_records()))
         self._turn_lock.release()
+        session = self.log.session
+        if session.moved_from is not None:
+            self._asking.tell(moved(session.moved_from, session.cwd))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()

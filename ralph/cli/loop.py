@@ -65,6 +65,7 @@ _CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd",
 REFUSED = {
     "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
+    "moved": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
     "task_chars": "the loop says itself where the task begins",
