@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.git.own_paths import own_output_files
+from ralph.loop.moved import moved_state
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState
@@ -155,6 +156,8 @@ def open_context(
     directory = Path(options.plan.directory)
     _enter(directory)
     store = _opened_store(environment, directory)
+    if options.has_moved:
+        _take_over(store)
     state = opening_state(options, environment, store, clock)
     files = _settings_files(state.plan, environment, early)
     state = replace(state, plan=_with_recorded_files(state.plan, files))
@@ -281,6 +284,10 @@ def opening_state(
         return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
     directory, record = options.plan.directory, store.newest()
     state, given = record.load(), options.limits_given
+    if options.has_moved and state.plan.directory != directory:
+        state = moved_state(state, directory, *_roots(state.plan.directory, directory))
+        if not Path(state.plan.launch_directory).is_dir():  # it was on the other machine
+            state = replace(state, plan=replace(state.plan, launch_directory=directory))
     if state.plan.directory != directory:
         other = f"{record.path} is of the loop in {state.plan.directory}; ralph loop begins a new one here"
         raise CannotBeginError(Outcome.CONFIG, other)
@@ -296,6 +303,23 @@ def opening_state(
         # If an option is given twice, the last value is used.
         plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
+
+
+def _roots(old: str, new: str) -> tuple[str, str]:
+    """The roots below which paths have moved together with a directory: the top of its repository before and now. If
+    the directory has another place in the repository than before, it is the root itself.
+    """
+    top = repository_top(Path(new))
+    inside = "" if top is None else new.removeprefix(str(top))
+    return (old.removesuffix(inside), str(top)) if inside and old.endswith(inside) else (old, new)
+
+
+def _take_over(store: LoopStore) -> None:
+    try:
+        store.take_over()
+    except OSError as error:
+        problem = f"the loop's record cannot be moved: {error.filename}: {error.strerror}"
+        raise CannotBeginError(Outcome.IO_ERROR, problem) from None
 
 
 def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:

@@ -157,7 +157,7 @@ class PatientCheckout:
         return self._patience.keep_trying(self._checkout.snapshot)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
-        return self._patience.keep_trying_locked(lambda: self._checkout.changes(before, after))
+        return self._patience.keep_trying(lambda: self._checkout.changes(before, after))
 
     def commit(self, message: str) -> bool:
         return self._patience.keep_trying_locked(lambda: self._checkout.commit(message))
