@@ -143,6 +143,13 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    no_outage_waits: Annotated[
+        bool,
+        Option(
+            "--no-outage-waits",
+            "End with exit 75 at once if the API is away: the caller tries again, with --continue.",
+        ),
+    ] = False
     directory: Directory = None
     continue_: Annotated[
         bool,
@@ -248,6 +255,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         at_least_once=line.at_least_once,
         commits=line.commit,
         pushes=line.push,
+        waits_in_outages=not line.no_outage_waits,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
 

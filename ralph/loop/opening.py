@@ -222,7 +222,9 @@ def loop_world(
         late_input=late_input,
         read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
         own_limits=context.settings.limits,
-        schedule=context.settings.loop,
+        schedule=context.settings.loop
+        if plan.waits_in_outages
+        else replace(context.settings.loop, outage_budget_s=0.0),
         turn_lock=context.turn_lock or NoTurnLock(),
         page=_page(context, plan, record),
     )
