@@ -211,12 +211,13 @@ def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_an
         ToolUse("Edit", {"file_path": "file.txt", "old_string": "old", "new_string": "new"}),
     )
     away = Step(fault=OVERLOADED)
-    server = serve(Turn([read]), away, away, Turn([edit]), Turn("Done."))
+    server = serve(Turn([read]), away, away, Turn([edit]), Turn("Done."), Turn("More."))
     old, new = ralph.cwd / "old", ralph.cwd / "new"
     old.mkdir()
     (old / "file.txt").write_text("old\n")
     assert ralph("go", "--session-id", ID, "--cd", str(old), *NO_RETRY).code == 75
     shutil.copytree(old, new)
+    (new / "file.txt").write_text("old, and changed since it was read\n")
     here = ("-r", ID, "--cd", str(new), *NO_RETRY)
     assert ralph(*here).code == 2, "the old directory is still there"
     for code in (75, 0):
@@ -228,8 +229,10 @@ def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_an
     )
     assert str(server.requests[-1].json()["messages"]).count(moved) == 1
     assert f"Working directory: {new}\n" in server.requests[-1].json()["system"][0]["text"]
+    assert "changed on disk since it was read" in str(server.requests[-1].json()["messages"][-1])
     assert (old / "file.txt").read_text() == "old\n"
-    assert (new / "file.txt").read_text() == "new\n", "the model need not read it again"
+    assert ralph(*here, "--moved", "and more").code == 0
+    assert str(server.requests[-1].json()["messages"]).count(moved) == 1, "once it has answered, it knows"
 
 
 def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
