@@ -59,7 +59,8 @@ _PUSH = (
 )
 _FETCH = (
     *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
-    "--no-auto-maintenance",
+    # A repository that is a shallow clone itself, as that of a CI, makes the mirror shallow.
+    *("--no-auto-maintenance", "--update-shallow"),
 )
 _CONFIGURATION = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfilemode = true\n"
 
@@ -285,6 +286,9 @@ class Repositories:
         answer = self._git.local([*quietly, "--", str(mirror), str(directory)], {}, cwd=mirror)
         if answer.status:
             raise failure_of(repository, "clone", answer)
+        with _disk():  # git does not share the objects of a shallow repository
+            (directory / ".git/objects/info").mkdir(exist_ok=True)
+            (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
         told = ("config", "remote.origin.url", repository)
         answer = self._git.local(told, {"GIT_DIR": str(directory / ".git")}, cwd=directory)
         if answer.status:
@@ -300,6 +304,8 @@ class Repositories:
             shutil.rmtree(place.own, ignore_errors=True)
             place.own.mkdir(mode=0o700)
             _make_git_directory(place.own, _CONFIGURATION, (place.objects,))
+            if place.shallow_file.exists():
+                shutil.copyfile(place.shallow_file, place.own / "shallow")
         checkout = JobCheckout(self._git, place, head, seen)
         checkout.write_files(files, branch)
         return checkout
@@ -313,6 +319,11 @@ class CheckoutPlace(Struct, frozen=True):
     """The checkout, where the agent works."""
     objects: Path
     """The objects of the mirror."""
+
+    @property
+    def shallow_file(self) -> Path:
+        """Names the commits whose parents the mirror lacks. It exists only if the repository is a shallow clone."""
+        return self.objects.parent / "shallow"
 
     @property
     def own(self) -> Path:
@@ -331,7 +342,6 @@ class JobCheckout:
         self._git = git
         self._repository = place.repository
         self._own = place.own
-        self._objects = place.objects
         self._seen: dict[str, str | None] = dict(seen)
         self._index_head = commit
         self._taken = commit
@@ -509,13 +519,20 @@ class JobCheckout:
         return status.st_size if can_be_read else None
 
     def _take_in(self, head: str) -> None:
-        """Copies the agent's commits into the own git directory. Git computes their ids anew."""
+        """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in
+        the agent's own git directory are copied: an agent in a sandbox could otherwise make the worker push objects of
+        another repository, to which links or alternates lead.
+        """
         if head == self._taken:
             return
         if self._git.local(("cat-file", "-e", f"{head}^{{commit}}"), self._bare, cwd=self._own).status:
             objects = self.directory / ".git" / "objects"
-            self._restore_alternates(objects)
-            reading = self._bare | {"GIT_OBJECT_DIRECTORY": str(objects)}
+            with _disk():
+                _refuse_links(objects)
+            reading = self._bare | {
+                "GIT_OBJECT_DIRECTORY": str(objects),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self._own / "objects"),
+            }
             revisions = f"{head}\n^{self._taken}\n".encode()
             with _disk(), (self._own / "taken.pack").open("w+b") as pack:
                 packed = ("pack-objects", "--revs", "--local", "--stdout", "--quiet", "--delta-base-offset")
@@ -524,22 +541,6 @@ class JobCheckout:
                 self._run(("index-pack", "--stdin", "--fix-thin"), self._bare, input_from=pack.fileno())
             (self._own / "taken.pack").unlink()
         self._taken = head
-
-    def _restore_alternates(self, objects: Path) -> None:
-        """Refuses links in place of the agent's git directory, and removes other places of objects from it. An agent
-        in a sandbox could otherwise make the worker push objects of a repository that the agent cannot read.
-        """
-        for place in (objects.parent, objects, objects / "info"):
-            if not stat.S_ISDIR(_mode(place)):
-                raise RepositoryError(f"{place} is not a directory: the agent has replaced it")
-        with _disk():
-            new = objects / "info" / f".alternates-{os.getpid()}"
-            new.unlink(missing_ok=True)
-            with os.fdopen(
-                os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb"
-            ) as file:
-                file.write(os.fsencode(self._objects) + b"\n")
-            new.replace(objects / "info" / "alternates")
 
     def _run(
         self,
@@ -640,11 +641,18 @@ def _within_limits(sizes: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[b
     return carried, too_large
 
 
-def _mode(path: Path) -> int:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
+def _refuse_links(objects: Path) -> None:
+    """Raises RepositoryError if a symbolic link is in the place of `.git`, its objects, or one of them."""
+    if any(place.is_symlink() or not place.is_dir() for place in (objects.parent, objects)):
+        raise RepositoryError(f"{objects} is not a directory: the agent has replaced it")
+    for folder in (
+        objects,
+        *(entry for entry in objects.iterdir() if entry.is_dir() and not entry.is_symlink()),
+    ):
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if entry.is_symlink():
+                    raise RepositoryError(f"{entry.path} is a link: the agent has replaced it")
 
 
 def _make_git_directory(place: Path, configuration: str, borrowed: Sequence[Path]) -> None:

@@ -73,6 +73,7 @@ _REASONS = (
             *("early eof", "rpc failed", "unexpected disconnect", "the remote end hung up unexpectedly"),
             *("returned error: 429", "returned error: 5", "operation too slow", "ssl_error_syscall"),
             *("empty reply from server", "broken pipe", "kex_exchange_identification"),
+            ".lock': file exists",  # another call changes the same refs
             *("resource temporarily unavailable", "cannot allocate memory", "too many open files"),
         ),
     ),

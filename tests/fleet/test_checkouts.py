@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ from tests.fleet.http_repository import HttpRepository
 from tests.loop.git.repositories import Repository, cloned
 
 if TYPE_CHECKING:
+    from typing import IO
+
     from ralph.fleet.checkouts import JobCheckout
 
 REF = checkpoint_ref("job", 1)
@@ -110,7 +113,30 @@ def test_a_repository_with_a_checked_out_branch_can_be_the_jobs_repository(world
     ) as no:
         checkout.push_branch(final.commit, "main", checkout.commit)
     assert no.value.outcome is Outcome.CONFIG
+    world.source.git("config", "receive.denyCurrentBranch", "updateInstead")
+    with pytest.raises(RepositoryError, match="the branch is checked out there"):
+        checkout.push_branch(final.commit, "main", checkout.commit)
     assert world.source.git("status", "--porcelain") == ""
+
+
+def test_a_shallow_clone_can_be_the_jobs_repository(world: World) -> None:
+    """A CI's checkout is one."""
+    world.source.write("a.txt", "second\n")
+    head = world.source.commit_all()
+    world.source.git("clone", "-q", "--depth=1", f"file://{world.source.top}", "../shallow")
+    shallow = str(world.place / "shallow")
+    checkout = world.check_out(repository=shallow)
+    agent = world.agent(checkout)
+    assert agent.git("log", "--format=%H") == head
+    agent.write("f")
+    agent.commit_all()
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    checkout.push_checkpoint(taken.commit, REF)
+    restored = world.repositories.restore(shallow, REF, taken.commit, world.room(), "ralph/job")
+    assert files_of(restored.directory) == files_of(checkout.directory)
+    final = restored.finish("Job", FIRST)
+    assert restored.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
 
 
 def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: World) -> None:
@@ -416,6 +442,15 @@ def test_locks_that_a_killed_fetch_left_in_a_mirror_are_in_nobodys_way(world: Wo
     assert world.check_out("main").commit == commit
 
 
+def is_locked_by(file: IO[str]) -> bool:
+    """Tries to take the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 _WORKER = """
 import os, sys
 from pathlib import Path
@@ -444,9 +479,13 @@ def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: 
         time.sleep(0.01)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
+    (lock,) = (world.place / "mirrors").glob("*.lock")
+    with lock.open() as held:
+        while not is_locked_by(held):
+            time.sleep(0.01)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), 0)
     assert world.check_out().commit
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
 
 
 def test_a_stop_from_another_thread_ends_the_call_and_its_processes(world: World) -> None:

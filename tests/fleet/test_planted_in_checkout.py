@@ -12,6 +12,7 @@ import pytest
 
 from ralph.fleet.checkouts import Delivered, Maker, Repositories, head_of
 from ralph.fleet.git_calls import RepositoryError
+from tests.fleet.http_repository import HttpRepository
 from tests.loop.git.repositories import Repository, cloned, committed
 from tests.loop.git.test_planted_programs import plant_everything, program
 
@@ -118,30 +119,62 @@ def private(tmp_path: Path) -> Repository:
     return made
 
 
-@pytest.mark.parametrize("way", ["alternates", "objects", "git", "gitfile"])
+@pytest.mark.parametrize("way", ["alternates", "objects", "folders", "files"])
 def test_no_objects_of_another_repository_are_pushed(
     checkout: JobCheckout, private: Repository, way: str
 ) -> None:
-    git = checkout.directory / ".git"
+    """The last three ways look to git like objects of the agent's own."""
+    objects, theirs = checkout.directory / ".git/objects", private.top / ".git/objects"
+    mirror = (objects / "info/alternates").read_text()
     commit = private.git("rev-parse", "HEAD")
+    (checkout.directory / ".git/HEAD").write_text(f"{commit}\n")
     if way == "alternates":
-        (git / "objects/info/alternates").write_text(f"{private.top}/.git/objects\n")
+        (objects / "info/alternates").write_text(f"{mirror}{theirs}\n")
     elif way == "objects":
-        shutil.rmtree(git / "objects")
-        (git / "objects").symlink_to(private.top / ".git/objects")
+        (theirs / "info/alternates").write_text(mirror)
+        shutil.rmtree(objects)
+        objects.symlink_to(theirs)
     else:
-        shutil.rmtree(git)
-        if way == "git":
-            git.symlink_to(private.top / ".git")
-        else:
-            git.write_text(f"gitdir: {private.top}/.git\n")
-    if way in {"alternates", "objects"}:
-        (git / "HEAD").write_text(f"{commit}\n")
+        for file in theirs.glob("??/*"):
+            linked = file if way == "files" else file.parent
+            there = objects / linked.relative_to(theirs)
+            there.parent.mkdir(exist_ok=True)
+            if not there.exists():
+                there.symlink_to(linked)
+    with pytest.raises(
+        RepositoryError, match="read-tree" if way == "alternates" else "the agent has replaced it"
+    ):
+        checkout.finish("Job", FIRST)
+
+
+@pytest.mark.parametrize("way", ["link", "file"])
+def test_another_repository_in_the_place_of_git_is_not_read(
+    checkout: JobCheckout, private: Repository, way: str
+) -> None:
+    git = checkout.directory / ".git"
+    shutil.rmtree(git)
+    if way == "link":
+        git.symlink_to(private.top / ".git")
+    else:
+        git.write_text(f"gitdir: {private.top}/.git\n")
+    assert head_of(checkout.directory) is None
+    assert checkout.finish("Job", FIRST).commit == checkout.commit
+
+
+def test_a_credential_helper_is_not_taken_from_the_checkout(source: Repository, tmp_path: Path) -> None:
+    """Git itself searches PATH for it."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    source.git("config", "--global", "credential.helper", "of-the-user")
+    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    with HttpRepository(tmp_path / "remote.git") as served:
+        checkout = repositories.check_out(served.url, None, tmp_path / "job/checkout", "ralph/job")
+        planted = program(checkout.directory / "bin/git-credential-of-the-user", marks)
+        source.environment["PATH"] += f":{planted.parent}"
+        served.status = 401
         with pytest.raises(RepositoryError):
-            checkout.finish("Job", FIRST)
-    else:
-        assert head_of(checkout.directory) is None
-        assert checkout.finish("Job", FIRST).commit == checkout.commit
+            checkout.push_branch(checkout.commit, "ralph/job", None)
+    assert list(marks.iterdir()) == []
 
 
 def test_head_is_read_from_plain_files_only(checkout: JobCheckout, private: Repository) -> None:
