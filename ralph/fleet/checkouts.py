@@ -363,6 +363,9 @@ class JobCheckout:
             ("symbolic-ref", "HEAD", f"refs/heads/{branch}"),
         ):
             self._run(arguments, theirs)
+        if not self._has_user():  # so that the agent can commit
+            self._run(("config", "user.name", _NAME), theirs)
+            self._run(("config", "user.email", _ADDRESS), theirs)
         self._run(("read-tree", files))
         self._run(("checkout-index", "--all", "--index", "--quiet"))
         with _disk():
@@ -403,10 +406,8 @@ class JobCheckout:
         head, tree, _, left_out = self._staged()
         if self._run(("rev-parse", "--verify", f"{head}^{{tree}}")).decode().strip() == tree:
             return FinalCommit(head, is_new=False, left_out=left_out)
-        asked = ("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
-        has_user = not self._git.local(asked, self._bare, cwd=self._own).status
         text = f"{message.rstrip()}\n\n{maker.trailer}\n".encode()
-        variables = self._tree if has_user else self._tree | _OURS
+        variables = self._tree if self._has_user() else self._tree | _OURS
         commit = self._run(("commit-tree", tree, "-p", head), variables, text).decode().strip()
         return FinalCommit(commit, is_new=True, left_out=left_out)
 
@@ -435,6 +436,11 @@ class JobCheckout:
         if found is None:
             return None
         return Maker(found["set"], found["job"], int(found["attempt"]), int(found["generation"]))
+
+    def _has_user(self) -> bool:
+        """Whether the worker's user has told git a name and an address."""
+        asked = ("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
+        return not self._git.local(asked, self._bare, cwd=self._own).status
 
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"

@@ -67,6 +67,19 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_an_agent_can_commit_although_the_user_has_told_git_no_name(world: World) -> None:
+    agent = Repository(world.check_out().directory, world.place / "home")
+    agent.write("f")
+    agent.commit_all()
+    assert agent.git("log", "-1", "--format=%cn <%ce>") == "ralph <ralph@localhost>"
+    world.source.git("config", "--global", "user.name", "User")
+    world.source.git("config", "--global", "user.email", "user@example.com")
+    agent = Repository(world.check_out().directory, world.place / "home")
+    agent.write("f")
+    agent.commit_all()
+    assert agent.git("log", "-1", "--format=%cn <%ce>") == "User <user@example.com>"
+
+
 def files_of(directory: Path) -> dict[str, str]:
     """The files of a directory without `.git`: links as their targets, and a star behind what can be executed."""
     found = {}
@@ -258,6 +271,24 @@ def test_large_files_that_git_does_not_track_are_left_out_and_named(world: World
         *(".gitignore", "a.txt", "dir", "three", "tracked", "two")
     ]
     assert world.at_remote("cat-file", "-s", f"{second.commit}:tracked") == "5000"
+
+
+def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
+    checkout = world.check_out()
+    grows = checkout.directory / "grows"
+    grows.write_text("x" * 1000)
+    first = checkout.snapshot(None, "Checkpoint")
+    assert first is not None
+    assert first.left_out == ()
+    grows.write_text("x" * 1001)
+    second = checkout.snapshot(first.commit, "Checkpoint")
+    assert second is not None
+    assert second.left_out == ("grows (1,001 bytes)",)
+    grows.write_text("x" * 999)
+    third = checkout.snapshot(second.commit, "Checkpoint")
+    assert third is not None
+    assert third.tree not in {first.tree, second.tree}
 
 
 def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) -> None:
