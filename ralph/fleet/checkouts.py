@@ -85,7 +85,8 @@ class CheckpointCommit(Struct, frozen=True):
     changed_bytes: int
     """The sum of the sizes of the files that were written since the previous snapshot of this checkout."""
     left_out: tuple[str, ...]
-    """Paths that are not in the commit: large files that git does not track, and repositories inside the checkout."""
+    """Paths whose content is not in the commit, each with the reason: large files that git does not track, repositories
+    inside the checkout, and files that cannot be read."""
 
 
 class FinalCommit(Struct, frozen=True):
@@ -466,6 +467,7 @@ class JobCheckout:
         self._take_in(head)
         if head != self._index_head:
             self._start_again(head)
+        has_carried = bool(self._carried)
         changed, untracked, left_out = self._listed()
         sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
         total = sum(self._carried.values())
@@ -473,7 +475,7 @@ class JobCheckout:
             any(size > MOST_FILE_BYTES for size in sizes.values())
             or total + sum(sizes.values()) > MOST_UNTRACKED_BYTES
         ):
-            if self._carried:
+            if has_carried:  # the index may have a file that is too large now
                 self._start_again(head)
                 changed, untracked, left_out = self._listed()
                 sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
@@ -493,36 +495,46 @@ class JobCheckout:
         self._carried = {}
 
     def _listed(self) -> tuple[list[bytes], list[bytes], list[str]]:
-        """The tracked files that differ from the index, the other files that are not ignored, and the paths of other
-        repositories, which are left out. Files that the index has without the commit of HEAD count as other files.
+        """The tracked files that differ from the index, the other files that are not ignored, and what is left out:
+        other repositories, and files that cannot be read. Files that the index has without the commit of HEAD count as
+        other files.
         """
         output = self._run(("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard"))
         changed: dict[bytes, None] = {}
         untracked: dict[bytes, None] = {}
+        unreadable: dict[bytes, None] = {}
         left_out: list[str] = []
         for line in output.split(b"\0"):
             tag, path = line[:1], line[2:]
             if tag == b"?" and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
+            elif path and self._is_unreadable(path):
+                unreadable[path] = None
             elif tag == b"?" or (path in self._carried and self._size(path) is not None):
                 self._carried.pop(path, None)
                 untracked[path] = None
             elif path:
                 self._carried.pop(path, None)
                 changed[path] = None
+        left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
         return list(changed), list(untracked), left_out
 
     def _size(self, path: bytes) -> int | None:
-        """The size of a file or a link. None if there is neither, or if the file cannot be read."""
+        """The size of a file or a link. None if there is neither."""
+        status = self._status(path)
+        is_file = status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
+        return status.st_size if status is not None and is_file else None
+
+    def _is_unreadable(self, path: bytes) -> bool:
+        status = self._status(path)
         whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - bytes
+        return status is not None and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK)
+
+    def _status(self, path: bytes) -> os.stat_result | None:
         try:
-            status = os.lstat(whole)
+            return os.lstat(os.path.join(os.fsencode(self.directory), path))  # noqa: PTH118 - bytes
         except OSError:
             return None
-        can_be_read = stat.S_ISLNK(status.st_mode) or (
-            stat.S_ISREG(status.st_mode) and os.access(whole, os.R_OK)
-        )
-        return status.st_size if can_be_read else None
 
     def _take_in(self, head: str) -> None:
         """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in

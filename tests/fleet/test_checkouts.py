@@ -291,6 +291,23 @@ def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -
     assert third.tree not in {first.tree, second.tree}
 
 
+def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypatch) -> None:
+    checkout = world.check_out()
+    (checkout.directory / "a.txt").write_text("changed\n")
+    for name in ("closed", "open"):
+        (checkout.directory / name).touch()
+    closed = [os.fsencode(checkout.directory / name) for name in ("a.txt", "closed")]
+    # Root can read all files.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, may=os.access: path not in closed and may(path, mode)
+    )
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert taken.left_out == ("closed (cannot be read)", "a.txt (cannot be read)")
+    assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
+    assert world.at_remote("diff", "--name-only", "main", taken.commit) == "open"
+
+
 def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) -> None:
     checkout = world.check_out()
     inner = Repository.empty(checkout.directory / "inner", world.place / "home")

@@ -192,7 +192,7 @@ def test_head_is_read_from_plain_files_only(checkout: JobCheckout, private: Repo
     (git / "HEAD").write_text("ref: refs/heads/ralph/main\n")
     assert head_of(checkout.directory) is None
     for text in (
-        "ref: refs/../../../private/.git/HEAD\n",
+        "ref: refs/../../../../private/.git/refs/heads/main\n",
         "ref: HEAD\n",
         "ref: refs/heads/\0\n",
         "",
