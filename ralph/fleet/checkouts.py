@@ -367,6 +367,8 @@ class JobCheckout:
         if not self._has_user():  # so that the agent can commit
             self._run(("config", "user.name", _NAME), theirs)
             self._run(("config", "user.email", _ADDRESS), theirs)
+        # A filter of the user, such as that of git-lfs, may load a file's content from there.
+        self._run(("config", "remote.origin.url", self._repository), self._bare)
         self._run(("read-tree", files))
         self._run(("checkout-index", "--all", "--index", "--quiet"))
         with _disk():

@@ -102,12 +102,18 @@ def test_a_remote_on_this_machine_runs_nothing_that_its_configuration_names(
     assert [path.name for path in marks.iterdir()] == []
 
 
-def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout) -> None:
+def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout, tmp_path: Path) -> None:
+    """That of git-lfs loads a file's content from the remote."""
+    remote = str(tmp_path / "remote.git")
     source.git("config", "--global", "filter.evil.clean", "tr a-z A-Z")
+    source.git("config", "--global", "filter.evil.smudge", "git config remote.origin.url")
     (checkout.directory / "x.bin").write_text("hello\n")
     final = checkout.finish("Job", FIRST)
     checkout.push_branch(final.commit, "ralph/job", None)
-    assert source.git("-C", "../remote.git", "show", "ralph/job:x.bin") == "HELLO"
+    assert source.git("-C", remote, "show", "ralph/job:x.bin") == "HELLO"
+    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    again = repositories.check_out(remote, "ralph/job", tmp_path / "again/checkout", "ralph/job")
+    assert (again.directory / "x.bin").read_text().strip() == remote
 
 
 @pytest.fixture
