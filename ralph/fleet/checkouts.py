@@ -177,13 +177,15 @@ class Repositories:
         RepositoryError and StoppedError.
         """
         mirror = self._mirror(repository)
-        refs = list(_refs(self._git, mirror, repository, f"refs/ralph/{job}/*"))
+        beginning = f"refs/ralph/{job}/"
+        # A pattern of ls-remote may also fit the end of a name.
+        found = _refs(self._git, mirror, repository, f"{beginning}*")
+        refs = {ref for ref in found if ref.startswith(beginning)}
         if refs:
             answer = self._git.remote(
-                _PUSH, repository, [f":{ref}" for ref in refs], {"GIT_DIR": str(mirror)}, cwd=mirror
+                _PUSH, repository, [f":{ref}" for ref in sorted(refs)], {"GIT_DIR": str(mirror)}, cwd=mirror
             )
-            left = list(_refs(self._git, mirror, repository, f"refs/ralph/{job}/*")) if answer.status else []
-            if left:
+            if answer.status and not refs.isdisjoint(_refs(self._git, mirror, repository, f"{beginning}*")):
                 raise failure_of(repository, "push", answer)
         return len(refs)
 

@@ -353,10 +353,13 @@ def test_checkpoints_are_removed(world: World) -> None:
     checkout = world.check_out()
     for attempt in (1, 2):
         checkout.push_checkpoint(checkout.commit, checkpoint_ref("job", attempt))
-    checkout.push_checkpoint(checkout.commit, checkpoint_ref("job2", 1))
+    for other in ("refs/ralph/job2/1", "refs/heads/x/refs/ralph/job/1"):
+        checkout.push_checkpoint(checkout.commit, other)
     assert world.repositories.remove_checkpoints(world.remote, "job") == 2
     assert world.repositories.remove_checkpoints(world.remote, "job") == 0
-    assert world.at_remote("for-each-ref", "--format=%(refname)", "refs/ralph") == "refs/ralph/job2/1"
+    assert world.at_remote("for-each-ref", "--format=%(refname)").split() == [
+        *("refs/heads/main", "refs/heads/x/refs/ralph/job/1", "refs/ralph/job2/1")
+    ]
     with pytest.raises(RepositoryError, match="the checkpoint 1111111 at refs/ralph/job/1 is gone"):
         world.restore("1111111")
 
