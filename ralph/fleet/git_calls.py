@@ -260,6 +260,11 @@ def failure_of(repository: str, command: str, answer: GitAnswer) -> RepositoryEr
             f"{shown(repository)}: the branch is checked out there, and git does not push to such a branch; give the job "
             "another branch, or a bare repository"
         )
+    if "dubious ownership" in said:
+        return RepositoryError(
+            f"{shown(repository)} belongs to another user, and git refuses to read it; if you trust it: git config "
+            f"--global --add safe.directory '{repository}'"
+        )
     if any(part in said for part in _MISSING):
         return RepositoryError(
             f"{shown(repository)}: there is no such repository, or it may not be read ({complaint})"
