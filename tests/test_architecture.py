@@ -134,7 +134,16 @@ TOUCHES_THE_WORLD = (
     "tools",
 )
 # Modules that only decide, in a room that is in the list above as a whole.
-DECIDES = ("fleet.decisions", "fleet.export", "fleet.job_content", "fleet.job_rules", "fleet.jobs")
+DECIDES = (
+    *(
+        "fleet.decisions",
+        "fleet.export",
+        "fleet.export_script",
+        "fleet.job_content",
+        "fleet.job_rules",
+        "fleet.jobs",
+    ),
+)
 
 # What the others may use: nothing of it looks at a clock, a disk, a socket or the environment. tree-sitter parses a text
 # that it is given.
