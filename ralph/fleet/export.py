@@ -410,10 +410,17 @@ def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str
         [
             f"# The jobs of the set {set_name}, as a workflow: put it into .github/workflows/. `ralph fleet export` wrote it.",
             "# Secrets: ANTHROPIC_API_KEY; RALPH_GIT_TOKEN, which may push to the repositories (default: the token of this",
-            f"# workflow, for its own repository){''.join(f'; {name}' for name in names)}. The variable RALPH_INSTALL says",
-            "# what pip installs (default: ralph-headless).",
+            f"# workflow, for its own repository){''.join(f'; {name}' for name in names)}. The input `install` says what",
+            "# pip installs.",
             f"name: {json.dumps(f'ralph {set_name}')}",
-            *("on: workflow_dispatch", "permissions:", "  contents: write", "jobs:", "  job:"),
+            *(
+                "on:",
+                "  workflow_dispatch:",
+                "    inputs:",
+                "      install:",
+                "        default: ralph-headless",
+            ),
+            *("permissions:", "  contents: write", "jobs:", "  job:"),
             *(
                 "    name: ${{ matrix.id }}",
                 "    runs-on: ubuntu-latest",
@@ -429,7 +436,7 @@ def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str
                 '          python-version: "3.12"',
             ),
             *("      - name: Install ralph", "        env:"),
-            "          RALPH_INSTALL: ${{ vars.RALPH_INSTALL || 'ralph-headless' }}",
+            "          RALPH_INSTALL: ${{ inputs.install }}",
             '        run: python -m pip install --quiet "$RALPH_INSTALL"',
             *(
                 "      - name: Do the job",

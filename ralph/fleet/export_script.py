@@ -107,7 +107,7 @@ if [ "${1:-}" = --job ]; then
   exit "$code"
 fi
 
-command -v parallel >/dev/null || { echo "GNU parallel is not installed" >&2; exit 78; }
+parallel --version 2>/dev/null | grep -q '^GNU parallel' || { echo "GNU parallel is not installed" >&2; exit 78; }
 self=$(cd -- "$(dirname -- "$0")" && pwd)/$(basename -- "$0")
 mkdir -p "$RALPH_JOBS_DIR/$set_name" || exit 74
 for one in $ids; do rm -f "$RALPH_JOBS_DIR/$set_name/$one/tries"; done
