@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
+from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -110,8 +111,7 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
 
 
 def _most_on_one_host(jobs: Sequence[Job]) -> int:
-    hosts = [_host_of(job.repository) for job in jobs]
-    return max(map(hosts.count, set(hosts)))
+    return max(Counter(_host_of(job.repository) for job in jobs).values())
 
 
 def _host_of(repository: str) -> str:
@@ -122,19 +122,14 @@ def _host_of(repository: str) -> str:
 
 
 def words_of(job: Job) -> list[str]:
-    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session and
-    the directory.
+    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session, the
+    directory, and the budget, of which an attempt gets what is left.
     """
-    numbers = (
-        ("max-turns", job.max_turns),
-        ("max-iterations", job.max_iterations),
-        ("max-budget-usd", job.max_budget_usd),
-    )
-    texts = (
+    fields = (
         *(("until", job.until), ("model", job.model), ("base-url", job.base_url), ("sandbox", job.sandbox)),
-        ("max-time", job.max_time),
+        *(("max-time", job.max_time), ("max-turns", job.max_turns), ("max-iterations", job.max_iterations)),
     )
-    said = [f"--{name}={value}" for name, value in (*texts, *numbers) if value is not None]
+    said = [f"--{name}={value}" for name, value in fields if value is not None]
     return [*said, *([f"--pass-env={','.join(job.env)}"] if job.env else []), *job.options]
 
 
@@ -149,6 +144,7 @@ def definition(job: Job, set_name: str) -> str:
         "session": session_id(set_name, job.id),
         "kind": "run" if job.until is None else "loop",
         "needed": " ".join(job.env),
+        "budget": "" if job.max_budget_usd is None else f"{job.max_budget_usd:.6f}",
     }
     lines = [f"{name}={quote(value)}" for name, value in values.items()]
     words = " ".join(map(quote, words_of(job)))
@@ -204,11 +200,12 @@ def _indented(text: str, spaces: int) -> str:
 
 
 def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
-    options = []
+    options, delay_s = [], 0.0
     if limits.concurrency is not None:
         options.append(f"--jobs {limits.concurrency}")
     if limits.rate is not None:
-        options.append(f"--delay {limits.rate.period_s / limits.rate.starts:.6g}")
+        delay_s = math.ceil(1000 * limits.rate.period_s / limits.rate.starts) / 1000
+        options.append(f"--delay {delay_s:g}")
     after = [f"  {job.id}) echo {quote(' '.join(job.after))} ;;" for job in jobs if job.after]
     return "\n".join(
         [
@@ -218,6 +215,7 @@ def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
             f"set_name={quote(set_name)}",
             f"ids={quote(' '.join(job.id for job in jobs))}",
             f"options={quote(' '.join(options))}",
+            f"delay_s={delay_s:g}",
             'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/.local/state/ralph-jobs}"',
             f"RALPH_ATTEMPTS={limits.max_attempts}",
             f"RALPH_WAIT_S=${{RALPH_WAIT_S:-{_WAIT_S}}}",
@@ -341,20 +339,24 @@ spec:
           resources: {{requests: {{cpu: 500m, memory: 512Mi}}}}
           env:
             - {{name: HOME, value: /work}}
-            - {{name: RALPH_JOBS_DIR, value: /work/jobs}}
+            - {{name: RALPH_JOBS_DIR, value: /state}}
             - {{name: RALPH_INSTALL, value: ralph-headless}}
             # The values of the secret `ralph`: kubectl create secret generic ralph --from-literal={_KEY}=...
 {chr(10).join(secrets)}
           volumeMounts:
             - {{name: jobs, mountPath: /jobs, readOnly: true}}
             - {{name: work, mountPath: /work}}
+            - {{name: state, mountPath: /state}}
       volumes:
         - name: jobs
           projected:
             sources: [{", ".join(f"{{configMap: {{name: {name}-{number}}}}}" for number in range(len(maps)))}]
-        # A new pod begins anew. With a claim that all nodes share in its place, it resumes the session.
         - name: work
-          emptyDir: {{}}"""
+          emptyDir: {{}}
+        # Checkouts and sessions, by which a new pod resumes. The claim must exist, and all nodes must be able to write.
+        # With an emptyDir in its place, each pod begins anew, and its budget too.
+        - name: state
+          persistentVolumeClaim: {{claimName: ralph-state}}"""
     )
     head = (
         f"# The jobs of the set {set_name}, as a Job of Kubernetes 1.29 or newer: kubectl create -f THIS_FILE.\n"

@@ -6,15 +6,26 @@ ONE_JOB = r"""
 # ralph_job FILE does one job: a clone, a run or a loop of ralph, a branch. FILE defines the job.
 # Exit code 75 means: again later. Another attempt finds the checkout and the session in $RALPH_JOBS_DIR and resumes.
 # If RALPH_GIT_TOKEN is set, git uses it for https://$RALPH_GIT_HOST (github.com).
+umask 077
 ralph_git() {
   git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c commit.gpgSign=false \
     ${RALPH_GIT_TOKEN:+-c "credential.https://${RALPH_GIT_HOST:-github.com}.helper=$ralph_git_helper"} "$@"
 }
 ralph_git_helper='!f() { echo username=x-access-token; echo "password=$RALPH_GIT_TOKEN"; }; f'
+# ralph_at BRANCH: the commit of a branch of the repository, or nothing.
+ralph_at() {
+  seen=$(ralph_git ls-remote -- "$repository" "refs/heads/$1") || return 1
+  printf '%s\n' "$seen" | awk -v name="refs/heads/$1" '$2 == name { print $1 }'
+}
+# ralph_left: what the attempts before this one left of the job's budget. Fails if that is nothing, or is not known.
+ralph_left() {
+  ralph sessions ls --all --format json | tr ',' '\n' | sed -n 's/^ *"cost_usd": *//p' |
+    awk -v budget="$budget" 'NR == 1 && /^[0-9]/ && $1 < budget + 0 { printf "%.6f", budget - $1; found = 1 }
+      END { exit !found }'
+}
 ralph_ends() { echo "ralph job $id: $2" >&2; exit "$1"; }
 
 ralph_job() (
-  umask 077
   if [ -n "${RALPH_GIT_TOKEN:-}" ]; then export RALPH_GIT_TOKEN; fi
   . "$1" || exit 70
   for name in $needed; do
@@ -24,8 +35,7 @@ ralph_job() (
   mkdir -p "$dir/state" && job_prompt >"$dir/prompt.md" || ralph_ends 74 "cannot write in $dir"
   if [ ! -d "$dir/checkout" ]; then
     rm -rf "$dir/new"
-    seen=$(ralph_git ls-remote -- "$repository" "refs/heads/$branch") || ralph_ends 75 "the repository cannot be reached"
-    printf '%s' "$seen" | cut -f 1 >"$dir/lease" || exit 74
+    ralph_at "$branch" >"$dir/lease" || ralph_ends 75 "the repository cannot be reached"
     ralph_git clone -q --no-checkout -- "$repository" "$dir/new" || ralph_ends 75 "the repository cannot be cloned"
     cd "$dir/new" || exit 74
     if [ -z "$ref" ]; then
@@ -46,11 +56,16 @@ ralph_job() (
     if [ "$kind" = loop ] && [ -n "$(find "$dir/state/loops" -name loop.json 2>/dev/null)" ]; then
       ralph loop --continue "--cd=$dir/checkout" </dev/null
     elif [ "$kind" = loop ]; then
-      job_words ralph loop "--cd=$dir/checkout" "--prompt-file=$dir/prompt.md" </dev/null
-    elif [ -n "$(find "$dir/state/sessions" -name "$session.jsonl" 2>/dev/null)" ]; then
-      job_words ralph run "--cd=$dir/checkout" "--resume=$session" </dev/null
+      job_words ralph loop "--cd=$dir/checkout" "--prompt-file=$dir/prompt.md" \
+        ${budget:+"--max-budget-usd=$budget"} </dev/null
+    elif [ -z "$(find "$dir/state/sessions" -name "$session.jsonl" 2>/dev/null)" ]; then
+      job_words ralph run "--cd=$dir/checkout" "--session-id=$session" "--prompt-file=$dir/prompt.md" \
+        ${budget:+"--max-budget-usd=$budget"} </dev/null
+    elif [ -n "$budget" ] && ! budget=$(ralph_left); then
+      echo "ralph job $id: its budget is used up" >&2
+      (exit 3)
     else
-      job_words ralph run "--cd=$dir/checkout" "--session-id=$session" "--prompt-file=$dir/prompt.md" </dev/null
+      job_words ralph run "--cd=$dir/checkout" "--resume=$session" ${budget:+"--max-budget-usd=$budget"} </dev/null
     fi || code=$?
     if [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
     echo "$code" >"$dir/ended.new" && mv "$dir/ended.new" "$dir/ended" || exit 74
@@ -67,9 +82,8 @@ ralph_job() (
     lease=$(cat "$dir/lease")
     if ! ralph_git push -q --no-verify "--force-with-lease=refs/heads/$branch:$lease" -- \
       "$repository" "$head:refs/heads/$branch"; then
-      seen=$(ralph_git ls-remote -- "$repository" "refs/heads/$branch") ||
-        ralph_ends 75 "the repository cannot be reached"
-      if [ "$(printf '%s' "$seen" | cut -f 1)" = "$lease" ]; then ralph_ends 75 "$branch was not pushed"; fi
+      now=$(ralph_at "$branch") || ralph_ends 75 "the repository cannot be reached"
+      if [ "$now" = "$lease" ]; then ralph_ends 75 "$branch was not pushed"; fi
       ralph_ends 74 "$branch was not pushed: it has commits of somebody else"
     fi
   fi
@@ -135,8 +149,9 @@ while next=$(ready) && [ -n "$next" ]; do
       break
     fi
   done
-  printf '%s\n' $next | parallel -q --joblog "+$RALPH_JOBS_DIR/$set_name/joblog" --tag --line-buffer \
+  printf '%s\n' $next | parallel -q --joblog "+$RALPH_JOBS_DIR/$set_name/.joblog" --tag --line-buffer \
     --halt never $options sh "$self" --job '{}'
+  sleep "$delay_s"
 done
 
 worst=0
@@ -156,7 +171,7 @@ exit "$worst"
 SLURM = r"""
 place=$RALPH_JOBS_DIR/$set_name
 mkdir -p "$place" || exit 74
-file=$place/$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.sh
+file=$place/.$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.sh
 job_definition "$SLURM_ARRAY_TASK_ID" | base64 -d >"$file" || exit 74
 code=0
 ralph_job "$file" || code=$?

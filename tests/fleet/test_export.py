@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from base64 import b64encode
@@ -114,6 +115,8 @@ def test_a_limit_that_other_limits_keep_is_not_refused(limits, jobs) -> None:
 # The format, the limits, and the line that keeps them.
 KEPT = [
     ("parallel", SetLimits(concurrency=3, rate=Rate(50, 60.0)), "options='--jobs 3 --delay 1.2'"),
+    ("parallel", SetLimits(rate=Rate(13, 60.0)), "options='--delay 4.616'"),
+    ("parallel", SetLimits(rate=Rate(13, 60.0)), "delay_s=4.616"),
     ("parallel", SetLimits(max_attempts=7), "RALPH_ATTEMPTS=7"),
     ("slurm", SetLimits(concurrency=3), "#SBATCH --array=0-1%3"),
     ("slurm", FREE, "#SBATCH --array=0-1"),
@@ -201,3 +204,57 @@ def test_a_large_set_is_divided_over_config_maps() -> None:
     sources = ", ".join(f"{{configMap: {{name: {name}}}}}" for name in names)
     assert f"            sources: [{sources}]\n" in written
     assert len(re.findall(r'^  "\d": ', written, re.MULTILINE)) == 5
+
+
+# The cost of the session so far, as `ralph sessions ls` says it, and the words of the second attempt.
+LEFT = [
+    ("1.25", ["--resume=SESSION", "--max-budget-usd=2.750000"]),
+    ("4.0", None),
+    ("null", None),
+]
+
+
+@every_row(("cost", "words"), LEFT)
+def test_a_further_attempt_gets_what_is_left_of_the_budget(
+    cost: str, words: list[str] | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A ralph of three lines stands in, whose first run ends with 75."""
+    place = tmp_path_factory.mktemp("budget")
+    ralph = place / "ralph"
+    ralph.write_text(
+        f"""#!/bin/sh
+if [ "$1" = sessions ]; then printf '[{{"title": "x, \\"cost_usd\\": 0", "cost_usd": {cost}, "path": "/"}}]'; exit; fi
+printf '%s\\n' "$@" >>{place}/words
+mkdir -p "$RALPH_STATE_DIR/sessions/x" && echo >"$RALPH_STATE_DIR/sessions/x/{session_id("night", "a")}.jsonl"
+exit 75
+"""
+    )
+    ralph.chmod(0o755)
+    one = job("a", str(place / "repository"), max_budget_usd=4)
+    (place / "job.sh").write_text(definition(one, "night"))
+    (place / "run.sh").write_text(ONE_JOB + 'ralph_job "$1"\n')
+    who = ("-c", "user.name=x", "-c", "user.email=x")
+    for command in (("init", "-q", "."), (*who, "commit", "-q", "--allow-empty", "-m", "Begin")):
+        (place / "repository").mkdir(exist_ok=True)
+        subprocess.run(["git", *command], cwd=place / "repository", check=True)
+    environment = {
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "HOME": str(place),
+        "RALPH_JOBS_DIR": str(place / "jobs"),
+    }
+    codes = [
+        subprocess.run(["sh", "run.sh", place / "job.sh"], cwd=place, env=environment, check=False).returncode
+        for _ in range(2)
+    ]
+    checkout = f"--cd={place}/jobs/night/a/checkout"
+    prompt = f"--prompt-file={place}/jobs/night/a/prompt.md"
+    first = ["run", checkout, f"--session-id={session_id('night', 'a')}", prompt, "--max-budget-usd=4.000000"]
+    second = [] if words is None else ["run", checkout, *words]
+    said = (
+        (place / "words")
+        .read_text()
+        .replace(f"resume={session_id('night', 'a')}", "resume=SESSION")
+        .splitlines()
+    )
+    assert said == [*first, *second]
+    assert codes == [75, 3 if words is None else 75]

@@ -6,10 +6,12 @@ import importlib
 import os
 import pwd
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +43,14 @@ def git(place: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A bare repository with one commit."""
+    """A bare repository with the branches main and side."""
     bare, work = tmp_path / "bare.git", tmp_path / "work"
     git(tmp_path, "init", "-q", "--bare", "-b", "main", str(bare))
     git(tmp_path, "init", "-q", "-b", "main", str(work))
     git(work, "commit", "-q", "--allow-empty", "-m", "Begin")
     git(work, "push", "-q", str(bare), "main")
+    git(work, "commit", "-q", "--allow-empty", "-m", "Beside")
+    git(work, "push", "-q", str(bare), "main:side")
     return bare
 
 
@@ -68,39 +72,52 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 class Model:
-    """Writes one file for each job. Its first answer to the job `b` is an outage."""
+    """Writes one file for each job. Its first answer to the job `b` is an outage. At the first request of the job `c`,
+    the process that works on it is killed.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: Path) -> None:
         self.outages = 1
+        self.kills = 1
         self.prompts: dict[str, str] = {}
+        self._jobs = str(jobs)
 
     def __call__(self, request: RecordedRequest, _index: int) -> Turn | Fault:
         messages = request.json()["messages"]
         [prompt] = [
-            block["text"]
+            block["text"][block["text"].index("Job ") :]
             for block in messages[0]["content"]
-            if block["type"] == "text" and block["text"].startswith("Job ")
+            if block["type"] == "text" and "Job " in block["text"]
         ]
         name = prompt[4]
         self.prompts[name] = prompt
         if name == "b" and self.outages:
             self.outages -= 1
             return Fault(status=529)
+        if name == "c" and self.kills:
+            self.kills -= 1
+            for one in Path("/proc").glob("[0-9]*/cmdline"):
+                with suppress(OSError):
+                    words = one.read_text().split("\0")
+                    if "loop" in words and f"--cd={self._jobs}/night/c/checkout" in words:
+                        os.kill(int(one.parent.name), signal.SIGKILL)
+            return Fault(close_before_headers=True)
         is_done = any(block["type"] == "tool_result" for block in messages[-1]["content"])
         return Turn("Done.") if is_done else write(f"{name}.txt", f"by {name}\n")
 
 
-def test_gnu_parallel_does_the_jobs_repeats_an_outage_and_pushes_their_branches(
+def test_gnu_parallel_does_the_jobs_resumes_after_an_outage_and_a_kill_and_pushes_their_branches(
     repository: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     program_or_skip("parallel")
     options = ("--retry", "off")
+    refs = {"a": "side", "b": git(repository, "rev-parse", "side").strip()}
     jobs = [
-        job("c", str(repository), after=("b",)),
-        *(job(one, str(repository), options=options) for one in "ab"),
+        job("c", str(repository), after=("b",), until="test -f c.txt"),
+        *(job(one, str(repository), options=options, max_budget_usd=5, ref=ref) for one, ref in refs.items()),
     ]
     (tmp_path / "a set.sh").write_text(export(jobs, SetLimits(concurrency=2), "parallel", "night"))
-    model = Model()
+    model = Model(tmp_path / "jobs")
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -128,13 +145,19 @@ def test_gnu_parallel_does_the_jobs_repeats_an_outage_and_pushes_their_branches(
         assert git(
             repository, "log", "-1", "--format=%(trailers:key=Ralph-Job,valueonly)", f"ralph/{name}"
         ).split() == [f"night/{name}"]
-    log = [line.split("\t") for line in (tmp_path / "jobs" / "night" / "joblog").read_text().splitlines()]
+    assert git(repository, "rev-parse", "ralph/a^", "ralph/b^", "ralph/c^").split() == [
+        *(2 * [git(repository, "rev-parse", "side").strip()]),
+        git(repository, "rev-parse", "main").strip(),
+    ]
+    log = [line.split("\t") for line in (tmp_path / "jobs" / "night" / ".joblog").read_text().splitlines()]
     ended = [(line[-1].split()[-1].strip("'"), int(line[6])) for line in log if line[0] != "Seq"]
-    assert sorted(ended) == [("a", 0), ("b", 0), ("b", 75), ("c", 0)]
-    assert ended[-1] == ("c", 0), "it waits for b"
+    assert sorted(ended) == [("a", 0), ("b", 0), ("b", 75), ("c", 0), ("c", 137)]
+    assert ended[-2:] == [("c", 137), ("c", 0)], "it waits for b"
+    [_one_loop] = (tmp_path / "jobs" / "night" / "c" / "state" / "loops").glob("*/*/loop.json")
     [journal] = (tmp_path / "jobs" / "night" / "b" / "state" / "sessions").glob("*/*.jsonl")
     assert journal.stem == session_id("night", "b"), "the second attempt resumed the session of the first"
     assert not [*tmp_path.rglob("pwned")]
+    assert (tmp_path / "jobs" / "night").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_branch_with_commits_of_somebody_else_is_left_alone(
@@ -257,7 +280,7 @@ def cluster(tmp_path: Path, environment: dict[str, str]) -> Iterator[Cluster]:
     program_or_skip("munged")
     folder = tmp_path / "cluster"
     folder.mkdir()
-    with MockApi(Scenario(), script=Model()) as server:
+    with MockApi(Scenario(), script=Model(tmp_path / "jobs")) as server:
         cluster = Cluster(folder, {**environment, "ANTHROPIC_BASE_URL": server.base_url})
         try:
             wait_until(lambda: "State=IDLE" in cluster.call("scontrol", "show", "node"))
@@ -302,7 +325,7 @@ def test_kubernetes_takes_the_job_and_its_script_does_one(
     repository: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     url = reached_by_url(environment, repository)
-    jobs = [job("c", url, max_time="20m", env=("NO", "X_TOKEN")), job("a", url, max_time="1h")]
+    jobs = [job("a", url, max_time="20m", env=("NO", "X_TOKEN")), job("c", url, max_time="1h")]
     written = export(jobs, SetLimits(concurrency=2), "kubernetes", "A_Night")
     (tmp_path / "night.yml").write_text(written)
     (tmp_path / "wrong.yml").write_text(written.replace("action: Count", "count: true"))
@@ -323,7 +346,7 @@ def test_kubernetes_takes_the_job_and_its_script_does_one(
         (mounted / name).write_bytes(b64decode(carried))
     names = [one["name"] for one in documents[1]["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert names[-4:] == ["ANTHROPIC_API_KEY", "RALPH_GIT_TOKEN", "NO", "X_TOKEN"]
-    model = Model()
+    model = Model(tmp_path / "jobs")
     with MockApi(Scenario(), script=model) as server:
         own = {
             **environment,
@@ -340,8 +363,8 @@ def test_kubernetes_takes_the_job_and_its_script_does_one(
             timeout=within_s(60),
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert model.prompts["c"].strip() == f"Job c. {HOSTILE}".strip()
-    assert git(repository, "show", "ralph/c:c.txt") == "by c\n"
+    assert model.prompts["a"].strip() == f"Job a. {HOSTILE}".strip()
+    assert git(repository, "show", "ralph/a:a.txt") == "by a\n"
 
 
 # --- GitHub
@@ -359,7 +382,7 @@ def test_github_takes_the_workflow_and_its_step_does_a_job(
     step = workflow["steps"][-1]
     assert not [one["run"] for one in workflow["steps"] if "${{" in one.get("run", "")]
     (tmp_path / "step.sh").write_text(step["run"])
-    model = Model()
+    model = Model(tmp_path / "jobs")
     with MockApi(Scenario(), script=model) as server:
         own = {**environment, "ANTHROPIC_BASE_URL": server.base_url, "RUNNER_TEMP": str(tmp_path / "temp")}
         own |= {"JOB": workflow["strategy"]["matrix"]["include"][1]["job"], "RALPH_ATTEMPTS": "2"}
