@@ -127,6 +127,7 @@ class PostgresServer:
         """The process of the server. None while the server is stopped."""
         try:
             self.start()
+            self.administer(f"CREATE USER {LOCKED_USER} PASSWORD '{LOCKED_PASSWORD}'")
         except BaseException:
             self.close()
             raise
