@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
 ) -> None:
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
+    assert "ralph.sandbox.permissions" not in loaded, "without rules"
     assert of_ralph - {"__main__"} == set(rooms.split())
     others = {name.partition(".")[0] for name in loaded} - {"ralph"}
     standard = {name for name in others if name in sys.stdlib_module_names}
@@ -104,6 +106,13 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     # The standard library imports other modules of its own in each version of Python. The list is for the oldest one.
     if sys.version_info < (3, 12):
         assert {name for name in standard if not name.startswith("_")} - set(modules.split()) == set()
+
+
+def test_doctor_imports_nothing_of_the_fleet(tmp_path: Path) -> None:
+    """The endpoint is free of a server, so that doctor ends with 78 and asks nobody."""
+    loaded = loaded_by("doctor", "http://127.0.0.1:9", tmp_path, code=78)
+    assert "ralph.cli.doctor" in loaded
+    assert not {name for name in loaded if re.match(r"(dbos|psycopg|sqlalchemy|ralph[.]fleet)\b", name)}
 
 
 RULES = {"permissions": {"deny": ["Bash(rm:*)"]}}
@@ -120,11 +129,11 @@ def test_rules_are_loaded_where_there_are_some_and_the_parser_with_the_first_com
     (tmp_path / ".claude" / "settings.json").write_text(json.dumps(RULES))
     with MockApi(Scenario(turns)) as server:
         loaded = loaded_by("hi", server.base_url, tmp_path)
-    assert "ralph.permissions.judge" in loaded
+    assert "ralph.sandbox.permissions.judge" in loaded
     assert {name for name in loaded if name in {"tree_sitter", "tree_sitter_bash"}} == packages
 
 
-def loaded_by(command: str, base_url: str, directory: Path) -> set[str]:
+def loaded_by(command: str, base_url: str, directory: Path, *, code: int = 0) -> set[str]:
     """The names of the modules that are loaded when the command ends, without those of a bare interpreter."""
     reading, writing = os.pipe()
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
@@ -140,5 +149,5 @@ def loaded_by(command: str, base_url: str, directory: Path) -> set[str]:
     os.close(writing)
     with os.fdopen(reading) as told:
         loaded = set(told.read().split())
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == code, ran.stderr
     return loaded

@@ -1,8 +1,8 @@
 """The permission modes, and the tool calls that each mode allows. No I/O happens here.
 
 Ralph never asks a person for permission. If a mode makes Claude Code ask the user, ralph allows everything in this
-mode, and a notice says so. In the mode `dontAsk`, a call runs only if an allow rule covers it; `ralph/permissions/`
-checks that.
+mode, and a notice says so. In the mode `dontAsk`, a call runs only if an allow rule covers it. The code in
+`ralph/sandbox/permissions/` checks that.
 """
 
 from __future__ import annotations

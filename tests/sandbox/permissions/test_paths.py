@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
+from tests.sandbox.permissions.worlds import CWD, HOME, denies, permissions, verdict
 
 # A rule, a path and whether the rule is about it.
 PATTERNS = [

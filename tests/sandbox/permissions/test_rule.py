@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.permissions.rule import Effect, RuleError, parse_rule
-from tests.permissions.worlds import denies, permissions
+from ralph.sandbox.permissions.rule import Effect, RuleError, parse_rule
+from tests.sandbox.permissions.worlds import denies, permissions
 
 WRONG = {
     "bash(rm *)": "no tool is called 'bash': did you mean Bash?",

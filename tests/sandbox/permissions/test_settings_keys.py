@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ralph.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
 
 USER, PROJECT = (SettingsSource("f.json", kind) for kind in ("user", "project"))
 HOOK = {"type": "command", "command": "true"}
