@@ -19,6 +19,7 @@ from ralph.fleet.database import (
     StoreError,
     Waiting,
     WaitStoppedError,
+    away_reason,
     connect,
     database_of,
     dbos_settings,
@@ -26,6 +27,7 @@ from ralph.fleet.database import (
     patiently,
     prepare,
     reading,
+    refusal_of,
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome
@@ -247,6 +249,25 @@ def test_nobody_waits_for_a_store_that_refuses(
     assert refused.value.outcome is outcome
     assert "canary" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@every_row(
+    ("state", "is_away"),
+    [
+        *((state, True) for state in ("57P01", "57P03", "53300", "08006", "25006", "40001")),
+        *((state, False) for state in ("22P02", "23505", "57P04", "28P01", "58030")),
+    ],
+)
+def test_a_state_of_postgres_says_whether_waiting_helps(state: str, is_away: bool) -> None:
+    error = psycopg.errors.lookup(state)("why")
+    assert (away_reason(sa.exc.OperationalError("SELECT", {}, error)) == "why") is is_away
+    assert (away_reason(error) == "why") is is_away
+
+
+def test_a_refusal_that_quotes_the_password_is_told_without_it() -> None:
+    error = psycopg.OperationalError(f"password authentication failed: {PLAIN}\nno more")
+    refusal = refusal_of(at(f"postgresql://u:{CANARY}@db.example/jobs"), error)
+    assert "failed: *** no more;" in str(refusal)
 
 
 def test_an_error_of_the_program_itself_is_nobodys_outage(postgres_url) -> None:
