@@ -40,6 +40,8 @@ VARIABLE = "RALPH_FLEET_DB"
 FOLDER = "fleet"
 """The folder of the fleet in ralph's state directory."""
 FILE = "fleet.sqlite"
+SCHEMA = "ralph_fleet"
+"""The schema of the fleet's own tables in Postgres. That of the engine is `dbos`."""
 
 OWN_POOL = 1
 """Connections that a process keeps for the fleet's own tables."""
