@@ -34,7 +34,7 @@ VERSIONS = {
     CHECK_JSONSCHEMA: "0.39.0",
 }
 INSTALL_S = 300
-DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
+DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium", "pgbouncer")
 """Programs of the distribution. The package has the name of the program. CI installs them, and no test does."""
 
 _TOP = Path(__file__).parents[1]

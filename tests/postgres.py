@@ -96,10 +96,10 @@ class PostgresServer:
     def __init__(self) -> None:
         programs = _programs()
         # Not below /tmp of a checkout: others than root must reach it.
-        self._folder = Path(tempfile.mkdtemp(prefix="ralph-postgres-", dir=_temporary()))
+        self._folder = Path(tempfile.mkdtemp(prefix="ralph-postgres-", dir=temporary()))
         self._databases = 0
         try:
-            who = _ordinary_user()
+            who = ordinary_user()
             if who:
                 self._folder.chmod(0o755)
                 programs = self._reachable(programs, who)
@@ -109,7 +109,7 @@ class PostgresServer:
                 os.chown(self.data, who["user"], who["group"])
             self._initialize(programs, who)
             self.log = self._folder / "log"
-            self.port = _free_port()
+            self.port = free_port()
             command = [str(programs / "postgres"), "-D", str(self.data), "-p", str(self.port)]
             command += [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
             order = {"folder": str(self._folder), "log": str(self.log), "command": command, "who": who}
@@ -251,19 +251,19 @@ def _programs() -> Path:
     return Path(on_path).resolve().parent
 
 
-def _ordinary_user() -> dict[str, Any]:
-    """Arguments of `subprocess` that make a process an ordinary user's: a server refuses to be root's."""
+def ordinary_user() -> dict[str, Any]:
+    """Arguments of `subprocess` that make a process an ordinary user's: neither Postgres nor PgBouncer runs as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam(_NOBODY)
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def _temporary() -> str:
+def temporary() -> str:
     return "/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     for _ in range(100):
         port = random.randint(*_PORTS)
         with socket.socket() as one, suppress(OSError):

@@ -416,12 +416,13 @@ def _waits() -> Iterator[float]:
 
 # Errors of a statement have an SQLSTATE (appendix A of Postgres' manual). Those of a failed connection have only a text.
 _AWAY_STATES = re.compile(
-    r"08...|53...|57P01|57P02|57P03|57P05"  # connection, resources, shutdown, start
+    r"08(?!P01)...|53...|57P01|57P02|57P03|57P05"  # connection, resources, shutdown, start
     r"|57014|25P03"  # statement_timeout, idle_in_transaction_session_timeout
     r"|25006"  # a server that became a standby
     r"|40001|40P01|55P03"  # another transaction was in the way
 )
 _REFUSED_STATES = {
+    "08P01": "pooler",  # PgBouncer says so of whatever it does not carry
     "28000": "password",
     "28P01": "password",
     "3D000": "database",
@@ -451,7 +452,7 @@ _ADVICE = {
         Outcome.CONFIG,
     ),
     "pooler": (
-        "{place} is a pooler that refuses a session's settings: {reason}; name the port of the Postgres server itself",
+        "{place} is a pooler that refuses what the fleet needs: {reason}; name the port of the Postgres server itself",
         Outcome.CONFIG,
     ),
     "file": ("the store at {place} cannot be written: {reason}", Outcome.IO_ERROR),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
+import tempfile
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +33,13 @@ from ralph.fleet.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome
-from tests.postgres import LOCKED_PASSWORD, LOCKED_USER
+from tests.outside_programs import program_or_skip
+from tests.postgres import LOCKED_PASSWORD, LOCKED_USER, free_port, ordinary_user, temporary
 from tests.rows import every_row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.postgres import PostgresServer
 
 CANARY = "p%40ss-canary"
@@ -198,6 +203,54 @@ def test_each_connection_has_what_finds_a_dead_peer(postgres_url) -> None:
     refuse_pooler(database)
 
 
+@pytest.fixture
+def pooler(postgres: PostgresServer) -> Iterator[Callable[[str, str], int]]:
+    """Starts PgBouncer in front of the server. Returns its port."""
+    program = program_or_skip("pgbouncer")
+    with ExitStack() as started:
+
+        def start(mode: str, more: str) -> int:
+            folder = Path(started.enter_context(tempfile.TemporaryDirectory(dir=temporary())))
+            folder.chmod(0o755)
+            port = free_port()
+            (folder / "ini").write_text(
+                f"[databases]\n* = host=127.0.0.1 port={postgres.port} user=ralph\n"
+                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+                f"auth_type = any\npool_mode = {mode}\n{more}\n"
+            )
+            command = [program, "-q", str(folder / "ini")]
+            process = started.enter_context(
+                subprocess.Popen(command, stderr=subprocess.DEVNULL, **ordinary_user())
+            )
+            started.callback(process.kill)
+            return port
+
+        yield start
+
+
+@pytest.mark.outside
+@every_row(
+    ("mode", "more", "why"),
+    [
+        ("transaction", "", "refuses what the fleet needs.*options"),
+        ("transaction", "ignore_startup_parameters = options", "is a transaction pooler"),
+        (
+            "statement",
+            "ignore_startup_parameters = options",
+            "refuses what the fleet needs.*statement pooling",
+        ),
+        ("session", "ignore_startup_parameters = options", None),
+    ],
+)
+def test_a_pooler_that_gives_each_transaction_another_session_is_refused(
+    postgres: PostgresServer, pooler, mode: str, more: str, why: str | None
+) -> None:
+    database = at(postgres.url().replace(str(postgres.port), str(pooler(mode, more))))
+    waiting = Waiting(database, lambda line: None, threading.Event())  # until the pooler is there
+    with nullcontext() if why is None else pytest.raises(StoreError, match=why):
+        patiently(lambda: refuse_pooler(database), waiting=waiting)
+
+
 def test_who_waits_for_the_store_says_so_once_and_goes_on(postgres: PostgresServer, postgres_url) -> None:
     engine, told = make_engine(at(postgres_url)), list[str]()
 
@@ -255,7 +308,7 @@ def test_nobody_waits_for_a_store_that_refuses(
     ("state", "is_away"),
     [
         *((state, True) for state in ("57P01", "57P03", "53300", "08006", "25006", "40001")),
-        *((state, False) for state in ("22P02", "23505", "57P04", "28P01", "58030")),
+        *((state, False) for state in ("08P01", "22P02", "23505", "57P04", "28P01", "58030")),
     ],
 )
 def test_a_state_of_postgres_says_whether_waiting_helps(state: str, is_away: bool) -> None:
