@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 
 from tests.outside_programs import NotInstalledError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,6 +170,25 @@ class PostgresServer:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             ran = connection.execute(statement.encode())
             return ran.fetchall() if ran.description else []
+
+    @contextmanager
+    def certified(self, certificate: Path, key: Path) -> Iterator[None]:
+        """Speaks TLS with this certificate meanwhile."""
+        for source, name in ((certificate, "server.crt"), (key, "server.key")):
+            copy = self.data / name
+            copy.write_bytes(source.read_bytes())
+            copy.chmod(0o600)
+            os.chown(copy, self.data.stat().st_uid, self.data.stat().st_gid)
+        self._set_tls("on")
+        try:
+            yield
+        finally:
+            self._set_tls("off")
+
+    def _set_tls(self, value: str) -> None:
+        self.administer(f"ALTER SYSTEM SET ssl = {value}")
+        self.administer("SELECT pg_reload_conf()")
+        wait_until(lambda: self.administer("SHOW ssl") == [(value,)])
 
     def start(self) -> None:
         """Starts the server on the same port, and returns when it answers. Does nothing if it runs."""

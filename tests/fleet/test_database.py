@@ -33,6 +33,7 @@ from ralph.fleet.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome
+from tests.certificates import make_certificate
 from tests.outside_programs import program_or_skip
 from tests.postgres import LOCKED_PASSWORD, LOCKED_USER, free_port, ordinary_user, temporary
 from tests.rows import every_row
@@ -201,6 +202,35 @@ def test_each_connection_has_what_finds_a_dead_peer(postgres_url) -> None:
     assert of_pool == ["10", "25000", "ralph-fleet", "30s"]
     assert of_own == ("7s",)
     refuse_pooler(database)
+
+
+def test_without_a_word_only_a_server_with_a_trusted_name_gets_the_jobs(
+    postgres: PostgresServer, tmp_path
+) -> None:
+    """0.0.0.0 leads to this machine, but it is no loopback address."""
+    url = postgres.url().replace("127.0.0.1", "0.0.0.0")
+
+    def asked(parameters: str) -> object:
+        database = at(url + parameters)
+
+        def ask() -> object:
+            with closing(connect(database)) as connection:
+                return connection.execute(
+                    "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+                ).fetchone()
+
+        return patiently(ask, waiting=Waiting(database, pytest.fail, threading.Event()))
+
+    with pytest.raises(StoreError, match=r"cannot be trusted.*does not support SSL"):
+        asked("")
+    assert asked("?sslmode=disable") == (False,)
+    both = make_certificate(tmp_path, names="DNS:db.example")
+    own = f"?sslrootcert={both.with_name('cert.pem')}"
+    with postgres.certified(both.with_name("cert.pem"), both.with_name("key.pem")):
+        for unknown in ("", own):  # its authority, and its name
+            with pytest.raises(StoreError, match=r"cannot be trusted.*certificate"):
+                asked(unknown)
+        assert asked(own + "&sslmode=verify-ca") == (True,)
 
 
 @pytest.fixture
