@@ -37,7 +37,7 @@ VERSIONS = {
 }
 INSTALL_S = 300
 DISTRIBUTION = {
-    **{name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel")},
+    **{name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer")},
     **dict.fromkeys(("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue"), "slurm-wlm"),
 }
 """Programs of the distribution, each with its package. CI installs them, and no test does."""
