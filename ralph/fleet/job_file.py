@@ -154,6 +154,8 @@ class _Reading:
         self._secrets = secrets
         self._prompts: dict[str, str] = {}
         """The prompts of files that were read, by the paths as written. Many jobs may share one prompt."""
+        self._judged_options: dict[tuple[tuple[str, ...], bool], str | None] = {}
+        """The problem of options that were judged, or None if there is none. Most jobs of a file have the same ones."""
         self._problems: list[str] = []
         self._count = 0
 
@@ -298,12 +300,15 @@ class _Reading:
         return None if faults else job
 
     def _faults_of_options(self, job: Job) -> list[JobFault]:
-        if job.options:
+        key = (job.options, job.until is not None)
+        if job.options and key not in self._judged_options:
             try:
-                self._check_options(job.options, job.until is not None)
+                self._check_options(*key)
+                self._judged_options[key] = None
             except UsageError as error:
-                return [JobFault("options", f"cannot be used: {error}")]
-        return []
+                self._judged_options[key] = f"cannot be used: {error}"
+        problem = self._judged_options.get(key)
+        return [] if problem is None else [JobFault("options", problem)]
 
     def _absolute(self, repository: str) -> str:
         return os.path.normpath(self._folder / repository) if is_relative_path(repository) else repository

@@ -257,18 +257,19 @@ def _cycle(after: Mapping[str, tuple[str, ...]]) -> list[str]:
     """The jobs of one circle, in order, or an empty list. Uses no recursion, because a chain may have any length."""
     done: set[str] = set()
     for start in after:
-        path: list[str] = []
+        path: dict[str, None] = {}  # in order, and quick to search
         waiting = [iter((start,))]
         while waiting:
             name = next(waiting[-1], None)
             if name is None:
                 waiting.pop()
                 if path:
-                    done.add(path.pop())
+                    done.add(path.popitem()[0])
             elif name in path:
-                return path[path.index(name) :]
+                names = list(path)
+                return names[names.index(name) :]
             elif name in after and name not in done:
-                path.append(name)
+                path[name] = None
                 waiting.append(iter(after[name]))
     return []
 

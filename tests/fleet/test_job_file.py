@@ -325,6 +325,11 @@ def test_a_prompt_file_that_cannot_be_used_is_told_with_the_line(
     assert found.startswith(f"1: $.prompt_file: {says}")
 
 
+def test_the_same_wrong_options_are_told_for_each_job(tmp_path: Path) -> None:
+    content = lines(*({"id": name, "options": ["--no-such"]} for name in "abc"))
+    assert [one.split(":")[0] for one in problems(tmp_path / "x.jsonl", content)] == ["1", "2", "3"]
+
+
 def test_ordinary_repositories_and_options_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = [
