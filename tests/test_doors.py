@@ -27,6 +27,12 @@ TOP = Path(__file__).parent.parent
 DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
+    "ralph.fleet.job_content": ("ralph.fleet.jobs",),
+    "ralph.fleet.job_file": (
+        "ralph.fleet.job_file:_SharedFields",
+        "ralph.fleet.job_file:_WrittenJob",
+        "ralph.fleet.job_file:_WrittenLimits",
+    ),
     "ralph.loop.git.lock": ("ralph.loop.git.lock",),
     "ralph.loop.git.pins": ("ralph.loop.git.pins:_KeptPins",),
     "ralph.loop.process.results": ("ralph.loop.process.results",),

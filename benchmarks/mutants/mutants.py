@@ -31,6 +31,7 @@ TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_rost
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_resume.py")
+FLEET_GIT = ("test_checkouts.py", "test_planted_in_checkout.py")
 LOOP = ("test_iterate.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
@@ -512,5 +513,27 @@ MUTANTS = (
         "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place)\n",
         "",
         SETTINGS,
+    ),
+    # --- fleet
+    Mutant(
+        "fleet-pushes-without-lease",
+        "a commit of somebody else is not overwritten",
+        """lease = f"--force-with-lease={ref}:{expected or ''}\"""",
+        'lease = "--force"',
+        FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-trusts-the-jobs-programs",
+        "programs on PATH in the folder of the job are not run",
+        'own_program("git", self._environment.get("PATH", os.defpath), cwd.parent)',
+        'own_program("git", self._environment.get("PATH", os.defpath), cwd)',
+        FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-copies-what-links-lead-to",
+        "objects to which a link leads are not copied",
+        "                _refuse_links(objects)\n",
+        "                pass\n",
+        FLEET_GIT,
     ),
 )

@@ -28,7 +28,7 @@ from ralph.conversation.next_step import (
     asked_again,
     next_step,
 )
-from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, near_limit, no_use
+from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED, is_bound, moved, near_limit, no_use
 from ralph.conversation.records import ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, TurnRequests
@@ -50,7 +50,7 @@ from ralph.values.events import (
 )
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
-from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
+from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ralph.retry.ports import Client
     from ralph.retry.roster import Roster
     from ralph.values.answer import Answer
-    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.ports import Clock, Events, TurnLock, Waiter
     from ralph.values.report import Report, ReportForm
     from ralph.values.tool_calls import Block
 
@@ -95,8 +95,10 @@ class Run:
         limits: LimitSettings | None = None,
         report_form: ReportForm | None = None,
         gate: Gate | None = None,
+        turn_lock: TurnLock | None = None,
     ) -> None:
         """`gate` decides about tool calls, tasks and ends of tasks. If it is None, only the permission mode decides.
+        `turn_lock` is held while tools or hooks run, until the journal has their results. None means no lock.
 
         `session` is the state that an earlier process left. If it is None, the session is new, and its first task
         must have a prompt. `report_form` is the form of the final report, or None if no report is required.
@@ -108,6 +110,7 @@ class Run:
         self._report_form = report_form
         self._gate: Gate = gate or ModeGate(self._controls.why_refused)
         self._toolbox = toolbox
+        self._turn_lock: TurnLock = turn_lock or NoTurnLock()
         self._clock = clock
         self._waiter = waiter
         self._sink = events
@@ -186,7 +189,10 @@ class Run:
             ending = ended_by_stop(stop)
         except Exception as error:  # noqa: BLE001 - what was done and paid so far must still be reported
             ending = ended_by_exception(error)
-        return self._sealed(ending, started_s)
+        try:
+            return self._sealed(ending, started_s)
+        finally:
+            self._turn_lock.release()
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
         """Records the end of the run, and returns it as an event. If the journal cannot be written, the outcome is
@@ -220,8 +226,13 @@ class Run:
         if callable(prompt):
             # Recorded now, because making the prompt may have effects.
             self._transcript.write(*opening)
+            self._turn_lock.take()
             prompt, opening = prompt(PromptCalls(self._toolbox, self._fresh_rules, self)), ()
         self._begin(prompt, (*opening, *self._target_records()))
+        self._turn_lock.release()
+        session = self.log.session
+        if session.moved_from is not None:
+            self._asking.tell(moved(session.moved_from, session.cwd))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
         follows_tools = prompt is None and self._ends_with_results()
@@ -262,10 +273,16 @@ class Run:
         then raises `Interrupted`.
         """
         try:
+            self._take_lock_for_hooks()
             return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
         except Interrupted:
             self._transcript.write(*opening)
             raise
+
+    def _take_lock_for_hooks(self) -> None:
+        """Takes the turn lock if the gate may run hooks, which may change files."""
+        if not isinstance(self._gate, ModeGate):
+            self._turn_lock.take()
 
     def _known_report(self, prompt: Prompt | None) -> Report | None:
         """The report that an earlier process accepted but did not deliver, or None if there is none."""
@@ -391,12 +408,14 @@ class Run:
 
     def _run_tools(self, answer: Answer) -> None:
         room_tokens = self._asking.room_for_results()
+        self._turn_lock.take()
         self._rules.begin_answer(self._turn)
         turn = ToolTurn(answer.calls, self._toolbox, self.log, self, self._rules, room_tokens=room_tokens)
         self._tool_turn = turn
         turn.resume()
         turn.run()
         self._tool_turn = None
+        self._turn_lock.release()
         self._transcript.tell_results()
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
@@ -431,6 +450,7 @@ class Run:
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending
         said = ending.result or (ending.report.summary if ending.report is not None else "")
+        self._take_lock_for_hooks()
         reason = self._gate.before_end(said, was_held=self._was_held)
         if reason is None:
             return ending
@@ -440,6 +460,7 @@ class Run:
             denied, self._rules = self._rules.denied, self._fresh_rules()
             self._rules.denied += denied
         self._transcript.say(f"Stop hook feedback:\n{reason}")
+        self._turn_lock.release()
         return None
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:

@@ -60,7 +60,15 @@ Exit codes: 0 done (the check passed, the file .ralph/stop is there or, without 
 else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
 _STATUS_TAKES = ("status", "json_", "watch", "directory")
-_CONTINUE_TAKES = ("continue_", "directory", "max_iterations", "max_budget_usd", "max_time", "base_url")
+_CONTINUE_TAKES = (
+    "continue_",
+    "directory",
+    "max_iterations",
+    "max_budget_usd",
+    "max_time",
+    "base_url",
+    "moved",
+)
 
 REFUSED = {
     "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
@@ -135,6 +143,13 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
+    no_outage_waits: Annotated[
+        bool,
+        Option(
+            "--no-outage-waits",
+            "End with exit 75 at once if the API is away: the caller tries again, with --continue.",
+        ),
+    ] = False
     directory: Directory = None
     continue_: Annotated[
         bool,
@@ -142,6 +157,13 @@ class LoopLine(Struct, frozen=True, kw_only=True):
             "--continue -c",
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
             "--max options and --base-url may be given again.",
+        ),
+    ] = False
+    moved: Annotated[
+        bool,
+        Option(
+            "--moved",
+            "With --continue: the only loop of the state directory goes on here, wherever it was before.",
         ),
     ] = False
     status: Annotated[bool, Option("--status", "Show the state of this directory's loop, and exit.")] = False
@@ -177,6 +199,8 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
     if line.watch:
         raise UsageError("--watch goes with --status")
+    if line.moved and not line.continue_:
+        raise UsageError("--moved goes with --continue")
     if line.json_:
         raise UsageError("--json goes with --status; `ralph run` has --output-format json")
     limits = _limits(line)
@@ -189,7 +213,11 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
         base_url = to_run.flags["model.base_url"]
         check_settings({"model.base_url": base_url})
         given = None if base_url is None else str(base_url)
-        return loop_command(LoopOptions(unsaid, continues=True, limits_given=limits, base_url_given=given))
+        return loop_command(
+            LoopOptions(
+                unsaid, continues=True, has_moved=line.moved, limits_given=limits, base_url_given=given
+            )
+        )
     plan = _plan(line, to_run, typed, LoopPlan(str(work_directory), str(launch_directory), limits=limits))
     check_output_is_open()
     return loop_command(
@@ -227,6 +255,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         at_least_once=line.at_least_once,
         commits=line.commit,
         pushes=line.push,
+        waits_in_outages=not line.no_outage_waits,
         plan_file=line.plan_file or DEFAULT_PLAN_FILE,
     )
 

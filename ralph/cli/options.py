@@ -121,6 +121,13 @@ class RunLine(Struct, frozen=True, kw_only=True):
         bool,
         Option("--fork-session", "With -c or -r: resume a copy, and leave the session itself unchanged."),
     ] = False
+    moved: Annotated[
+        bool,
+        Option(
+            "--moved",
+            "With -r: resume the session here, although the directory that it belongs to still exists.",
+        ),
+    ] = False
     session_id: Annotated[
         str | None, Option("--session-id", "The id of the new session.", metavar="UUID")
     ] = None

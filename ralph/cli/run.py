@@ -95,6 +95,7 @@ def _run_options(
             continues=line.continue_,
             resume=line.resume,
             forks=line.fork_session,
+            has_moved=line.moved,
             session_id=uuid_text(line.session_id),
             directory=absolute(line.session_dir),
             is_kept=not line.no_session_persistence,

@@ -277,6 +277,7 @@ def session_options(
     resume: str | None,
     forks: bool,
     session_id: str | None,
+    has_moved: bool,
     directory: str | None,
     is_kept: bool,
 ) -> SessionOptions:
@@ -290,12 +291,15 @@ def session_options(
         raise wrong_value("--resume", "needs the beginning of a session's id")
     if forks and not is_old:
         raise wrong_value("--fork-session", "needs --continue or --resume")
+    if has_moved and resume is None:
+        raise wrong_value("--moved", "needs --resume")
     if session_id is not None and is_old and not forks:
         raise wrong_value("--session-id", "an old session has its id; with --fork-session it is the copy's")
     if is_old and not is_kept:
         raise wrong_value("--no-session-persistence", "a session that goes on is kept")
     return SessionOptions(
-        session_id, continues, resume, forks, Path(directory) if directory else None, is_kept
+        *(session_id, continues, resume, forks, has_moved),
+        *(Path(directory) if directory else None, is_kept),
     )
 
 

@@ -50,6 +50,10 @@ NOT_IN_THE_FINAL_TURN = "This call was not run: in the final turn {instead}."
 CALL_THE_REPORT = "only final_report is accepted"
 ANSWER_IN_TEXT = "only a closing answer in text is accepted"
 
+MOVED = (
+    "System notice: The working directory is now {here}; it was {there}. Paths below the old directory are now below "
+    "the new one."
+)
 NEAR_LIMIT = (
     "System notice: {what} is nearly used up. Save your work now: bring files into a state that can be gone on "
     "from, commit if that is part of the task, and come to an end."
@@ -81,6 +85,12 @@ def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
 
 def near_limit(what: str) -> str:
     return NEAR_LIMIT.format(what=what)
+
+
+def moved(there: str, here: str) -> str:
+    """The notice for the model that the working directory `there` has become `here`."""
+    # Half of a surrogate pair, which stands for a byte that is no text, becomes a question mark.
+    return MOVED.format(here=here, there=there).encode("utf-8", "replace").decode()
 
 
 def is_bound(messages: Sequence[Message]) -> bool:

@@ -104,6 +104,8 @@ class Session(Struct, frozen=True):
     """The servers' token counts in the current context."""
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, even if only with an error."""
+    moved_from: str | None = None
+    """The earlier working directory, if no answer has come since the session was moved. Otherwise None."""
     seen: Mapping[str, str] = field(default_factory=dict)
     """The files that the model has seen. Each path is mapped to the content that the model saw last, in the form of
     `ToolOutput.seen`."""
@@ -200,8 +202,7 @@ def in_directory(session: Session, cwd: str) -> Session:
 
     shape = moved(session.shape)
     return replace(
-        session,
-        cwd=cwd,
+        apply(session, kinds.moved_record(cwd)),
         shape=shape,
         shapes={name: moved(each) for name, each in session.shapes.items()},
         conversation=session.conversation.under(shape),
@@ -241,7 +242,29 @@ def _open(session: Session, record: kinds.SessionRecord) -> Session:
 
 
 def _move(session: Session, record: kinds.MovedRecord) -> Session:
-    return replace(session, cwd=record.directory)
+    """The session in another directory. Known paths below the old directory become paths below the new one."""
+    old, new = session.cwd, record.directory
+    origin = old if session.moved_from is None else session.moved_from
+
+    def moved(path: str) -> str:
+        return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+    pending = session.pending
+    if pending is not None:
+        intents = {
+            call_id: None if change is None else replace(change, path=moved(change.path))
+            for call_id, change in pending.intents.items()
+        }
+        pending = replace(pending, intents=intents)
+    return replace(
+        session,
+        cwd=new,
+        moved_from=None if origin == new else origin,
+        pending=pending,
+        writable=tuple(map(moved, session.writable)),
+        changed_files=tuple(map(moved, session.changed_files)),
+        seen={moved(path): state for path, state in session.seen.items()},
+    )
 
 
 def _begin_run(session: Session, record: kinds.RunRecord) -> Session:
@@ -367,6 +390,7 @@ def _take_answer(session: Session, record: kinds.AssistantRecord) -> Session:
         call_ids = call_ids.union(committed.tool_use_ids)
     return replace(
         _answered_by(session, session.shape),
+        moved_from=None,
         meter=_counted(session, tokens_of(record.message["usage"]), size),
         conversation=conversation,
         call_ids=call_ids,

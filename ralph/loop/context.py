@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.git.own_paths import own_output_files
+from ralph.loop.moved import moved_state
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
 from ralph.loop.state import LoopState
@@ -29,7 +30,7 @@ from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.toml_file import SettingsFileError
-from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ralph.loop.options import LoopOptions
     from ralph.loop.values import LoopPlan
     from ralph.machine.inbox import Inbox
+    from ralph.machine.turn_lock import FileTurnLock
     from ralph.sandbox.command_box import CommandBox
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
@@ -79,6 +81,8 @@ class LoopContext(Struct, frozen=True):
     waiter: InboxWaiter
     clock: Clock
     log: LoopLog
+    turn_lock: FileTurnLock | None
+    """The lock that another program shares with the loop (RALPH_TURN_LOCK), or None."""
 
     @property
     def directory(self) -> Path:
@@ -87,6 +91,8 @@ class LoopContext(Struct, frozen=True):
     def close(self) -> None:
         """Ends the supervisor and removes the sandbox's temporary files. Must be called when the loop has ended."""
         self.supervisor.close()
+        if self.turn_lock is not None:
+            self.turn_lock.close()
         if self.box is not None:
             self.box.close()
 
@@ -150,6 +156,8 @@ def open_context(
     directory = Path(options.plan.directory)
     _enter(directory)
     store = _opened_store(environment, directory)
+    if options.has_moved:
+        _take_over(store)
     state = opening_state(options, environment, store, clock)
     files = _settings_files(state.plan, environment, early)
     state = replace(state, plan=_with_recorded_files(state.plan, files))
@@ -163,6 +171,8 @@ def open_context(
         known_secrets(environment, settings.secrets),
         settings.key_variables,
     )
+    waiter = _make_waiter(inbox, clock, events, settings)
+    turn_lock = _open_turn_lock(environment, waiter)
     box = _box(state.plan, settings, environment)
     context = LoopContext(
         options,
@@ -175,9 +185,10 @@ def open_context(
         box,
         store,
         events,
-        _make_waiter(inbox, clock, events, settings),
+        waiter,
         clock,
         log,
+        turn_lock,
     )
     return context, state
 
@@ -248,6 +259,19 @@ def _make_waiter(
     return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
 
 
+def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> FileTurnLock | None:
+    """The lock that another program shares with the loop, or None. Raises CannotBeginError if it is unusable."""
+    path = environment.get(TURN_LOCK)
+    if not path:
+        return None
+    from ralph.machine.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few loops share a lock
+
+    try:
+        return FileTurnLock(path, waiter)
+    except TurnLockError as error:
+        raise CannotBeginError(Outcome.CONFIG, str(error)) from error
+
+
 def opening_state(
     options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
 ) -> LoopState:
@@ -260,6 +284,10 @@ def opening_state(
         return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
     directory, record = options.plan.directory, store.newest()
     state, given = record.load(), options.limits_given
+    if options.has_moved and state.plan.directory != directory:
+        state = moved_state(state, directory, *_roots(state.plan.directory, directory))
+        if not Path(state.plan.launch_directory).is_dir():  # it was on the other machine
+            state = replace(state, plan=replace(state.plan, launch_directory=directory))
     if state.plan.directory != directory:
         other = f"{record.path} is of the loop in {state.plan.directory}; ralph loop begins a new one here"
         raise CannotBeginError(Outcome.CONFIG, other)
@@ -275,6 +303,23 @@ def opening_state(
         # If an option is given twice, the last value is used.
         plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
+
+
+def _roots(old: str, new: str) -> tuple[str, str]:
+    """The roots below which paths have moved together with a directory: the top of its repository before and now. If
+    the directory has another place in the repository than before, it is the root itself.
+    """
+    top = repository_top(Path(new))
+    inside = "" if top is None else new.removeprefix(str(top))
+    return (old.removesuffix(inside), str(top)) if inside and old.endswith(inside) else (old, new)
+
+
+def _take_over(store: LoopStore) -> None:
+    try:
+        store.take_over()
+    except OSError as error:
+        problem = f"the loop's record cannot be moved: {error.filename}: {error.strerror}"
+        raise CannotBeginError(Outcome.IO_ERROR, problem) from None
 
 
 def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:

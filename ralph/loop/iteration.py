@@ -109,7 +109,8 @@ class Iteration:
                 return self._with_earlier(ended)
             wait, number = self._counted(result, setback)
             if isinstance(wait, GiveUp):
-                return LoopEnd(Outcome.API_UNAVAILABLE, Outcome.API_UNAVAILABLE.exit_code(), wait.reason)
+                away = Outcome.API_UNAVAILABLE
+                return LoopEnd(away, away.exit_code(), wait.reason, result.retry_after_s)
             self._book.patience.wait(wait, setback, number)
             self._resume_after(wait)
 

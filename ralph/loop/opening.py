@@ -28,7 +28,7 @@ from ralph.machine.starting import start_process
 from ralph.prompt.prompt_input import InputWait, PromptError
 from ralph.sandbox.tree_limits import tree_limits
 from ralph.values.outcome import Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import JournalError, NoTurnLock
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
@@ -222,7 +222,10 @@ def loop_world(
         late_input=late_input,
         read_prompt=PromptReader(plan, warn=context.warn, redact=context.redactor.redact).read,
         own_limits=context.settings.limits,
-        schedule=context.settings.loop,
+        schedule=context.settings.loop
+        if plan.waits_in_outages
+        else replace(context.settings.loop, outage_budget_s=0.0),
+        turn_lock=context.turn_lock or NoTurnLock(),
         page=_page(context, plan, record),
     )
 

@@ -23,6 +23,9 @@ class LoopOptions(Struct, frozen=True):
     record."""
     continues: bool = False
     """True if ralph resumes the loop that was recorded for the plan's directory."""
+    has_moved: bool = False
+    """True if the recorded loop belongs to a directory that has moved to the plan's directory. `continues` is then
+    True."""
     limits_given: LoopLimits = field(default_factory=LoopLimits)
     """Limits from the command line. If `continues` is True, they replace the recorded limits."""
     base_url_given: str | None = None

@@ -115,6 +115,18 @@ class Patience:
             self.wait(wait, Setback.SHORTAGE, number, is_recorded=is_recorded)
             slept_s += wait.seconds
 
+    def keep_trying_locked(self, act: Callable[[], T]) -> T:
+        """Does as `keep_trying`, and holds the turn lock while `act` runs, but not during the waits."""
+
+        def act_locked() -> T:
+            try:
+                self._world.turn_lock.take()
+                return act()
+            finally:
+                self._world.turn_lock.release()
+
+        return self.keep_trying(act_locked)
+
 
 class PatientIterations:
     """An `Iterations` port that can wait. If `seen` fails because this machine lacks a resource such as memory, it is
@@ -148,7 +160,7 @@ class PatientCheckout:
         return self._patience.keep_trying(lambda: self._checkout.changes(before, after))
 
     def commit(self, message: str) -> bool:
-        return self._patience.keep_trying(lambda: self._checkout.commit(message))
+        return self._patience.keep_trying_locked(lambda: self._checkout.commit(message))
 
     def push(self) -> int:
         return self._patience.keep_trying(self._checkout.push)
@@ -167,4 +179,4 @@ class PatientCheck:
         self._patience = patience
 
     def run(self, limit_s: float) -> CheckResult:
-        return self._patience.keep_trying(lambda: self._check.run(limit_s))
+        return self._patience.keep_trying_locked(lambda: self._check.run(limit_s))

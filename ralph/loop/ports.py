@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ralph.values.outcome import Outcome
+from ralph.values.ports import NoTurnLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     )
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
-    from ralph.values.ports import Clock, Events, Waiter
+    from ralph.values.ports import Clock, Events, TurnLock, Waiter
 
 
 class CheckoutError(Exception):
@@ -141,3 +142,5 @@ class LoopWorld(Struct, frozen=True):
     If there is an error text, no iteration may begin."""
     page: Page | None = None
     """The page that is rewritten after each iteration, or None if the user asked for none."""
+    turn_lock: TurnLock = field(default_factory=NoTurnLock)
+    """Is held while the loop commits or runs its check."""

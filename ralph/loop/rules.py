@@ -150,8 +150,10 @@ def outage_wait(
     this one. `slept_s` is the total time of the waits after the earlier outages, in seconds.
 
     `requested_s` is the wait that the server asked for. It replaces the scheduled wait if it is longer, and always
-    after the first outage.
+    after the first outage. If the budget of `schedule` is 0, ralph gives up at once.
     """
+    if schedule.outage_budget_s <= 0:
+        return GiveUp(f"{away} is not there, and the caller of this loop tries again (--no-outage-waits)")
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
     if requested_s is not None and (number == 1 or requested_s > scheduled_s):

@@ -77,6 +77,28 @@ class LoopStore:
                     shutil.rmtree(earlier, ignore_errors=True)
         return FileRecord(folder)
 
+    def take_over(self) -> None:
+        """Makes the loops of another directory the loops of this one, because the user says that the directory has
+        moved here. Does nothing if this directory has loops already, or if no directory has any. Raises RecordError
+        if several other directories have loops, and OSError.
+        """
+        if self.all_records(of_all=False):
+            return
+        others = list(dict.fromkeys(record.folder.parent for record in self.all_records(of_all=True)))
+        if not others:
+            return
+        if len(others) > 1:
+            several = (
+                f"{self.roots[0]} has the loops of {len(others)} directories: --moved needs a state directory "
+                "(RALPH_STATE_DIR) that has those of one"
+            )
+            raise RecordError(Outcome.USAGE, several)
+        old = others[0]
+        # The newest loop first: the others are only history.
+        for name in sorted((entry.name for entry in old.iterdir()), reverse=True):
+            (old / name).rename(self.place / name)
+        old.rmdir()
+
     def newest(self) -> FileRecord:
         """The most recently written record. Raises RecordError if there is no record."""
         found = [record for place in self._places for record in _newest_in(place)]

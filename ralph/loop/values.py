@@ -82,6 +82,8 @@ class LoopPlan(Struct, frozen=True):
     at_least_once: bool = False
     commits: bool = False
     pushes: bool = False
+    waits_in_outages: bool = True
+    """False if an outage ends the loop at once, because its caller tries again."""
     plan_file: str = DEFAULT_PLAN_FILE
     """The path of the agent's plan file, relative to `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
@@ -234,3 +236,5 @@ class LoopEnd(Struct, frozen=True):
     exit_code: int
     reason: str
     """A sentence for the user, without a full stop."""
+    retry_after_s: float | None = None
+    """If the API was unavailable, the seconds until the server wants the next request. None if it named no time."""

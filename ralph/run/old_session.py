@@ -85,8 +85,9 @@ class OldSession:
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             _refuse_another_server(old, settings)
             if has_moved:
-                gone, here = shell_word(old.cwd), shell_word(str(self._cwd))
-                notices.append(f"the session's directory {gone} is gone; it goes on in {here}")
+                there, here = shell_word(old.cwd), shell_word(str(self._cwd))
+                has = "has moved" if self._options.has_moved else "is gone"
+                notices.append(f"the session's directory {there} {has}; it goes on in {here}")
                 old = in_directory(old, str(self._cwd))
             if self._options.forks:
                 return OpenSession(new_id, self._copy(journal, old.id, new_id), old, tuple(notices))
@@ -132,8 +133,10 @@ class OldSession:
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
-        """Raises UsageError if the session belongs to another directory that still exists."""
-        if old.cwd == str(self._cwd) or not Path(old.cwd).is_dir():
+        """Raises UsageError if the session belongs to another directory that still exists, unless the user says that
+        the session has moved.
+        """
+        if old.cwd == str(self._cwd) or self._options.has_moved or not Path(old.cwd).is_dir():
             return
         name = self._store.short_name(old.id)
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)

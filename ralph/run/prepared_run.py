@@ -28,6 +28,7 @@ from ralph.run.wiring import (
     close_denied_places,
     find_library,
     no_limit_notice,
+    open_turn_lock,
     plan_sandbox,
     redacted_prompt,
     refuse_uncountable_budget,
@@ -107,6 +108,7 @@ class PreparedRun:
         self._guards = build_guards(around, options, controls)
         if self._guards.mode is not None:
             self._controls.permission_mode = self._guards.mode
+        self._turn_lock = open_turn_lock(around)
         if self._guards.sandbox:
             around = self._around = with_sandbox_limits(around, self._guards.sandbox)
         # Both take long, so that they begin first.
@@ -258,6 +260,7 @@ class PreparedRun:
             limits=around.settings.limits,
             report_form=self._report_form,
             gate=self._gate(),
+            turn_lock=self._turn_lock,
         )
 
     def _gate(self) -> Gate | None:
@@ -515,6 +518,8 @@ class PreparedRun:
 
     def close(self) -> None:
         self.session.journal.close()
+        if self._turn_lock is not None:
+            self._turn_lock.close()
 
 
 def _may_have_servers(around: Surroundings, offered: frozenset[str]) -> bool:

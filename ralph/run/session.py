@@ -42,6 +42,8 @@ class SessionOptions(Struct, frozen=True):
     """The first characters of the id of the session to resume, or None."""
     forks: bool = False
     """True if the run resumes a copy of the old session, so that the old session remains unchanged."""
+    has_moved: bool = False
+    """True if the session may be resumed here although the directory that it belongs to still exists."""
     directory: Path | None = None
     """The directory in which sessions are stored. None means RALPH_STATE_DIR or the user's state directory."""
     is_kept: bool = True

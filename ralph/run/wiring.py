@@ -20,13 +20,14 @@ from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
+from ralph.run.session import CannotOpenError
 from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
-from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.limits import LimitSettings
-from ralph.values.outcome import UsageError
+from ralph.values.outcome import Outcome, UsageError
 from ralph.values.permission_mode import is_permitted
 from ralph.values.redaction import redacted
 from ralph.values.tool_calls import FINAL_REPORT
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
+    from ralph.machine.turn_lock import FileTurnLock
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
     from ralph.run.options import RunOptions
@@ -224,6 +226,21 @@ def refuse_unknown_command(around: Surroundings, options: RunOptions, prompt: st
     why = find_library(around, options).why_unknown(prompt) if options.takes_commands else None
     if why is not None:
         raise UsageError(why)
+
+
+def open_turn_lock(around: Surroundings) -> FileTurnLock | None:
+    """Opens the lock that another program shares with this run (RALPH_TURN_LOCK). None if no program shares one.
+    Raises CannotOpenError if the lock is unusable, because the other program relies on it.
+    """
+    path = around.environment.get(TURN_LOCK)
+    if not path:
+        return None
+    from ralph.machine.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few runs share a lock
+
+    try:
+        return FileTurnLock(path, around.waiter)
+    except TurnLockError as error:
+        raise CannotOpenError(Outcome.CONFIG, str(error)) from error
 
 
 def build_clients(around: Surroundings) -> TargetClients:
@@ -478,7 +495,7 @@ def withheld_notice(around: Surroundings) -> tuple[str, ...]:
     a command that needs such a variable fails.
     """
     withheld = around.environment.keys() - around.tools_environment.keys()
-    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_"))
+    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_") and name != TURN_LOCK)
     if not names:
         return ()
     listed = ", ".join(names)

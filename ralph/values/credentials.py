@@ -46,6 +46,8 @@ class Secret(Generic[T]):
         return hash(self.plain)
 
 
+TURN_LOCK = "RALPH_TURN_LOCK"
+"""The environment variable with the path of the lock that another program shares with ralph. Tools do not get it."""
 Headers = Secret[tuple[tuple[str, str], ...]]
 """The names and values of headers (latin-1), in the order in which they are sent. Any value may be a credential."""
 NO_HEADERS: Headers = Secret(())
@@ -225,15 +227,16 @@ def child_environment(
     """The environment for a tool's process. It contains the variables named in `pass_env`, and all variables that are
     harmless.
 
-    A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_ or is in `withheld`. Its name or
-    its value looks like a credential. Its value contains one of `secrets`. It holds a server's address that contains
-    a credential.
+    A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_, is `TURN_LOCK`, or is in
+    `withheld`. Its name or its value looks like a credential. Its value contains one of `secrets`. It holds a
+    server's address that contains a credential.
     """
     login_names = _login_names(environment)
 
     def is_harmless(name: str, value: str) -> bool:
         return not (
             name in withheld
+            or name == TURN_LOCK
             or name.upper().startswith("ANTHROPIC_")
             or looks_like_credential_name(name)
             or looks_like_credential_value(value)

@@ -177,6 +177,32 @@ class Waiter(Protocol):
         ...
 
 
+class TurnLock(Protocol):
+    """A lock that another program shares with ralph. Ralph holds the lock while files may change, so that the other
+    program can copy the files and the journal at a moment when the two agree.
+    """
+
+    def take(self) -> None:
+        """Waits for the lock. Does nothing if ralph already holds it. Raises Interrupted, as `Waiter.sleep` does, and
+        `GuardRefused` if the file system refuses the lock.
+        """
+        ...
+
+    def release(self) -> None:
+        """Releases the lock. Does nothing if ralph does not hold it."""
+        ...
+
+
+class NoTurnLock:
+    """The `TurnLock` of a process that shares no lock."""
+
+    def take(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
 class Driven(Protocol):
     """Handles the control lines that a driver sends. The waiter calls it during every wait of the main thread."""
 

@@ -45,3 +45,17 @@ def test_the_last_move_counts_and_a_fork_begins_in_a_directory_of_its_own() -> N
     assert directory_of(fork.records) == "/d"
     fork.append(moved_record("/e\udce9"))
     assert directory_of(fork.records) == "/e\udce9"
+
+
+def test_what_is_known_of_files_moves_with_the_directory() -> None:
+    session = Session(
+        cwd="/old",
+        seen={"/old/a": "1", "/older/b": "2"},
+        writable=("/old/c", "/d"),
+        changed_files=("/old/a",),
+    )
+    session = apply(session, moved_record("/new"))
+    assert session.seen == {"/new/a": "1", "/older/b": "2"}
+    assert (session.writable, session.changed_files) == (("/new/c", "/d"), ("/new/a",))
+    assert apply(session, moved_record("/newest")).moved_from == "/old", "no answer has come since"
+    assert apply(session, moved_record("/old")).moved_from is None

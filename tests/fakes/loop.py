@@ -28,6 +28,7 @@ from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
+from ralph.values.ports import NoTurnLock
 from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ralph.loop.ports import Page
+    from ralph.values.ports import TurnLock
 
 
 def ended(outcome: Outcome, **fields: object) -> IterationResult:
@@ -203,6 +205,7 @@ class LoopRig:
     interrupt_at_s: float | None = None
     prompt: Callable[[], str] = lambda: "the task"
     page: Page | None = None
+    turn_lock: TurnLock = field(default_factory=NoTurnLock)
 
     def __post_init__(self) -> None:
         self.clock = FakeClock()
@@ -237,6 +240,7 @@ class LoopRig:
                 Redactor().redact_all,
                 lambda: None,
                 self.page,
+                self.turn_lock,
             ),
         )
         return self.loop.run()

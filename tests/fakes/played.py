@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.limits import LimitSettings
+    from ralph.values.ports import TurnLock
 
 DONE = answer(text("All done."))
 
@@ -76,6 +77,7 @@ class Played:
         journal: FakeJournal | None = None,
         prompt: str | None = "the task",
         strategy: str = "fallback",
+        turn_lock: TurnLock | None = None,
     ) -> None:
         self.client = ScriptedClient(script)
         self.events = RecordingEvents()
@@ -96,6 +98,7 @@ class Played:
             session=session,
             limits=limits,
             report_form=form,
+            turn_lock=turn_lock,
         )
         self.ended = self.task(prompt)
 

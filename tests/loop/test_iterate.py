@@ -774,3 +774,32 @@ def test_the_page_is_rewritten_after_each_iteration_and_the_end_and_its_failure_
     assert page.recorded == [(1, False), (2, False), (2, True)]
     told = [line for line in rig.told if "--report" in line]
     assert told == ["the page of this loop (--report) could not be written: no room"]
+
+
+def test_the_turn_lock_is_held_for_commits_and_checks_and_not_for_waits_or_iterations() -> None:
+    rig = LoopRig([ScriptedIteration()], verdicts=[1, 0], options={"commits": True})
+    held: list[str] = []
+
+    class Lock:
+        def take(self) -> None:
+            held.append("take")
+
+        def release(self) -> None:
+            held.append("release")
+
+    rig.turn_lock = Lock()
+    rig.shortages.left["commit"] = 1
+    rig.iterations.play = lambda _order: held.append("iteration") or DONE  # type: ignore[func-returns-value]
+    assert rig.play().exit_code == 0
+    pair = ["take", "release"]
+    assert held == [*pair, "iteration", *pair, *pair, *pair], "the first commit met a shortage"
+
+
+def test_a_loop_whose_caller_tries_again_ends_at_once_and_tells_when() -> None:
+    away = ScriptedIteration(ended(Outcome.API_UNAVAILABLE, retry_after_s=7200))
+    rig = LoopRig([away], limits=iterations(1), schedule=LoopSettings(outage_budget_s=0.0))
+    end = rig.play()
+    assert (end.outcome, end.retry_after_s, rig.waiter.sleeps) == (Outcome.API_UNAVAILABLE, 7200, [])
+    assert rig.record.states[-1].ended == end
+    assert rig.play(rig.record.states[-1]).outcome is Outcome.COMPLETED, "it goes on with the same iteration"
+    assert [order.prompt is None for order in rig.iterations.orders] == [False, True]

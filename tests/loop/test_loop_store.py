@@ -104,3 +104,34 @@ def test_where_nothing_is_nothing_is_made(tmp_path, work) -> None:
         store.newest()
     assert caught.value.outcome is Outcome.USAGE
     assert not (tmp_path / ".local").exists()
+
+
+def store_of(home: Path, directory: Path) -> LoopStore:
+    directory.mkdir(exist_ok=True)
+    return LoopStore.for_user({"HOME": str(home)}, directory)
+
+
+def test_the_loops_of_the_only_other_directory_are_taken_over_and_once(tmp_path, store) -> None:
+    store.begin().save(STATE)
+    store.begin().save(STATE)
+    (store.place / "lock").touch()
+    here = store_of(tmp_path, tmp_path / "here")
+    (here.place / "lock").touch()
+    here.take_over()
+    here.take_over()
+    assert here.newest().folder == here.place / "0002"
+    assert not store.place.exists()
+    assert {path.name for path in here.place.iterdir()} == {"0001", "0002", "lock"}
+
+
+def test_loops_of_several_directories_are_not_guessed_about(tmp_path, store) -> None:
+    here = store_of(tmp_path, tmp_path / "here")
+    here.take_over()  # nobody has a loop
+    store.begin().save(STATE)
+    store_of(tmp_path, tmp_path / "third").begin().save(STATE)
+    with pytest.raises(RecordError, match="the loops of 2 directories") as refused:
+        here.take_over()
+    assert refused.value.outcome is Outcome.USAGE
+    here.begin().save(STATE)
+    here.take_over()  # its own loops come first
+    assert len(here.all_records(of_all=True)) == 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.mock_api import Fault, Turn
+from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash, write
 
@@ -188,3 +188,16 @@ def test_a_loop_whose_server_has_moved_goes_on_as_its_own_words_say_exits_0(ralp
     assert f"or --base-url {moved.base_url}" in refused.stderr
     assert ralph("loop", "--continue", "--base-url", moved.base_url).code == 0
     assert f"--base-url {moved.base_url}" in " ".join(loop_record(ralph)["plan"]["run_arguments"])
+
+
+def test_a_loop_without_outage_waits_says_when_its_caller_should_try_again_exits_75(
+    ralph, ralph_here, serve
+) -> None:
+    away = Step(fault=Fault(status=429, headers={"retry-after": "7200"}))
+    server = serve(away, bash("touch done"), Turn("Done."))
+    ran = ralph("loop", "go", "--until", "test -e done", "--retry", "off", "--no-outage-waits")
+    assert (ran.code, server.request_count) == (75, 1)
+    ended = json.loads(ralph_here("loop", "--status", "--json").stdout)["ended"]
+    assert (ended["exit_code"], ended["retry_after_s"]) == (75, 7200)
+    assert ralph("loop", "--continue").code == 0
+    assert len(loop_record(ralph)["iterations"]) == 1

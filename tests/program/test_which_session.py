@@ -205,6 +205,36 @@ def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
     assert cwd == str(new)
 
 
+def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_answers(ralph, serve) -> None:
+    read, edit = (
+        ToolUse("Read", {"file_path": "file.txt"}),
+        ToolUse("Edit", {"file_path": "file.txt", "old_string": "old", "new_string": "new"}),
+    )
+    away = Step(fault=OVERLOADED)
+    server = serve(Turn([read]), away, away, Turn([edit]), Turn("Done."), Turn("More."))
+    old, new = ralph.cwd / "old", ralph.cwd / "new"
+    old.mkdir()
+    (old / "file.txt").write_text("old\n")
+    assert ralph("go", "--session-id", ID, "--cd", str(old), *NO_RETRY).code == 75
+    shutil.copytree(old, new)
+    (new / "file.txt").write_text("old, and changed since it was read\n")
+    here = ("-r", ID, "--cd", str(new), *NO_RETRY)
+    assert ralph(*here).code == 2, "the old directory is still there"
+    for code in (75, 0):
+        assert ralph(*here, "--moved").code == code
+    moved = f"System notice: The working directory is now {new}; it was {old}. Paths below the old directory"
+    said = [moved in str(request.json()["messages"]) for request in server.requests]
+    assert said == [False, False, True, True, True], (
+        "told again until an answer came, and then part of the past"
+    )
+    assert str(server.requests[-1].json()["messages"]).count(moved) == 1
+    assert f"Working directory: {new}\n" in server.requests[-1].json()["system"][0]["text"]
+    assert "changed on disk since it was read" in str(server.requests[-1].json()["messages"][-1])
+    assert (old / "file.txt").read_text() == "old\n"
+    assert ralph(*here, "--moved", "and more").code == 0
+    assert str(server.requests[-1].json()["messages"]).count(moved) == 1, "once it has answered, it knows"
+
+
 def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, ralph_here, serve) -> None:
     serve(HELLO)
     gone = ralph.cwd / "gone"

@@ -247,3 +247,9 @@ def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, u
 def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
     secrets = known_secrets(environment)
     assert (child_environment(environment, (), secrets), secrets) == (environment, frozenset())
+
+
+def test_tools_do_not_get_the_lock_that_another_program_shares_with_ralph() -> None:
+    assert child_environment({"RALPH_TURN_LOCK": "/run/lock", "RALPH_STATE_DIR": "/state"}, (), ()) == {
+        "RALPH_STATE_DIR": "/state"
+    }

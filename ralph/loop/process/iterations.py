@@ -129,7 +129,8 @@ class RalphIterations:
         if self._plan.directory != self._plan.launch_directory:
             yield from ("--cd", self._plan.directory)
         if order.prompt is None:
-            yield from ("--resume", order.session_id)
+            # The loop's directory may have moved since the session began.
+            yield from ("--resume", order.session_id, "--moved")
         else:
             yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
             yield from ("--task-chars", str(order.task_chars))

@@ -1,0 +1,82 @@
+"""Checks the field `options` of a job, which holds words of `ralph run`'s or `ralph loop`'s command line. The fleet
+sets many options itself, and those are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ralph.cli.line_command import check_settings
+from ralph.cli.loop import COMMAND as LOOP
+from ralph.cli.loop import REFUSED as NOT_FOR_LOOPS
+from ralph.cli.loop import LoopLine
+from ralph.cli.options import RunLine
+from ralph.cli.run import COMMAND as RUN
+from ralph.cli.values import duration, permission_mode, setting_sources, title
+from ralph.values.outcome import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FIELDS = {
+    "until": "until",
+    "model": "model",
+    "base_url": "base_url",
+    "max_turns": "max_turns",
+    "max_iterations": "max_iterations",
+    "max_time": "max_time",
+    "max_budget_usd": "max_budget_usd",
+    "sandbox": "sandbox",
+    "pass_env": "env",
+    "prompt": "prompt",
+    "prompt_file": "prompt_file",
+}
+"""Parameters that are fields of a job, and the names of these fields."""
+_FLEETS = frozenset(
+    {
+        *("resume", "continue_", "fork_session", "session_id", "session_dir", "no_session_persistence"),
+        *("result_file", "output_format", "input_format", "include_partial_messages", "include_hook_events"),
+        *("replay_user_messages", "permission_prompt_tool", "directory", "metrics_file", "debug_file"),
+        *(
+            "status",
+            "json_",
+            "watch",
+            "push",
+            "report",
+            "iteration",
+            "loop_folder",
+            "loop_number",
+            "task_chars",
+        ),
+        "settings_fd",
+    }
+)
+"""Parameters that the worker sets, or that make no sense where nobody looks."""
+
+
+def check_job_options(words: Sequence[str], is_loop: bool) -> None:
+    """Raises UsageError if a worker could not use the words as options. Whether a file exists is not checked, because
+    only the worker has it.
+    """
+    if "--" in words:
+        raise UsageError("-- ends the options, and the fleet has more to add")
+    command = LOOP if is_loop else RUN
+    read = command.read(words)
+    if read is None:
+        raise UsageError("--help is no option of a job")
+    lines, typed = read
+    for name, spelling in typed.given.items():
+        if name in _FIELDS:
+            raise UsageError(f"{spelling} is the job's field {_FIELDS[name]}")
+        if name in _FLEETS:
+            raise UsageError(f"{spelling} is not for a job: the fleet decides it")
+        if is_loop and name in NOT_FOR_LOOPS:
+            raise UsageError(f"{spelling} is not for a loop: {NOT_FOR_LOOPS[name]}")
+    for line in lines:
+        if isinstance(line, RunLine):
+            check_settings(line.flags)
+            permission_mode(line.permission_mode)
+            setting_sources(line.setting_sources)
+            title(line.name)
+        elif isinstance(line, LoopLine) and line.until_timeout is not None:
+            duration("--until-timeout", line.until_timeout)

@@ -1,0 +1,700 @@
+"""Does the git work of a job: a checkout for the agent, checkpoints of its files, and the branch that is pushed.
+
+An agent controls everything in its checkout, `.git` included. So no call here reads the configuration, the index or the
+hooks of a checkout. Each checkout has a git directory of the worker's own beside it, with an index of its own. The
+agent's commits are copied there, and every push leaves from there. Only two things of the agent's `.git` are read: the
+commit that HEAD names, and objects, whose ids git computes anew.
+
+A worker has one bare repository for each remote, the mirror. All checkouts on the machine borrow its objects. Nothing in
+a mirror is ever removed, because a checkout may need it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.fleet.git_calls import GitCalls, RepositoryError, failure_of, shown
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ralph.loop.git.git import GitAnswer
+
+MOST_FILE_BYTES = 20_000_000
+"""A file that git does not track is left out of a checkpoint if it is larger. Git hosts warn at 50 MB."""
+MOST_UNTRACKED_BYTES = 50_000_000
+"""The files that git does not track are left out of a checkpoint, the largest first, as long as their sum is larger."""
+
+_TRAILER = "Ralph-Job"
+_MADE_BY = re.compile(r"(?P<set>.+)/(?P<job>[^/\s]+) (?P<attempt>\d+) (?P<generation>\d+)")
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
+_MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
+_LOCK_EVERY_S = 0.05
+# The job's own commits need no committer in the user's configuration.
+_NAME, _ADDRESS = "ralph", "ralph@localhost"
+_OURS = {
+    "GIT_AUTHOR_NAME": _NAME,
+    "GIT_AUTHOR_EMAIL": _ADDRESS,
+    "GIT_COMMITTER_NAME": _NAME,
+    "GIT_COMMITTER_EMAIL": _ADDRESS,
+}
+# A ref of the worker's own git directory, for a commit that somebody else pushed.
+_FOUND = "refs/fleet/found"
+_REMOTE_HEAD = "refs/fleet/head"
+_PUSH = (
+    *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
+)
+_FETCH = (
+    *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
+    # A repository that is a shallow clone itself, as that of a CI, makes the mirror shallow.
+    *("--no-auto-maintenance", "--update-shallow"),
+)
+_CONFIGURATION = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfilemode = true\n"
+
+
+class Maker(Struct, frozen=True):
+    """The takeup of a job that made a commit."""
+
+    set: str
+    job: str
+    attempt: int
+    generation: int
+
+    @property
+    def trailer(self) -> str:
+        """The line in a commit's message, as git-interpret-trailers(1) reads it."""
+        return f"{_TRAILER}: {self.set}/{self.job} {self.attempt} {self.generation}"
+
+
+class CheckpointCommit(Struct, frozen=True):
+    commit: str
+    tree: str
+    changed_bytes: int
+    """The sum of the sizes of the files that were written since the previous snapshot of this checkout."""
+    left_out: tuple[str, ...]
+    """Paths whose content is not in the commit, each with the reason: large files that git does not track, repositories
+    inside the checkout, and files that cannot be read."""
+
+
+class FinalCommit(Struct, frozen=True):
+    commit: str
+    is_new: bool
+    """True if uncommitted files were left. False if the commit is the agent's HEAD."""
+    left_out: tuple[str, ...]
+    """As in `CheckpointCommit`."""
+
+
+class Delivered(Struct, frozen=True):
+    commit: str
+
+
+class NotDelivered(Struct, frozen=True):
+    """The remote's ref was changed by somebody else, so nothing was pushed."""
+
+    found: str | None
+    """The commit at the remote. None if the ref does not exist there."""
+
+
+def checkpoint_ref(job: str, attempt: int) -> str:
+    """The ref of a job's checkpoints at the remote. It is no branch, so no CI starts."""
+    return f"refs/ralph/{job}/{attempt}"
+
+
+class Repositories:
+    """The mirrors of a worker, and what is asked of remotes. Use it from one thread at a time."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        """`folder` contains the mirrors. Several processes on this machine may share it. `environment` are the
+        worker's variables, with those that git needs to authenticate.
+        """
+        self._folder = folder
+        self._git = GitCalls(environment)
+
+    def check_out(self, repository: str, ref: str | None, directory: Path, branch: str) -> JobCheckout:
+        """Fetches the repository and checks it out in the new directory `directory`. HEAD is the new local branch
+        `branch` at the commit of `ref`. `ref` is a branch, a tag, a commit, or None for the remote's HEAD. Makes the
+        worker's own git directory `git` beside `directory`. Raises RepositoryError and StoppedError.
+        """
+        mirror = self._mirror(repository)
+        with self._locked(mirror) as held:
+            commit = self._known_commit(mirror, ref)
+            if commit is None:
+                more = (f"+HEAD:{_REMOTE_HEAD}",) if ref is None else ()
+                self._fetch(mirror, repository, more, held)
+                commit = self._commit_of(mirror, repository, ref, held)
+            self._clone(mirror, repository, directory)
+        place = CheckoutPlace(repository, directory, mirror / "objects")
+        return self._made(place, branch, commit, commit, {})
+
+    def restore(
+        self, repository: str, checkpoint_ref: str, commit: str, directory: Path, branch: str
+    ) -> JobCheckout:
+        """Checks out the checkpoint `commit`, which was pushed to `checkpoint_ref`. HEAD is the first parent of the
+        checkpoint, on the new local branch `branch`. The files are those of the checkpoint. Otherwise as `check_out`.
+        """
+        mirror = self._mirror(repository)
+        with self._locked(mirror) as held:
+            self._fetch(mirror, repository, (), held)
+            answer = self._fetched(mirror, repository, f"+{checkpoint_ref}:{checkpoint_ref}", held)
+            if not self._has(mirror, commit):  # another worker has overwritten the ref
+                answer = self._fetched(mirror, repository, commit, held)
+            if not self._has(mirror, commit):
+                error = failure_of(repository, "fetch", answer)
+                if answer.status and error.outcome is not Outcome.CONFIG:
+                    raise error
+                raise RepositoryError(
+                    f"{shown(repository)}: the checkpoint {commit} at {checkpoint_ref} is gone"
+                )
+            head = self._resolved(mirror, f"{commit}^1")
+            if head is None:
+                raise RepositoryError(f"{shown(repository)}: {commit} is no checkpoint: it has no parent")
+            seen = self._resolved(mirror, checkpoint_ref)
+            self._clone(mirror, repository, directory)
+        place = CheckoutPlace(repository, directory, mirror / "objects")
+        return self._made(place, branch, head, commit, {checkpoint_ref: seen} if seen else {})
+
+    def branch_at(self, repository: str, branch: str) -> str | None:
+        """Asks the remote for the commit of a branch. None if there is no such branch. Raises RepositoryError and
+        StoppedError.
+        """
+        return ref_at(self._git, self._mirror(repository), repository, f"refs/heads/{branch}")
+
+    def remove_checkpoints(self, repository: str, job: str) -> int:
+        """Removes all checkpoints of a job at the remote, and returns the number of removed refs. Raises
+        RepositoryError and StoppedError.
+        """
+        mirror = self._mirror(repository)
+        beginning = f"refs/ralph/{job}/"
+        # A pattern of ls-remote may also fit the end of a name.
+        found = _refs(self._git, mirror, repository, f"{beginning}*")
+        refs = {ref for ref in found if ref.startswith(beginning)}
+        if refs:
+            answer = self._git.remote(
+                _PUSH, repository, [f":{ref}" for ref in sorted(refs)], {"GIT_DIR": str(mirror)}, cwd=mirror
+            )
+            if answer.status and not refs.isdisjoint(_refs(self._git, mirror, repository, f"{beginning}*")):
+                raise failure_of(repository, "push", answer)
+        return len(refs)
+
+    def stop(self) -> None:
+        """Ends the git call that is running. That call and all later ones raise StoppedError. Any thread may call
+        this method.
+        """
+        self._git.stop()
+
+    def _mirror(self, repository: str) -> Path:
+        """The mirror of a repository, which is made if it is missing."""
+        mirror = self._folder / f"{hashlib.sha256(repository.encode()).hexdigest()[:32]}.git"
+        if not mirror.exists():
+            with _disk(), self._locked(mirror):
+                if not mirror.exists():
+                    new = mirror.with_suffix(".new")
+                    shutil.rmtree(new, ignore_errors=True)
+                    _make_git_directory(new, "[core]\n\trepositoryformatversion = 0\n\tbare = true\n", ())
+                    new.rename(mirror)
+        return mirror
+
+    @contextmanager
+    def _locked(self, mirror: Path) -> Iterator[int]:
+        """Holds the lock of a mirror. Yields the descriptor that holds it, for processes that must hold it too. So a
+        fetch of a worker that was killed has ended before another worker comes in, and its lock files are nobody's.
+        """
+        with _disk():
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(mirror.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    self._git.refuse_stopped()
+                    time.sleep(_LOCK_EVERY_S)
+            for left_over in (
+                *mirror.glob("*.lock"),
+                *mirror.glob("refs/**/*.lock"),
+                *mirror.glob("objects/pack/tmp_*"),
+            ):
+                left_over.unlink(missing_ok=True)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _known_commit(self, mirror: Path, ref: str | None) -> str | None:
+        """The commit `ref`, if `ref` is a complete commit id that the mirror has. Only then no fetch is needed."""
+        return ref if ref and _COMMIT_ID.fullmatch(ref) and self._has(mirror, ref) else None
+
+    def _commit_of(self, mirror: Path, repository: str, ref: str | None, held: int) -> str:
+        if ref is None:
+            names = [_REMOTE_HEAD]
+        else:
+            names = [f"refs/heads/{ref}", f"refs/tags/{ref}"]
+            if ref.startswith(("refs/heads/", "refs/tags/")):
+                names = [ref]
+            elif re.fullmatch(r"[0-9a-f]{7,64}", ref):
+                names.append(ref)
+        for name in names:
+            if commit := self._resolved(mirror, name):
+                return commit
+        if ref and _COMMIT_ID.fullmatch(ref):  # of no branch, as the commit of a pull request
+            self._fetched(mirror, repository, ref, held)
+            if self._has(mirror, ref):
+                return ref
+        raise RepositoryError(f"{shown(repository)} has no branch, tag or commit {ref}")
+
+    def _fetch(self, mirror: Path, repository: str, more: Sequence[str], held: int) -> None:
+        wanted = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", *more)
+        answer = self._git.remote(
+            [*_FETCH, "--prune"], repository, wanted, {"GIT_DIR": str(mirror)}, cwd=mirror, held=held
+        )
+        if answer.status:
+            if more and "couldn't find remote ref HEAD" in answer.complaint():
+                raise RepositoryError(
+                    f"{shown(repository)}: the repository's HEAD names no commit; name a branch"
+                )
+            raise failure_of(repository, "fetch", answer)
+
+    def _fetched(self, mirror: Path, repository: str, what: str, held: int) -> GitAnswer:
+        """Fetches one more ref or commit into the mirror. The remote may lack it."""
+        return self._git.remote(_FETCH, repository, [what], {"GIT_DIR": str(mirror)}, cwd=mirror, held=held)
+
+    def _has(self, mirror: Path, commit: str) -> bool:
+        return self._resolved(mirror, commit) is not None
+
+    def _resolved(self, mirror: Path, name: str) -> str | None:
+        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        answer = self._git.local(asked, {"GIT_DIR": str(mirror)}, cwd=mirror)
+        return answer.output.decode().strip() or None if not answer.status else None
+
+    def _clone(self, mirror: Path, repository: str, directory: Path) -> None:
+        """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's
+        repository.
+        """
+        with _disk():
+            directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
+        answer = self._git.local([*quietly, "--", str(mirror), str(directory)], {}, cwd=mirror)
+        if answer.status:
+            raise failure_of(repository, "clone", answer)
+        with _disk():  # git does not share the objects of a shallow repository
+            (directory / ".git/objects/info").mkdir(exist_ok=True)
+            (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
+        told = ("config", "remote.origin.url", repository)
+        answer = self._git.local(told, {"GIT_DIR": str(directory / ".git")}, cwd=directory)
+        if answer.status:
+            raise failure_of(repository, "config", answer)
+
+    def _made(
+        self, place: CheckoutPlace, branch: str, head: str, files: str, seen: dict[str, str]
+    ) -> JobCheckout:
+        """Writes the files of the commit `files`. HEAD becomes `head`. `seen` maps refs of checkpoints to the commits
+        that they have at the remote.
+        """
+        with _disk():
+            shutil.rmtree(place.own, ignore_errors=True)
+            place.own.mkdir(mode=0o700)
+            _make_git_directory(place.own, _CONFIGURATION, (place.objects,))
+            if place.shallow_file.exists():
+                shutil.copyfile(place.shallow_file, place.own / "shallow")
+        checkout = JobCheckout(self._git, place, head, seen)
+        checkout.write_files(files, branch)
+        return checkout
+
+
+class CheckoutPlace(Struct, frozen=True):
+    """The repository of a job, and the directories of one checkout of it."""
+
+    repository: str
+    directory: Path
+    """The checkout, where the agent works."""
+    objects: Path
+    """The objects of the mirror."""
+
+    @property
+    def shallow_file(self) -> Path:
+        """Names the commits whose parents the mirror lacks. It exists only if the repository is a shallow clone."""
+        return self.objects.parent / "shallow"
+
+    @property
+    def own(self) -> Path:
+        """The worker's own git directory for the checkout."""
+        return self.directory.parent / "git"
+
+
+class JobCheckout:
+    """The checkout of one takeup of a job, and the worker's own git directory for it."""
+
+    def __init__(self, git: GitCalls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
+        """`Repositories` makes checkouts. `seen` maps refs of checkpoints to the commits at the remote."""
+        self.directory = place.directory
+        self.commit = commit
+        """The commit that HEAD was when this checkout was made."""
+        self._git = git
+        self._repository = place.repository
+        self._own = place.own
+        self._seen: dict[str, str | None] = dict(seen)
+        self._index_head = commit
+        self._taken = commit
+        self._carried: dict[bytes, int] = {}
+        """The sizes of the files in the index that the commit of HEAD lacks."""
+        self._bare = {"GIT_DIR": str(place.own)}
+        self._tree = self._bare | {
+            "GIT_WORK_TREE": str(place.directory),
+            "GIT_INDEX_FILE": str(place.own / "index"),
+        }
+
+    def write_files(self, files: str, branch: str) -> None:
+        """Writes the files of the commit `files` into the empty checkout, and makes HEAD its branch. Called once,
+        before an agent starts. Raises RepositoryError and StoppedError.
+        """
+        theirs = {"GIT_DIR": str(self.directory / ".git")}
+        for arguments in (
+            ("update-ref", f"refs/heads/{branch}", self.commit),
+            ("symbolic-ref", "HEAD", f"refs/heads/{branch}"),
+        ):
+            self._run(arguments, theirs)
+        if not self._has_user():  # so that the agent can commit
+            self._run(("config", "user.name", _NAME), theirs)
+            self._run(("config", "user.email", _ADDRESS), theirs)
+        # A filter of the user, such as that of git-lfs, may load a file's content from there.
+        self._run(("config", "remote.origin.url", self._repository), self._bare)
+        self._run(("read-tree", files))
+        self._run(("checkout-index", "--all", "--index", "--quiet"))
+        with _disk():
+            shutil.copyfile(self._own / "index", self.directory / ".git" / "index")
+        if files != self.commit:
+            self._run(("read-tree", "-i", "-m", self.commit), theirs | {"GIT_WORK_TREE": str(self.directory)})
+            self._run(("read-tree", "-i", "-m", self.commit))
+
+    def snapshot(self, parent: str | None, message: str) -> CheckpointCommit | None:
+        """Commits all files that are not ignored. The parents of the commit are HEAD and `parent`, the commit of the
+        previous checkpoint. None if neither the files nor HEAD have changed since `parent`, or since the beginning
+        if `parent` is None. The agent's index and branch are not changed. Raises RepositoryError and StoppedError.
+        """
+        head, tree, changed_bytes, left_out = self._staged()
+        before = (self.commit, self.commit) if parent is None else (parent, f"{parent}^1")
+        asked = self._run(("rev-parse", "--verify", f"{before[0]}^{{tree}}"))
+        asked += self._run(("rev-parse", "--verify", before[1]))
+        if asked.decode().split() == [tree, head]:
+            return None
+        parents = [word for one in (head, parent) if one for word in ("-p", one)]
+        commit = self._run(("commit-tree", tree, *parents), self._tree | _OURS, message.encode())
+        return CheckpointCommit(commit.decode().strip(), tree, changed_bytes, left_out)
+
+    def push_checkpoint(self, commit: str, ref: str) -> Delivered | NotDelivered:
+        """Pushes a checkpoint to `ref`. Overwrites only a commit that this checkout knows: the one found by
+        `restore`, its own last one, or the one that the previous call returned as `found`. So after NotDelivered, a
+        caller that still owns the job calls again. Raises RepositoryError and StoppedError.
+        """
+        answer = self._pushed(commit, ref, self._seen.get(ref))
+        self._seen[ref] = answer.found if isinstance(answer, NotDelivered) else commit
+        return answer
+
+    def finish(self, message: str, maker: Maker) -> FinalCommit:
+        """Commits on HEAD what the agent left uncommitted, with the trailer of `maker`. If nothing was left, the
+        result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
+        RepositoryError and StoppedError.
+        """
+        head, tree, _, left_out = self._staged()
+        if self._run(("rev-parse", "--verify", f"{head}^{{tree}}")).decode().strip() == tree:
+            return FinalCommit(head, is_new=False, left_out=left_out)
+        text = f"{message.rstrip()}\n\n{maker.trailer}\n".encode()
+        variables = self._tree if self._has_user() else self._tree | _OURS
+        commit = self._run(("commit-tree", tree, "-p", head), variables, text).decode().strip()
+        return FinalCommit(commit, is_new=True, left_out=left_out)
+
+    def push_branch(self, commit: str, branch: str, expected: str | None) -> Delivered | NotDelivered:
+        """Pushes a commit to the branch `branch`, if the branch is at `expected` there. None means that the branch
+        must not exist. Asks the remote after a failure, so a push whose answer was lost counts. A second push of the
+        same commit is Delivered. Raises RepositoryError and StoppedError.
+        """
+        return self._pushed(commit, f"refs/heads/{branch}", expected)
+
+    def made_by(self, commit: str, branch: str) -> Maker | None:
+        """The takeup that made `commit`, as the commit's trailer says. None if it has no such trailer. If the commit
+        is not known here, fetches the remote's branch `branch`. Raises RepositoryError and StoppedError.
+        """
+        if self._git.local(("cat-file", "-e", f"{commit}^{{commit}}"), self._bare, cwd=self._own).status:
+            wanted = [f"+refs/heads/{branch}:{_FOUND}"]
+            answer = self._git.remote(_FETCH, self._repository, wanted, self._bare, cwd=self._own)
+            if answer.status:
+                raise failure_of(self._repository, "fetch", answer)
+        shape = f"--format=%(trailers:key={_TRAILER},valueonly,unfold)"
+        said = self._run(("log", "-1", "--no-show-signature", shape, commit), self._bare).decode(
+            "utf-8", "replace"
+        )
+        lines = [line for line in said.splitlines() if line.strip()]
+        found = _MADE_BY.fullmatch(lines[-1].strip()) if lines else None
+        if found is None:
+            return None
+        return Maker(found["set"], found["job"], int(found["attempt"]), int(found["generation"]))
+
+    def _has_user(self) -> bool:
+        """Whether the worker's user has told git a name and an address."""
+        asked = ("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
+        return not self._git.local(asked, self._bare, cwd=self._own).status
+
+    def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
+        lease = f"--force-with-lease={ref}:{expected or ''}"
+        answer = self._git.remote(
+            [*_PUSH, lease], self._repository, [f"{commit}:{ref}"], self._bare, cwd=self._own
+        )
+        if not answer.status:
+            return Delivered(commit)
+        found = ref_at(self._git, self._own, self._repository, ref)
+        if found == commit:
+            return Delivered(commit)
+        if found != expected:
+            return NotDelivered(found)
+        raise failure_of(self._repository, "push", answer)
+
+    # --- the files of the checkout
+
+    def _staged(self) -> tuple[str, str, int, tuple[str, ...]]:
+        """Brings the own index up to date. Returns the commit of HEAD, the tree, the size of the files that were
+        written into the index, and the paths that were left out.
+        """
+        head = head_of(self.directory) or self._index_head
+        self._take_in(head)
+        if head != self._index_head:
+            self._start_again(head)
+        has_carried = bool(self._carried)
+        changed, untracked, left_out = self._listed()
+        sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
+        total = sum(self._carried.values())
+        if (
+            any(size > MOST_FILE_BYTES for size in sizes.values())
+            or total + sum(sizes.values()) > MOST_UNTRACKED_BYTES
+        ):
+            if has_carried:  # the index may have a file that is too large now
+                self._start_again(head)
+                changed, untracked, left_out = self._listed()
+                sizes = {path: size for path in untracked if (size := self._size(path)) is not None}
+            sizes, too_large = _within_limits(sizes)
+            left_out += [f"{os.fsdecode(path)} ({size:,} bytes)" for path, size in too_large.items()]
+        self._carried |= sizes
+        if changed or sizes:
+            listed = b"".join(path + b"\0" for path in (*changed, *sizes))
+            self._run(("update-index", "--add", "--remove", "--replace", "-z", "--stdin"), given=listed)
+        written = sum(self._size(path) or 0 for path in changed) + sum(sizes.values())
+        return head, self._run(("write-tree",)).decode().strip(), written, tuple(left_out)
+
+    def _start_again(self, head: str) -> None:
+        """Makes the index that of a commit. What is known about unchanged files stays."""
+        self._run(("read-tree", "-i", "-m", head))
+        self._index_head = head
+        self._carried = {}
+
+    def _listed(self) -> tuple[list[bytes], list[bytes], list[str]]:
+        """The tracked files that differ from the index, the other files that are not ignored, and what is left out:
+        other repositories, and files that cannot be read. Files that the index has without the commit of HEAD count as
+        other files.
+        """
+        output = self._run(("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard"))
+        changed: dict[bytes, None] = {}
+        untracked: dict[bytes, None] = {}
+        unreadable: dict[bytes, None] = {}
+        left_out: list[str] = []
+        for line in output.split(b"\0"):
+            tag, path = line[:1], line[2:]
+            if tag == b"?" and path.endswith(b"/"):
+                left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
+            elif path and self._is_unreadable(path):
+                unreadable[path] = None
+            elif tag == b"?" or (path in self._carried and self._size(path) is not None):
+                self._carried.pop(path, None)
+                untracked[path] = None
+            elif path:
+                self._carried.pop(path, None)
+                changed[path] = None
+        left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
+        return list(changed), list(untracked), left_out
+
+    def _size(self, path: bytes) -> int | None:
+        """The size of a file or a link. None if there is neither."""
+        status = self._status(path)
+        is_file = status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
+        return status.st_size if status is not None and is_file else None
+
+    def _is_unreadable(self, path: bytes) -> bool:
+        status = self._status(path)
+        whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - bytes
+        return status is not None and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK)
+
+    def _status(self, path: bytes) -> os.stat_result | None:
+        try:
+            return os.lstat(os.path.join(os.fsencode(self.directory), path))  # noqa: PTH118 - bytes
+        except OSError:
+            return None
+
+    def _take_in(self, head: str) -> None:
+        """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in
+        the agent's own git directory are copied: an agent in a sandbox could otherwise make the worker push objects of
+        another repository, to which links or alternates lead.
+        """
+        if head == self._taken:
+            return
+        if self._git.local(("cat-file", "-e", f"{head}^{{commit}}"), self._bare, cwd=self._own).status:
+            objects = self.directory / ".git" / "objects"
+            with _disk():
+                _refuse_links(objects)
+            reading = self._bare | {
+                "GIT_OBJECT_DIRECTORY": str(objects),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self._own / "objects"),
+            }
+            revisions = f"{head}\n^{self._taken}\n".encode()
+            with _disk(), (self._own / "taken.pack").open("w+b") as pack:
+                packed = ("pack-objects", "--revs", "--local", "--stdout", "--quiet", "--delta-base-offset")
+                self._run(packed, reading, revisions, output_to=pack.fileno())
+                pack.seek(0)
+                self._run(("index-pack", "--stdin", "--fix-thin"), self._bare, input_from=pack.fileno())
+            (self._own / "taken.pack").unlink()
+        self._taken = head
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        given: bytes | None = None,
+        *,
+        output_to: int | None = None,
+        input_from: int | None = None,
+    ) -> bytes:
+        variables = self._tree if variables is None else variables
+        cwd = self.directory if "GIT_WORK_TREE" in variables else self._own
+        answer = self._git.local(
+            arguments, variables, cwd=cwd, given=given, output_to=output_to, input_from=input_from
+        )
+        if answer.status:
+            raise failure_of(self._repository, arguments[0], answer)
+        return answer.output
+
+
+def ref_at(git: GitCalls, git_directory: Path, repository: str, ref: str) -> str | None:
+    """Asks a remote for the commit of a ref. None if the remote has no such ref. Raises RepositoryError and
+    StoppedError.
+    """
+    return _refs(git, git_directory, repository, ref).get(ref)
+
+
+def head_of(directory: Path) -> str | None:
+    """The commit that HEAD of a checkout names, read without git. None before the first commit of a branch, and if the
+    files cannot be understood. Follows no symbolic links and waits for no named pipe.
+    """
+    git = directory / ".git"
+    text, name = _text(git, "HEAD", 4096), ""
+    for _ in range(_MOST_SYMBOLIC_REFS):
+        line = text.partition("\n")[0].strip()
+        if _COMMIT_ID.fullmatch(line):
+            return line
+        name = line.removeprefix("ref: ").strip()
+        if not line.startswith("ref: refs/") or ".." in name.split("/"):
+            return None
+        text = _text(git, name, 4096)
+        if not text:
+            break
+    packed = _text(git, "packed-refs", _MOST_REF_FILE_BYTES)
+    for line in packed.splitlines():
+        commit, _, ref = line.partition(" ")
+        if ref == name and _COMMIT_ID.fullmatch(commit):
+            return commit
+    return None
+
+
+def _text(git: Path, name: str, most_bytes: int) -> str:
+    """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a
+    link.
+    """
+    opened: list[int] = []
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        opened.append(os.open(git, flags | os.O_DIRECTORY))
+        *folders, last = name.split("/")
+        for folder in folders:
+            opened.append(os.open(folder, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
+        opened.append(os.open(last, flags, dir_fd=opened[-1]))
+        if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
+            return ""
+        parts = []
+        while most_bytes > 0 and (part := os.read(opened[-1], min(most_bytes, 1 << 20))):
+            parts.append(part)
+            most_bytes -= len(part)
+        return os.fsdecode(b"".join(parts))
+    except (OSError, ValueError):
+        return ""
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _refs(git: GitCalls, git_directory: Path, repository: str, pattern: str) -> dict[str, str]:
+    variables = {"GIT_DIR": str(git_directory)}
+    answer = git.remote(("ls-remote", "--refs"), repository, [pattern], variables, cwd=git_directory)
+    if answer.status:
+        raise failure_of(repository, "ls-remote", answer)
+    pairs = (line.partition("\t") for line in os.fsdecode(answer.output).splitlines())
+    return {ref: commit for commit, _, ref in pairs if _COMMIT_ID.fullmatch(commit)}
+
+
+def _within_limits(sizes: Mapping[bytes, int]) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """Divides files into those that a checkpoint carries and those that are too large. Small files go first."""
+    carried: dict[bytes, int] = {}
+    too_large: dict[bytes, int] = {}
+    total = 0
+    for path, size in sorted(sizes.items(), key=lambda found: (found[1], found[0])):
+        if size > MOST_FILE_BYTES or total + size > MOST_UNTRACKED_BYTES:
+            too_large[path] = size
+        else:
+            carried[path] = size
+            total += size
+    return carried, too_large
+
+
+def _refuse_links(objects: Path) -> None:
+    """Raises RepositoryError if a symbolic link is in the place of `.git`, its objects, or one of them."""
+    if any(place.is_symlink() or not place.is_dir() for place in (objects.parent, objects)):
+        raise RepositoryError(f"{objects} is not a directory: the agent has replaced it")
+    for folder in (
+        objects,
+        *(entry for entry in objects.iterdir() if entry.is_dir() and not entry.is_symlink()),
+    ):
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if entry.is_symlink():
+                    raise RepositoryError(f"{entry.path} is a link: the agent has replaced it")
+
+
+def _make_git_directory(place: Path, configuration: str, borrowed: Sequence[Path]) -> None:
+    """Writes the smallest repository that git accepts (gitrepository-layout(5)). It borrows the objects in the
+    directories `borrowed`.
+    """
+    for folder in ("refs/heads", "refs/tags", "objects/info", "objects/pack"):
+        (place / folder).mkdir(parents=True)
+    (place / "config").write_text(configuration)
+    if borrowed:
+        (place / "objects/info/alternates").write_bytes(
+            b"".join(os.fsencode(one) + b"\n" for one in borrowed)
+        )
+    (place / "HEAD").write_text("ref: refs/heads/none\n")
+
+
+@contextmanager
+def _disk() -> Iterator[None]:
+    """Makes an OSError a RepositoryError with the outcome of a failed disk."""
+    try:
+        yield
+    except OSError as error:
+        raise RepositoryError(f"{error.filename or error}: {error.strerror}", Outcome.IO_ERROR) from None

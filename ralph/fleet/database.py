@@ -1,0 +1,512 @@
+"""The store of the fleet: where it is, how to connect to it, and how to wait for it while it is away.
+
+The store is a SQLite file of the user, or a Postgres server that all machines reach over TCP. No message of this
+module contains a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import re
+import sqlite3
+import ssl
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from ralph.sessions.places import places_to_read, state_directory
+from ralph.sessions.store import make_private
+from ralph.values.credentials import Secret
+from ralph.values.outcome import Outcome
+from ralph.values.ports import JournalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from threading import Event
+
+T = TypeVar("T")
+
+VARIABLE = "RALPH_FLEET_DB"
+FOLDER = "fleet"
+"""The folder of the fleet in ralph's state directory."""
+FILE = "fleet.sqlite"
+SCHEMA = "ralph_fleet"
+"""The schema of the fleet's own tables in Postgres. That of the engine is `dbos`."""
+
+OWN_POOL = 1
+"""Connections that a process keeps for the fleet's own tables."""
+OWN_OVERFLOW = 2
+"""Further connections while threads of one process write at the same moment."""
+ENGINE_POOL = 4
+"""Most connections of the engine in one process: one for its queue, one for its listener, one for the workflow, and
+one to spare. The engine's own default is 20, and a server has 100 by default."""
+CONNECT_S = 10
+STATEMENT_S = 30
+"""A statement of the fleet's own tables that takes longer is ended: each of them changes few rows."""
+BUSY_S = 30
+"""Longest wait for another writer of the SQLite file. The engine waits as long."""
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 5.0
+
+# A peer that is silent is given up after idle + interval * count: 25 s, which is less than the 30 s of silence after
+# which other workers end a session (locks.py).
+_KEEPALIVES_IDLE_S = 10
+_KEEPALIVES_INTERVAL_S = 5
+_KEEPALIVES_COUNT = 3
+_USER_TIMEOUT_MS = 25_000
+_SERVER_SIDE = {
+    "tcp_keepalives_idle": _KEEPALIVES_IDLE_S,
+    "tcp_keepalives_interval": _KEEPALIVES_INTERVAL_S,
+    "tcp_keepalives_count": _KEEPALIVES_COUNT,
+    "tcp_user_timeout": _USER_TIMEOUT_MS,
+}
+_CLIENT_SIDE = {
+    "application_name": "ralph-fleet",
+    "connect_timeout": CONNECT_S,
+    "keepalives": 1,
+    "keepalives_idle": _KEEPALIVES_IDLE_S,
+    "keepalives_interval": _KEEPALIVES_INTERVAL_S,
+    "keepalives_count": _KEEPALIVES_COUNT,
+    "tcp_user_timeout": _USER_TIMEOUT_MS,
+}
+_POSTGRES = {"postgresql", "postgres", "postgresql+psycopg"}
+_ELSEWHERE = {"host", "hostaddr", "port", "user", "dbname", "service"}
+"""Parameters that would replace a part of the URL, so that a message would name another server than the real one."""
+
+
+class StoreError(Exception):
+    """The store cannot be used, and waiting would not help. The message is one line that says what to do."""
+
+    def __init__(self, message: str, outcome: Outcome = Outcome.CONFIG) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class WaitStoppedError(Exception):
+    """The process was told to stop while it waited for the store."""
+
+
+class Database(Struct, frozen=True, kw_only=True):
+    """A store and how to connect to it. The `repr` and the text fields contain no password."""
+
+    url: Secret[str]
+    """The URL for SQLAlchemy and for the engine, without parameters."""
+    connect_args: Secret[dict[str, Any]] = Secret({})
+    """Arguments for each connection of the driver. Empty for SQLite."""
+    is_postgres: bool
+    safe_text: str
+    """The URL for messages, without password and parameters."""
+    place: str
+    """HOST:PORT, or the path of the SQLite file."""
+    file: Path | None = None
+    """The SQLite file. None for Postgres."""
+    folder: Path
+    """The folder on this machine for locks and work: STATE/fleet."""
+
+    def without_password(self, text: str) -> str:
+        """The text of a foreign error as one line, in which the password is replaced."""
+        password = sa.make_url(self.url.plain).password
+        line = " ".join(text.split())
+        return line.replace(password, "***") if password else line
+
+
+def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
+    """The store that the user named with `--db` or RALPH_FLEET_DB, or else the SQLite file in the state directory.
+    Connects to nothing. Raises StoreError.
+    """
+    folder = state_directory(places_to_read(environment)[0]) / FOLDER
+    text = named if named is not None else environment.get(VARIABLE)
+    if not text:
+        return _sqlite(folder / FILE, folder)
+    source, outcome = ("--db", Outcome.USAGE) if named is not None else (VARIABLE, Outcome.CONFIG)
+    try:
+        url = sa.make_url(text)
+        port = url.port
+    except (sa.exc.ArgumentError, ValueError):
+        raise StoreError(f"{source} is no URL of a database; {_EXAMPLES}", outcome) from None
+    try:
+        if url.drivername == "sqlite":
+            return _sqlite(_file_of(url), folder)
+        if url.drivername in _POSTGRES:
+            return _postgres(url, port, folder, environment)
+    except ValueError as error:
+        raise StoreError(f"{source}: {error}", outcome) from None
+    raise StoreError(f"{source} names {url.drivername}, which is no store of the fleet; {_EXAMPLES}", outcome)
+
+
+_EXAMPLES = "write postgresql://USER@HOST:PORT/DATABASE or sqlite:////PATH"
+
+
+def _file_of(url: sa.URL) -> Path:
+    if not url.database or url.database == ":memory:" or url.host or url.query:
+        raise ValueError("a SQLite store is a file: write sqlite:////PATH")
+    return Path(url.database).absolute()
+
+
+def _sqlite(file: Path, folder: Path) -> Database:
+    url = f"sqlite:///{file}"
+    return Database(
+        url=Secret(url), is_postgres=False, safe_text=url, place=str(file), file=file, folder=folder
+    )
+
+
+def _postgres(url: sa.URL, port: int | None, folder: Path, environment: Mapping[str, str]) -> Database:
+    query = {key: value if isinstance(value, str) else value[-1] for key, value in url.query.items()}
+    host = url.host or ""
+    if not host or host.startswith(("/", "@", "%2F", "%2f")) or query.get("host", "").startswith(("/", "@")):
+        raise ValueError(
+            "the URL names no TCP host, and over a Unix socket the engine does not reconnect after an outage: "
+            "write postgresql://USER@127.0.0.1:PORT/DATABASE"
+        )
+    if misplaced := _ELSEWHERE & query.keys():
+        raise ValueError(f"write {', '.join(sorted(misplaced))} before the ? of the URL: {_EXAMPLES}")
+    if not url.database:
+        raise ValueError(f"the URL names no database: {_EXAMPLES}")
+    clean = sa.URL.create(
+        "postgresql+psycopg",
+        username=url.username,
+        password=url.password or query.pop("password", None),
+        host=host,
+        port=port,
+        database=url.database,
+    )
+    connect_args: dict[str, Any] = {**_CLIENT_SIDE, **query}
+    server_side = " ".join(f"-c {key}={value}" for key, value in _SERVER_SIDE.items())
+    connect_args["options"] = f"{server_side} {query.get('options', '')}".strip()
+    if not all(map(_is_loopback, host.split(","))):
+        connect_args.setdefault("sslmode", "verify-full")
+        if connect_args["sslmode"] in {"verify-full", "verify-ca"} and "sslrootcert" not in query:
+            connect_args |= _authorities(environment)
+    return Database(
+        url=Secret(clean.render_as_string(hide_password=False)),
+        connect_args=Secret(connect_args),
+        is_postgres=True,
+        safe_text=clean.set(drivername="postgresql", password=None).render_as_string(),
+        place=f"{host}:{port or environment.get('PGPORT', '5432')}",
+        folder=folder,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
+    """The file with the certificates of the authorities to trust. The library finds a file of the user for itself.
+
+    `sslrootcert=system` would not do: the library in psycopg's wheel then looks into /usr/lib/psycopg-openssl, which is
+    nowhere.
+    """
+    if "PGSSLROOTCERT" in environment or Path("~/.postgresql/root.crt").expanduser().exists():
+        return {}
+    usual = environment.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if usual is None:
+        import certifi  # noqa: PLC0415 - only where the system has no such file
+
+        usual = certifi.where()
+    return {"sslrootcert": usual}
+
+
+def prepare(database: Database) -> None:
+    """Makes the folder of the fleet and the SQLite file, so that other users can access neither. The engine and its
+    library give the files beside the SQLite file the same permissions. Call it before the engine opens the store.
+    Raises StoreError.
+    """
+    try:
+        _own_folder(database.folder, is_named=False)
+        if database.file is not None:
+            _own_folder(database.file.parent, is_named=database.file.parent != database.folder)
+            _own_file(database.file)
+            with closing(sqlite3.connect(database.file, timeout=BUSY_S)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+    except (OSError, JournalError, sqlite3.Error) as error:
+        reason = error.__cause__ if isinstance(error, JournalError) else error
+        raise StoreError(
+            f"the store at {database.place} cannot be used: {reason}", Outcome.IO_ERROR
+        ) from error
+
+
+def _own_folder(folder: Path, *, is_named: bool) -> None:
+    """Makes a folder that is the user's alone. A folder that the user named keeps its permissions, but others may not
+    write to it.
+    """
+    if not os.path.lexists(folder):
+        make_private(folder)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise StoreError(f"{folder} is no folder: the fleet follows no link there")
+    if status.st_uid != os.geteuid():
+        raise StoreError(f"{folder} belongs to another user")
+    if is_named and status.st_mode & 0o022:
+        raise StoreError(f"other users may write to {folder}: chmod go-w it, or name another place")
+    if not is_named and status.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _own_file(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise StoreError(f"{file} is no file of this user")
+        if status.st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
+def make_engine(
+    database: Database, *, pool_size: int = OWN_POOL, statement_timeout_s: float = STATEMENT_S
+) -> sa.Engine:
+    """Makes a pool of connections for the fleet's own tables. Call it in the process that uses it, after a fork."""
+    if not database.is_postgres:
+        engine = sa.create_engine(database.url.plain, connect_args={"timeout": BUSY_S})
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return sa.create_engine(
+        database.url.plain,
+        connect_args=_with_timeout(database, statement_timeout_s),
+        pool_size=pool_size,
+        max_overflow=OWN_OVERFLOW,
+        pool_timeout=STATEMENT_S,
+        pool_pre_ping=True,
+    )
+
+
+def reading(engine: sa.Engine) -> sa.Connection:
+    """A connection that only reads. On SQLite it waits for no writer, and no writer waits for it."""
+    return engine.connect().execution_options(**{_READS: True})
+
+
+_READS = "ralph_reads"
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    # SQLAlchemy's transactions begin in `_begin_sqlite`: the driver would begin one only at the first change.
+    connection.isolation_level = None
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that reads first and locks at its first change fails if another one has changed the file meanwhile.
+    reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def connect(database: Database, *, statement_timeout_s: float = STATEMENT_S) -> psycopg.Connection[Any]:
+    """Opens one connection to Postgres beside all pools. Each statement is a transaction. Raises psycopg.Error."""
+    url = sa.make_url(database.url.plain)
+    return psycopg.connect(
+        autocommit=True,
+        host=url.host,
+        port=url.port,
+        user=url.username,
+        password=url.password,
+        dbname=url.database,
+        **_with_timeout(database, statement_timeout_s),
+    )
+
+
+def _with_timeout(database: Database, statement_timeout_s: float) -> dict[str, Any]:
+    arguments = database.connect_args.plain
+    timeout = f" -c statement_timeout={int(statement_timeout_s * 1000)}"
+    return {**arguments, "options": arguments["options"] + timeout}
+
+
+def dbos_settings(database: Database) -> dict[str, Any]:
+    """The part of the engine's configuration that says where the store is and how to connect to it."""
+    if not database.is_postgres:
+        return {"system_database_url": database.url.plain}
+    return {
+        "system_database_url": database.url.plain,
+        "sys_db_pool_size": ENGINE_POOL,
+        "db_engine_kwargs": {
+            "connect_args": dict(database.connect_args.plain),
+            "pool_pre_ping": True,
+            "max_overflow": 0,
+        },
+    }
+
+
+def refuse_pooler(database: Database) -> None:
+    """Raises StoreError if a transaction pooler stands between this process and Postgres: advisory locks and settings
+    of a session would belong to other clients. Raises psycopg.Error if the store is away.
+    """
+    if not database.is_postgres:
+        return
+    with closing(connect(database)) as first:
+        before = _backend(first)
+        if first.info.backend_pid == before:
+            return  # a pooler invents this number
+        with closing(connect(database)) as second, second.transaction():
+            # The pooler lends the idle session of the first connection to the second.
+            if before == _backend(second) or before != _backend(first):
+                raise StoreError(
+                    f"{database.place} is a transaction pooler, which keeps no session's locks: "
+                    "name the port of the Postgres server itself, or a pooler in session mode"
+                )
+
+
+def _backend(connection: psycopg.Connection[Any]) -> int:
+    [(process_id,)] = connection.execute("SELECT pg_backend_pid()").fetchall()
+    return int(process_id)
+
+
+class Waiting:
+    """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines."""
+
+    def __init__(self, database: Database, tell: Callable[[str], None], stop: Event) -> None:
+        self.database = database
+        self.tell = tell
+        self.stop = stop
+
+
+def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
+    """Calls `call` again and again while the store is away, and returns its result. Tells once what it waits for, and
+    once that the store is back. A connection can break after a commit, so `call` must be true to repeat.
+
+    Raises StoreError if waiting would not help, and WaitStoppedError if the process was told to stop meanwhile. Any
+    other error of `call` is raised as it is.
+    """
+    database, waits = waiting.database, _waits()
+    is_told = False
+    while True:
+        try:
+            result = call()
+        except Exception as error:
+            if (refusal := refusal_of(database, error)) is not None:
+                raise refusal from error
+            reason = away_reason(error)
+            if reason is None:
+                raise
+            if not is_told:
+                waiting.tell(
+                    f"waiting for the store at {database.place}: {database.without_password(reason)}"
+                )
+                is_told = True
+            if waiting.stop.wait(next(waits)):
+                raise WaitStoppedError from error
+        else:
+            if is_told:
+                waiting.tell(f"the store at {database.place} is back")
+            return result
+
+
+def _waits() -> Iterator[float]:
+    """Half of each wait is random, so that a thousand workers do not come back in one moment."""
+    wait_s = FIRST_WAIT_S
+    while True:
+        yield wait_s * (0.5 + 0.5 * random.random())  # noqa: S311 - no secret
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+# Errors of a statement have an SQLSTATE (appendix A of Postgres' manual). Those of a failed connection have only a text.
+_AWAY_STATES = re.compile(
+    r"08(?!P01)...|53...|57P01|57P02|57P03|57P05"  # connection, resources, shutdown, start
+    r"|57014|25P03"  # statement_timeout, idle_in_transaction_session_timeout
+    r"|25006"  # a server that became a standby
+    r"|40001|40P01|55P03"  # another transaction was in the way
+)
+_REFUSED_STATES = {
+    "08P01": "pooler",  # PgBouncer says so of whatever it does not carry
+    "28000": "password",
+    "28P01": "password",
+    "3D000": "database",
+    "57P04": "database",
+    "42501": "permission",
+}
+_REFUSED_TEXTS = {
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|role \".*\" does not exist"
+    r"|authentication method|is not permitted to log in": "password",
+    r"database \".*\" does not exist": "database",
+    r"permission denied": "permission",
+    r"certificate|does not support SSL|sslmode|SSL error: .*verify": "TLS",
+    r"unsupported startup parameter": "pooler",
+}
+_ADVICE = {
+    "password": (
+        "the store at {place} refuses this user: {reason}; put the password into ~/.pgpass or RALPH_FLEET_DB",
+        Outcome.AUTH,
+    ),
+    "database": ("the store at {place} has no such database: {reason}; create it first", Outcome.CONFIG),
+    "permission": (
+        "the store at {place} does not permit this: {reason}; grant it to the user of the URL",
+        Outcome.AUTH,
+    ),
+    "TLS": (
+        "the store at {place} cannot be trusted: {reason}; name its authority with ?sslrootcert=FILE, or lower sslmode",
+        Outcome.CONFIG,
+    ),
+    "pooler": (
+        "{place} is a pooler that refuses what the fleet needs: {reason}; name the port of the Postgres server itself",
+        Outcome.CONFIG,
+    ),
+    "file": ("the store at {place} cannot be written: {reason}", Outcome.IO_ERROR),
+}
+_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_SQLITE_BROKEN = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+def away_reason(error: BaseException) -> str | None:
+    """The reason why the store cannot be used just now. None if the error is another one."""
+    if isinstance(error, PoolTimeoutError):
+        return "all connections of this process are in use"
+    cause = _driver_error(error)
+    if isinstance(cause, sqlite3.OperationalError):
+        return str(cause) if _sqlite_code(cause) in _SQLITE_BUSY else None
+    if not isinstance(cause, psycopg.Error):
+        return None
+    if cause.sqlstate is not None:
+        is_away = _AWAY_STATES.fullmatch(cause.sqlstate) is not None
+    else:
+        is_away = isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
+    return str(cause) if is_away or getattr(error, "connection_invalidated", False) else None
+
+
+def refusal_of(database: Database, error: BaseException) -> StoreError | None:
+    """The error to raise if the store refuses for good. None if the error is another one."""
+    cause = _driver_error(error)
+    kind = None
+    if isinstance(cause, sqlite3.DatabaseError):
+        kind = "file" if _sqlite_code(cause) in _SQLITE_BROKEN else None
+    elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
+        kind = _REFUSED_STATES.get(cause.sqlstate)
+    elif isinstance(cause, psycopg.OperationalError):
+        text = str(cause)
+        kind = next((kind for pattern, kind in _REFUSED_TEXTS.items() if re.search(pattern, text)), None)
+    if kind is None:
+        return None
+    advice, outcome = _ADVICE[kind]
+    reason = database.without_password(str(cause))
+    return StoreError(advice.format(place=database.place, reason=reason), outcome)
+
+
+def _driver_error(error: BaseException) -> BaseException | None:
+    return error.orig if isinstance(error, DBAPIError) else error
+
+
+def _sqlite_code(error: sqlite3.Error) -> int | None:
+    """The primary result code of SQLite, which is the low byte of the extended one."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,460 @@
+"""Writes the jobs of a set in the form of another scheduler: a GitHub workflow, a Kubernetes Job, a Slurm array, or a
+script for GNU parallel. No I/O happens here.
+
+Each limit of the set is either kept by the scheduler or refused. What comes from a job is nowhere part of a script, of
+YAML or of an expression: it is carried in Base64, because a prompt may contain anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections import Counter
+from shlex import quote
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ralph.fleet import export_script
+from ralph.fleet.job_content import session_id
+from ralph.fleet.job_rules import branch_of
+from ralph.values.outcome import UsageError
+from ralph.values.setting import duration_s
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ralph.fleet.jobs import Job, SetLimits
+
+FORMATS = ("github-matrix", "kubernetes", "slurm", "parallel")
+LIMITS = ("concurrency", "per_host", "rate", "max_budget_usd", "max_attempts")
+_KEY = "ANTHROPIC_API_KEY"
+_GIT_TOKEN = "RALPH_GIT_TOKEN"  # noqa: S105 - the name of a variable
+_OF_EACH_MACHINE = ("HOME", "LANG", "PATH", "SHELL", "TMPDIR", "USER")
+_WAIT_S = 300
+"""The time between two attempts at a job that ended with 75."""
+_LONGEST_GITHUB_MINUTES = 360
+"""The most that a job may take on a runner of GitHub's."""
+_MOST_OF_MATRIX = 256
+"""The most jobs that GitHub makes of a matrix."""
+_LONGEST_VARIABLE = 100_000
+"""Linux takes 128 KiB as one variable of the environment."""
+_LARGEST_WORKFLOW = 450_000
+_LARGEST_CONFIG_MAP = 700_000
+"""A ConfigMap holds 1 MiB. A Base64 text is a third longer than what it stands for."""
+_LARGEST_BATCH_SCRIPT = 4_000_000
+"""Slurm's own default (max_script_size)."""
+_MINUTES_BESIDES = 15
+"""The time for a clone, an installation and a push."""
+
+
+def export(
+    jobs: Sequence[Job],
+    limits: SetLimits,
+    format_name: str,
+    set_name: str,
+    without: Collection[str] = (),
+) -> str:
+    """The text of a file for the scheduler. `format_name` is one of `FORMATS`. `without` has the names of limits that the
+    user gives up.
+
+    Raises UsageError if the scheduler cannot keep a limit or express a job.
+    """
+    unknown = sorted(set(without) - set(LIMITS))
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is no limit of a set: {', '.join(LIMITS)}")
+    if not jobs:
+        raise UsageError("there are no jobs to export")
+    write = {
+        "github-matrix": _github_matrix,
+        "kubernetes": _kubernetes,
+        "slurm": _slurm,
+        "parallel": _parallel,
+    }.get(format_name)
+    if write is None:
+        raise UsageError(f"{format_name!r} is no format: {', '.join(FORMATS)}")
+    given_up = {name: None for name in without if name != "max_attempts"}
+    limits = limits if not without else _without(limits, given_up)
+    _refuse_lost_limits(jobs, limits, format_name)
+    # All of these schedulers start jobs in their order.
+    return write(sorted(jobs, key=lambda job: -job.priority), limits, set_name)
+
+
+def _without(limits: SetLimits, given_up: dict[str, None]) -> SetLimits:
+    from msgspec.structs import replace  # noqa: PLC0415 - few exports need it
+
+    return replace(limits, **given_up)
+
+
+def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str) -> None:
+    """Raises UsageError if the scheduler would not keep a limit: a guard that was asked for is kept, or nothing runs."""
+    lost = []
+    if limits.max_budget_usd is not None:
+        lost.append(("max_budget_usd", "give each job its own max_budget_usd"))
+    if limits.rate is not None and format_name != "parallel":
+        lost.append(("rate", "set concurrency"))
+    if limits.per_host is not None and limits.per_host < min(
+        _most_on_one_host(jobs), limits.concurrency or len(jobs)
+    ):
+        lost.append(("per_host", f"a concurrency of {limits.per_host} keeps it"))
+    if lost:
+        names = " and ".join(name for name, _ in lost)
+        advice = "; ".join(f"{name}: {what}" for name, what in lost)
+        gives_up = " ".join(f"--without-limit {name}" for name, _ in lost)
+        raise UsageError(f"{format_name} cannot keep {names} ({advice}); {gives_up} exports without")
+    if format_name != "parallel":
+        for job in jobs:
+            if job.after:
+                raise UsageError(
+                    f"{format_name} cannot express the `after` of the job {job.id}; parallel can"
+                )
+
+
+def _most_on_one_host(jobs: Sequence[Job]) -> int:
+    return max(Counter(_host_of(job.repository) for job in jobs).values())
+
+
+def _host_of(repository: str) -> str:
+    if "://" in repository:
+        return urlsplit(repository).hostname or ""
+    before, colon, _ = repository.partition(":")
+    return before.rpartition("@")[2].lower() if colon and "/" not in before else ""
+
+
+def words_of(job: Job) -> list[str]:
+    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session, the
+    directory, and the budget, of which an attempt gets what is left.
+    """
+    fields = (
+        *(("until", job.until), ("model", job.model), ("base-url", job.base_url), ("sandbox", job.sandbox)),
+        *(("max-time", job.max_time), ("max-turns", job.max_turns), ("max-iterations", job.max_iterations)),
+    )
+    said = [f"--{name}={value}" for name, value in fields if value is not None]
+    return [*said, *([f"--pass-env={','.join(job.env)}"] if job.env else []), *job.options]
+
+
+def definition(job: Job, set_name: str) -> str:
+    """The shell text that `ralph_job` reads. It defines what the job is."""
+    values = {
+        "set_name": set_name,
+        "id": job.id,
+        "repository": job.repository,
+        "ref": job.ref or "",
+        "branch": branch_of(job),
+        "session": session_id(set_name, job.id),
+        "kind": "run" if job.until is None else "loop",
+        "needed": " ".join(job.env),
+        "budget": "" if job.max_budget_usd is None else f"{job.max_budget_usd:.6f}",
+    }
+    lines = [f"{name}={quote(value)}" for name, value in values.items()]
+    words = " ".join(map(quote, words_of(job)))
+    return "\n".join(
+        [
+            *lines,
+            f'job_words() {{ "$@" {words}',
+            "}",
+            f"job_prompt() {{ printf %s {quote(job.prompt)}",
+            "}",
+            "",
+        ]
+    )
+
+
+def _carried(job: Job, set_name: str) -> str:
+    return b64encode(definition(job, set_name).encode()).decode()
+
+
+def _refuse_large(size: int, most: int, subject: str, format_name: str) -> None:
+    if size > most:
+        raise UsageError(
+            f"{subject} is too large for {format_name}: {size:,} bytes, and {most:,} are possible"
+        )
+
+
+def _refuse_paths(jobs: Sequence[Job], where: str) -> None:
+    for job in jobs:
+        if job.repository.startswith(("/", "file:")):
+            raise UsageError(f"the repository of the job {job.id} is a path, and {where} has no such path")
+
+
+def _names(jobs: Sequence[Job], format_name: str) -> list[str]:
+    """The names of the secrets that jobs need, without those that each job gets and those that each machine has. Raises
+    UsageError for a name that the file uses itself.
+    """
+    names = {name for job in jobs for name in job.env} - {_KEY, _GIT_TOKEN, *_OF_EACH_MACHINE}
+    own = sorted(name for name in names if name == "JOB" or name.startswith(("RALPH_", "GITHUB_", "RUNNER_")))
+    if own:
+        raise UsageError(f"{format_name} cannot pass on a variable {own[0]}: another one has this name there")
+    return sorted(names)
+
+
+def _minutes(job: Job) -> int | None:
+    return None if job.max_time is None else math.ceil(duration_s(job.max_time) / 60)
+
+
+def _indented(text: str, spaces: int) -> str:
+    return "\n".join(" " * spaces + line if line else "" for line in text.strip("\n").split("\n"))
+
+
+# --- GNU parallel
+
+
+def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
+    options, delay_s = [], 0.0
+    if limits.concurrency is not None:
+        options.append(f"--jobs {limits.concurrency}")
+    if limits.rate is not None:
+        delay_s = math.ceil(1000 * limits.rate.period_s / limits.rate.starts) / 1000
+        options.append(f"--delay {delay_s:g}")
+    after = [f"  {job.id}) echo {quote(' '.join(job.after))} ;;" for job in jobs if job.after]
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            f"# The jobs of the set {set_name}, by GNU parallel: sh THIS_FILE. Needs git, parallel, and ralph on PATH.",
+            "# Run it again to go on: jobs that ended are left alone. `ralph fleet export` wrote it.",
+            f"set_name={quote(set_name)}",
+            f"ids={quote(' '.join(job.id for job in jobs))}",
+            f"options={quote(' '.join(options))}",
+            f"delay_s={delay_s:g}",
+            'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/.local/state/ralph-jobs}"',
+            f"RALPH_ATTEMPTS={limits.max_attempts}",
+            f"RALPH_WAIT_S=${{RALPH_WAIT_S:-{_WAIT_S}}}",
+            "job_after() {",
+            *(["  case $1 in", *after, "  esac"] if after else ["  :"]),
+            "}",
+            *_definitions([(job.id, job) for job in jobs], set_name),
+            export_script.ONE_JOB + export_script.PARALLEL,
+        ]
+    )
+
+
+def _definitions(jobs: Sequence[tuple[str, Job]], set_name: str) -> list[str]:
+    """The lines of a shell function that prints the definition of a job in Base64. The texts are names of cases."""
+    lines = ["job_definition() {", "  case $1 in"]
+    for case, job in jobs:
+        carried = _carried(job, set_name)
+        lines += [
+            f"  {case})",
+            f"    # {job.id}",
+            "    cat <<'END_OF_JOB'",
+            *(carried[at : at + 100] for at in range(0, len(carried), 100)),
+            "END_OF_JOB",
+            "    ;;",
+        ]
+    return [*lines, "  esac", "}"]
+
+
+# --- Slurm
+
+
+def _slurm(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
+    times = [_minutes(job) for job in jobs]
+    longest = None if None in times else max(one for one in times if one is not None)
+    slots = "" if limits.concurrency is None else f"%{limits.concurrency}"
+    script = "\n".join(
+        [
+            "#!/bin/sh",
+            f"#SBATCH --job-name=ralph-{set_name}",
+            f"#SBATCH --array=0-{len(jobs) - 1}{slots}",
+            f"#SBATCH --output=ralph-{set_name}-%A_%a.txt",
+            *("#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --export=ALL"),
+            *([] if longest is None else [f"#SBATCH --time={longest + _MINUTES_BESIDES}"]),
+            f"# The jobs of the set {set_name}, as a Slurm array: sbatch THIS_FILE. Each node needs git, and ralph on PATH.",
+            "# RALPH_JOBS_DIR must be a directory that all nodes share. `ralph fleet export` wrote this file.",
+            f"set_name={quote(set_name)}",
+            'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/ralph-jobs}"',
+            f"RALPH_ATTEMPTS={limits.max_attempts}",
+            *_definitions([(str(index), job) for index, job in enumerate(jobs)], set_name),
+            export_script.ONE_JOB + export_script.SLURM,
+        ]
+    )
+    _refuse_large(len(script), _LARGEST_BATCH_SCRIPT, "the script", "slurm")
+    return script
+
+
+# --- Kubernetes
+
+
+def _kubernetes(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
+    """YAML is written as JSON texts and blocks of our own lines: JSON is YAML."""
+    _refuse_paths(jobs, "a pod")
+    name = f"ralph-{set_name.lower().replace('_', '-').replace('.', '-')[:40]}".rstrip("-")
+    maps = _config_maps(jobs, set_name)
+    times = [_minutes(job) for job in jobs]
+    longest = None if None in times else max(one for one in times if one is not None)
+    slots = len(jobs) if limits.concurrency is None else min(limits.concurrency, len(jobs))
+    documents = [
+        "\n".join(
+            [
+                *(
+                    "apiVersion: v1",
+                    "kind: ConfigMap",
+                    "metadata:",
+                    f"  name: {name}-{number}",
+                    "immutable: true",
+                ),
+                *(["data:", "  run.sh: |", _indented(_pod_script(), 4)] if number == 0 else []),
+                *(["binaryData:"] if entries else []),
+                *(f'  "{index}": {carried}' for index, carried in entries),
+            ]
+        )
+        for number, entries in enumerate(maps)
+    ]
+    secrets = [
+        f'            - {{name: "{one}", valueFrom: {{secretKeyRef: {{name: ralph, key: "{one}", optional: true}}}}}}'
+        for one in (_KEY, _GIT_TOKEN, *_names(jobs, "kubernetes"))
+    ]
+    documents.append(
+        f"""apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  completionMode: Indexed
+  completions: {len(jobs)}
+  parallelism: {slots}
+  backoffLimitPerIndex: {limits.max_attempts - 1}
+  podFailurePolicy:
+    rules:
+      # The node was drained or lost: that is no attempt.
+      - action: Ignore
+        onPodConditions: [{{type: DisruptionTarget}}]
+      # 75: again later. Kubernetes waits longer each time.
+      - action: Count
+        onExitCodes: {{containerName: ralph, operator: In, values: [75]}}
+      # The other outcomes of ralph are final for this job, and the other jobs go on.
+      - action: FailIndex
+        onExitCodes: {{containerName: ralph, operator: In, values: [1, 2, 3, 4, 69, 70, 74, 77, 78, 124]}}
+  template:
+    spec:
+      restartPolicy: Never
+{"" if longest is None else f"      activeDeadlineSeconds: {60 * (longest + _MINUTES_BESIDES)}" + chr(10)}\
+      automountServiceAccountToken: false
+      securityContext: {{runAsNonRoot: true, runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, seccompProfile: {{type: RuntimeDefault}}}}
+      containers:
+        - name: ralph
+          image: python:3.12
+          command: [sh, /jobs/run.sh]
+          securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+          resources: {{requests: {{cpu: 500m, memory: 512Mi}}}}
+          env:
+            - {{name: HOME, value: /work}}
+            - {{name: RALPH_JOBS_DIR, value: /state}}
+            - {{name: RALPH_INSTALL, value: ralph-headless}}
+            # The values of the secret `ralph`: kubectl create secret generic ralph --from-literal={_KEY}=...
+{chr(10).join(secrets)}
+          volumeMounts:
+            - {{name: jobs, mountPath: /jobs, readOnly: true}}
+            - {{name: work, mountPath: /work}}
+            - {{name: state, mountPath: /state}}
+      volumes:
+        - name: jobs
+          projected:
+            sources: [{", ".join(f"{{configMap: {{name: {name}-{number}}}}}" for number in range(len(maps)))}]
+        - name: work
+          emptyDir: {{}}
+        # Checkouts and sessions, by which a new pod resumes. The claim must exist, and all nodes must be able to write.
+        # With an emptyDir in its place, each pod begins anew, and its budget too.
+        - name: state
+          persistentVolumeClaim: {{claimName: ralph-state}}"""
+    )
+    head = (
+        f"# The jobs of the set {set_name}, as a Job of Kubernetes 1.29 or newer: kubectl create -f THIS_FILE.\n"
+        f"# Jobs by index: {' '.join(f'{index}={job.id}' for index, job in enumerate(jobs))}\n"
+    )
+    return head + "\n---\n".join(documents) + "\n"
+
+
+def _pod_script() -> str:
+    return export_script.ONE_JOB + export_script.KUBERNETES
+
+
+def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str]]]:
+    """The definitions of the jobs with their indexes, divided so that each part fits into one ConfigMap. The first one
+    also has the script.
+    """
+    maps: list[list[tuple[int, str]]] = [[]]
+    size = len(_pod_script())
+    for index, job in enumerate(jobs):
+        carried = _carried(job, set_name)
+        _refuse_large(len(carried), _LARGEST_CONFIG_MAP, f"the job {job.id}", "kubernetes")
+        if size + len(carried) > _LARGEST_CONFIG_MAP:
+            maps.append([])
+            size = 0
+        maps[-1].append((index, carried))
+        size += len(carried) + 20
+    return maps
+
+
+# --- GitHub
+
+
+def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
+    _refuse_paths(jobs, "a runner")
+    if len(jobs) > _MOST_OF_MATRIX:
+        raise UsageError(f"github-matrix can hold {_MOST_OF_MATRIX} jobs, and the set has {len(jobs)}")
+    names = _names(jobs, "github-matrix")
+    entries = []
+    for job in jobs:
+        carried = _carried(job, set_name)
+        _refuse_large(len(carried), _LONGEST_VARIABLE, f"the job {job.id}", "github-matrix")
+        waits = (limits.max_attempts - 1) * _WAIT_S // 60
+        minutes = min(
+            _LONGEST_GITHUB_MINUTES, (_minutes(job) or _LONGEST_GITHUB_MINUTES) + waits + _MINUTES_BESIDES
+        )
+        entry = {"id": job.id, "minutes": minutes, "needs": f",{','.join(job.env)},", "job": carried}
+        entries.append(f"          - {json.dumps(entry)}")
+    variables = [
+        f"          '{name}': ${{{{ contains(matrix.needs, ',{name},') && secrets.{name} || '' }}}}"
+        for name in names
+    ]
+    workflow = "\n".join(
+        [
+            f"# The jobs of the set {set_name}, as a workflow: put it into .github/workflows/. `ralph fleet export` wrote it.",
+            "# Secrets: ANTHROPIC_API_KEY; RALPH_GIT_TOKEN, which may push to the repositories (default: the token of this",
+            f"# workflow, for its own repository){''.join(f'; {name}' for name in names)}. The input `install` says what",
+            "# pip installs.",
+            f"name: {json.dumps(f'ralph {set_name}')}",
+            *(
+                "on:",
+                "  workflow_dispatch:",
+                "    inputs:",
+                "      install:",
+                "        default: ralph-headless",
+            ),
+            *("permissions:", "  contents: write", "jobs:", "  job:"),
+            *(
+                "    name: ${{ matrix.id }}",
+                "    runs-on: ubuntu-latest",
+                "    timeout-minutes: ${{ matrix.minutes }}",
+            ),
+            *("    strategy:", "      fail-fast: false"),
+            *([] if limits.concurrency is None else [f"      max-parallel: {limits.concurrency}"]),
+            *("      matrix:", "        include:", *entries),
+            *(
+                "    steps:",
+                "      - uses: actions/setup-python@v6",
+                "        with:",
+                '          python-version: "3.12"',
+            ),
+            *("      - name: Install ralph", "        env:"),
+            "          RALPH_INSTALL: ${{ inputs.install }}",
+            '        run: python -m pip install --quiet "$RALPH_INSTALL"',
+            *(
+                "      - name: Do the job",
+                "        shell: sh {0}",
+                "        env:",
+                "          JOB: ${{ matrix.job }}",
+            ),
+            f"          RALPH_ATTEMPTS: {limits.max_attempts}",
+            f"          RALPH_WAIT_S: {_WAIT_S}",
+            f"          {_KEY}: ${{{{ secrets.{_KEY} }}}}",
+            "          RALPH_GIT_TOKEN: ${{ secrets.RALPH_GIT_TOKEN || github.token }}",
+            *variables,
+            "        run: |",
+            _indented(export_script.ONE_JOB + export_script.AGAIN + export_script.GITHUB, 10),
+            "",
+        ]
+    )
+    _refuse_large(len(workflow), _LARGEST_WORKFLOW, "the workflow", "github-matrix")
+    return workflow

@@ -1,0 +1,208 @@
+"""The shell text that runs one job without the engine. All formats of `export.py` share it. It is POSIX sh."""
+
+from __future__ import annotations
+
+ONE_JOB = r"""
+# ralph_job FILE does one job: a clone, a run or a loop of ralph, a branch. FILE defines the job.
+# Exit code 75 means: again later. Another attempt finds the checkout and the session in $RALPH_JOBS_DIR and resumes.
+# If RALPH_GIT_TOKEN is set, git uses it for https://$RALPH_GIT_HOST (github.com).
+umask 077
+ralph_git() {
+  git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c commit.gpgSign=false \
+    ${RALPH_GIT_TOKEN:+-c "credential.https://${RALPH_GIT_HOST:-github.com}.helper=$ralph_git_helper"} "$@"
+}
+ralph_git_helper='!f() { echo username=x-access-token; echo "password=$RALPH_GIT_TOKEN"; }; f'
+# ralph_at BRANCH: the commit of a branch of the repository, or nothing.
+ralph_at() {
+  seen=$(ralph_git ls-remote -- "$repository" "refs/heads/$1") || return 1
+  printf '%s\n' "$seen" | awk -v name="refs/heads/$1" '$2 == name { print $1 }'
+}
+# ralph_left: what the attempts before this one left of the job's budget. Fails if that is nothing, or is not known.
+ralph_left() {
+  ralph sessions ls --all --format json | tr ',' '\n' | sed -n 's/^ *"cost_usd": *//p' |
+    awk -v budget="$budget" 'NR == 1 && /^[0-9]/ && $1 < budget + 0 { printf "%.6f", budget - $1; found = 1 }
+      END { exit !found }'
+}
+ralph_ends() { echo "ralph job $id: $2" >&2; exit "$1"; }
+
+ralph_job() (
+  if [ -n "${RALPH_GIT_TOKEN:-}" ]; then export RALPH_GIT_TOKEN; fi
+  . "$1" || exit 70
+  for name in $needed; do
+    eval "[ -n \"\${$name:-}\" ]" || ralph_ends 78 "the variable $name is not set"
+  done
+  dir=$RALPH_JOBS_DIR/$set_name/$id
+  mkdir -p "$dir/state" && job_prompt >"$dir/prompt.md" || ralph_ends 74 "cannot write in $dir"
+  if [ ! -d "$dir/checkout" ]; then
+    rm -rf "$dir/new"
+    ralph_at "$branch" >"$dir/lease" || ralph_ends 75 "the repository cannot be reached"
+    ralph_git clone -q --no-checkout -- "$repository" "$dir/new" || ralph_ends 75 "the repository cannot be cloned"
+    cd "$dir/new" || exit 74
+    if [ -z "$ref" ]; then
+      ralph_git checkout -q -B "$branch"
+    else
+      ralph_git checkout -q --no-track -B "$branch" "refs/remotes/origin/$ref" -- 2>/dev/null ||
+        ralph_git checkout -q -B "$branch" "$ref" -- 2>/dev/null ||
+        { ralph_git fetch -q origin "$ref" && ralph_git checkout -q -B "$branch" FETCH_HEAD --; }
+    fi || ralph_ends 78 "there is no $ref"
+    ralph_git rev-parse HEAD >"$dir/base" || ralph_ends 78 "the repository has no commit"
+    ralph_git config user.name >/dev/null || ralph_git config user.name ralph
+    ralph_git config user.email >/dev/null || ralph_git config user.email ralph@localhost
+    cd / && mv "$dir/new" "$dir/checkout" || exit 74
+  fi
+  if [ ! -s "$dir/ended" ]; then
+    export RALPH_STATE_DIR="$dir/state"
+    code=0
+    if [ "$kind" = loop ] && [ -n "$(find "$dir/state/loops" -name loop.json 2>/dev/null)" ]; then
+      ralph loop --continue "--cd=$dir/checkout" </dev/null
+    elif [ "$kind" = loop ]; then
+      job_words ralph loop "--cd=$dir/checkout" "--prompt-file=$dir/prompt.md" \
+        ${budget:+"--max-budget-usd=$budget"} </dev/null
+    elif [ -z "$(find "$dir/state/sessions" -name "$session.jsonl" 2>/dev/null)" ]; then
+      job_words ralph run "--cd=$dir/checkout" "--session-id=$session" "--prompt-file=$dir/prompt.md" \
+        ${budget:+"--max-budget-usd=$budget"} </dev/null
+    elif [ -n "$budget" ] && ! budget=$(ralph_left); then
+      echo "ralph job $id: its budget is used up" >&2
+      (exit 3)
+    else
+      job_words ralph run "--cd=$dir/checkout" "--resume=$session" ${budget:+"--max-budget-usd=$budget"} </dev/null
+    fi || code=$?
+    if [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
+    echo "$code" >"$dir/ended.new" && mv "$dir/ended.new" "$dir/ended" || exit 74
+  fi
+  code=$(cat "$dir/ended")
+  cd "$dir/checkout" || exit 74
+  ralph_git add -A || ralph_ends 74 "what is left cannot be added"
+  if ! ralph_git diff --cached --quiet; then
+    ralph_git commit -q --no-verify -m "What ralph left uncommitted" -m "Ralph-Job: $set_name/$id" ||
+      ralph_ends 74 "what is left cannot be committed"
+  fi
+  head=$(ralph_git rev-parse HEAD) || exit 74
+  if [ "$head" != "$(cat "$dir/base")" ]; then
+    lease=$(cat "$dir/lease")
+    if ! ralph_git push -q --no-verify "--force-with-lease=refs/heads/$branch:$lease" -- \
+      "$repository" "$head:refs/heads/$branch"; then
+      now=$(ralph_at "$branch") || ralph_ends 75 "the repository cannot be reached"
+      if [ "$now" = "$lease" ]; then ralph_ends 75 "$branch was not pushed"; fi
+      ralph_ends 74 "$branch was not pushed: it has commits of somebody else"
+    fi
+  fi
+  exit "$code"
+)
+"""
+"""The function `ralph_job`. The file that it reads is what `export.definition` makes."""
+
+AGAIN = r"""
+# ralph_again FILE repeats a job that ended with 75.
+ralph_again() {
+  attempt=1
+  while :; do
+    code=0
+    ralph_job "$1" || code=$?
+    if [ "$code" -ne 75 ] || [ "$attempt" -ge "$RALPH_ATTEMPTS" ]; then return "$code"; fi
+    attempt=$((attempt + 1))
+    echo "ralph: again in $RALPH_WAIT_S s (attempt $attempt of $RALPH_ATTEMPTS)" >&2
+    sleep "$RALPH_WAIT_S"
+  done
+}
+"""
+
+PARALLEL = r"""
+tried() { cat "$RALPH_JOBS_DIR/$set_name/$1/$2" 2>/dev/null || echo "$3"; }
+
+if [ "${1:-}" = --job ]; then
+  dir=$RALPH_JOBS_DIR/$set_name/$2
+  mkdir -p "$dir" || exit 74
+  echo $(($(tried "$2" tries 0) + 1)) >"$dir/tries"
+  job_definition "$2" | base64 -d >"$dir/job.sh" || exit 74
+  code=0
+  ralph_job "$dir/job.sh" || code=$?
+  echo "$code" >"$dir/exit"
+  exit "$code"
+fi
+
+parallel --version 2>/dev/null | grep -q '^GNU parallel' || { echo "GNU parallel is not installed" >&2; exit 78; }
+self=$(cd -- "$(dirname -- "$0")" && pwd)/$(basename -- "$0")
+mkdir -p "$RALPH_JOBS_DIR/$set_name" || exit 74
+for one in $ids; do rm -f "$RALPH_JOBS_DIR/$set_name/$one/tries"; done
+
+# The jobs that may start now: not ended, tried less than $RALPH_ATTEMPTS times, and all jobs before them ended with 0.
+ready() {
+  for one in $ids; do
+    code=$(tried "$one" exit none)
+    if [ "$code" != none ] && [ "$code" -ne 75 ] && [ "$code" -le 128 ]; then continue; fi
+    if [ "$(tried "$one" tries 0)" -ge "$RALPH_ATTEMPTS" ]; then continue; fi
+    for before in $(job_after "$one"); do
+      if [ "$(tried "$before" exit none)" != 0 ]; then continue 2; fi
+    done
+    echo "$one"
+  done
+}
+
+wait_s=$RALPH_WAIT_S
+while next=$(ready) && [ -n "$next" ]; do
+  for one in $next; do
+    if [ "$(tried "$one" exit none)" = 75 ] && [ "$(tried "$one" tries 0)" -gt 0 ]; then
+      echo "ralph: some jobs ended with 75: again in $wait_s s" >&2
+      sleep "$wait_s"
+      wait_s=$((wait_s < 1800 ? 2 * wait_s : 3600))
+      break
+    fi
+  done
+  printf '%s\n' $next | parallel -q --joblog "+$RALPH_JOBS_DIR/$set_name/.joblog" --tag --line-buffer \
+    --halt never $options sh "$self" --job '{}'
+  sleep "$delay_s"
+done
+
+worst=0
+rank() { # The first code of this row is the worst.
+  case $1 in 70) echo 12 ;; 74) echo 11 ;; 77) echo 10 ;; 78) echo 9 ;; 69) echo 8 ;; 2) echo 7 ;; 4) echo 6 ;;
+  1) echo 5 ;; 3) echo 4 ;; 124) echo 3 ;; 75) echo 2 ;; 0) echo 0 ;; *) echo 1 ;; esac
+}
+for one in $ids; do
+  code=$(tried "$one" exit none)
+  echo "$one: $code"
+  if [ "$code" = none ]; then code=1; fi
+  if [ "$(rank "$code")" -gt "$(rank "$worst")" ]; then worst=$code; fi
+done
+exit "$worst"
+"""
+
+SLURM = r"""
+place=$RALPH_JOBS_DIR/$set_name
+mkdir -p "$place" || exit 74
+file=$place/.$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID.sh
+job_definition "$SLURM_ARRAY_TASK_ID" | base64 -d >"$file" || exit 74
+code=0
+ralph_job "$file" || code=$?
+if [ "$code" -eq 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$((RALPH_ATTEMPTS - 1))" ]; then
+  # Slurm ends this script and starts it again, two minutes later at the earliest.
+  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && sleep 60
+fi
+exit "$code"
+"""
+
+KUBERNETES = r"""
+if ! command -v ralph >/dev/null; then
+  python3 -m venv "$HOME/venv" && "$HOME/venv/bin/pip" install -q "$RALPH_INSTALL" || exit 75
+  PATH=$HOME/venv/bin:$PATH
+fi
+ralph_job "/jobs/$JOB_COMPLETION_INDEX"
+"""
+
+GITHUB = r"""
+place=$RUNNER_TEMP/ralph
+mkdir -p "$place" || exit 74
+export RALPH_JOBS_DIR="$place"
+printf '%s' "$JOB" | base64 -d >"$place/job.sh" || exit 74
+# The agent and its commands have no use for these.
+unset JOB GITHUB_OUTPUT GITHUB_ENV GITHUB_PATH GITHUB_STATE GITHUB_STEP_SUMMARY
+# Lines of a model or a command that look like commands to the runner are text, up to a word that nobody knows.
+token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+echo "::stop-commands::$token"
+code=0
+ralph_again "$place/job.sh" || code=$?
+echo
+echo "::$token::"
+exit "$code"
+"""

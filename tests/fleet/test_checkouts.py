@@ -1,0 +1,572 @@
+"""The git work of a job with real repositories: checkouts, checkpoints and branches."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.fleet import checkouts
+from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.git_calls import RepositoryError, StoppedError
+from ralph.values.outcome import Outcome
+from tests.fleet.http_repository import HttpRepository
+from tests.loop.git.repositories import Repository, cloned
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from ralph.fleet.checkouts import JobCheckout
+
+REF = checkpoint_ref("job", 1)
+FIRST = Maker("set", "job", 1, 1)
+
+
+class World:
+    """A bare remote with one commit, and the workers of a machine."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.source = cloned(place / "source", place / "home")
+        self.remote = str(place / "remote.git")
+        self.repositories = Repositories(place / "mirrors", self.source.environment)
+        self._number = 0
+
+    def check_out(self, ref: str | None = None, repository: str | None = None) -> JobCheckout:
+        return self.repositories.check_out(repository or self.remote, ref, self.room(), "ralph/job")
+
+    def restore(self, commit: str, ref: str = REF) -> JobCheckout:
+        return self.repositories.restore(self.remote, ref, commit, self.room(), "ralph/job")
+
+    def room(self) -> Path:
+        self._number += 1
+        return self.place / f"work-{self._number}" / "checkout"
+
+    def agent(self, checkout: JobCheckout) -> Repository:
+        """The repository as the agent uses it, with a name and an address."""
+        agent = Repository(checkout.directory, self.place / "home")
+        agent.git("config", "user.name", "Agent")
+        agent.git("config", "user.email", "agent@example.com")
+        return agent
+
+    def at_remote(self, *arguments: str) -> str:
+        return self.source.git("-C", self.remote, *arguments)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_an_agent_can_commit_although_the_user_has_told_git_no_name(world: World) -> None:
+    agent = Repository(world.check_out().directory, world.place / "home")
+    agent.write("f")
+    agent.commit_all()
+    assert agent.git("log", "-1", "--format=%cn <%ce>") == "ralph <ralph@localhost>"
+    world.source.git("config", "--global", "user.name", "User")
+    world.source.git("config", "--global", "user.email", "user@example.com")
+    agent = Repository(world.check_out().directory, world.place / "home")
+    agent.write("f")
+    agent.commit_all()
+    assert agent.git("log", "-1", "--format=%cn <%ce>") == "User <user@example.com>"
+
+
+def files_of(directory: Path) -> dict[str, str]:
+    """The files of a directory without `.git`: links as their targets, and a star behind what can be executed."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if ".git" not in path.relative_to(directory).parts and not (path.is_dir() and not path.is_symlink()):
+            text = f"-> {path.readlink()}" if path.is_symlink() else path.read_text()
+            found[str(path.relative_to(directory))] = text + "*" * (
+                not path.is_symlink() and os.access(path, os.X_OK) and bool(path.stat().st_mode & 0o100)
+            )
+    return found
+
+
+def test_a_ref_is_a_branch_a_tag_a_commit_or_the_remotes_head(world: World) -> None:
+    first = world.source.git("rev-parse", "HEAD")
+    world.source.git("tag", "-a", "-m", "one", "v1")
+    world.source.write("a.txt", "second\n")
+    second = world.source.commit_all()
+    world.source.git("push", "-q", "origin", "main:feature/x", "v1")
+    for ref, commit in [
+        (None, first),
+        ("feature/x", second),
+        ("v1", first),
+        (first, first),
+        (second[:9], second),
+    ]:
+        checkout = world.check_out(ref)
+        assert checkout.commit == commit, ref
+        agent = world.agent(checkout)
+        assert agent.git("status", "--porcelain=v2", "--branch").splitlines()[:2] == [
+            f"# branch.oid {commit}",
+            "# branch.head ralph/job",
+        ]
+        assert agent.git("status", "--porcelain") == ""
+        assert agent.git("remote", "get-url", "origin") == world.remote
+
+
+def test_a_repository_with_a_checked_out_branch_can_be_the_jobs_repository(world: World) -> None:
+    checkout = world.check_out(repository=str(world.source.top))
+    (checkout.directory / "new").write_text("new\n")
+    final = checkout.finish("Job", FIRST)
+    assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
+    with pytest.raises(
+        RepositoryError, match="the branch is checked out there, and git does not push to such"
+    ) as no:
+        checkout.push_branch(final.commit, "main", checkout.commit)
+    assert no.value.outcome is Outcome.CONFIG
+    world.source.git("config", "receive.denyCurrentBranch", "updateInstead")
+    with pytest.raises(RepositoryError, match="the branch is checked out there"):
+        checkout.push_branch(final.commit, "main", checkout.commit)
+    assert world.source.git("status", "--porcelain") == ""
+
+
+def test_a_shallow_clone_can_be_the_jobs_repository(world: World) -> None:
+    """A CI's checkout is one."""
+    world.source.write("a.txt", "second\n")
+    head = world.source.commit_all()
+    world.source.git("clone", "-q", "--depth=1", f"file://{world.source.top}", "../shallow")
+    shallow = str(world.place / "shallow")
+    checkout = world.check_out(repository=shallow)
+    agent = world.agent(checkout)
+    assert agent.git("log", "--format=%H") == head
+    agent.write("f")
+    agent.commit_all()
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    checkout.push_checkpoint(taken.commit, REF)
+    restored = world.repositories.restore(shallow, REF, taken.commit, world.room(), "ralph/job")
+    assert files_of(restored.directory) == files_of(checkout.directory)
+    final = restored.finish("Job", FIRST)
+    assert restored.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
+
+
+def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: World) -> None:
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.write("gone.txt")
+    agent.write("tool.sh", "run\n").chmod(0o755)
+    head = agent.commit_all("by the agent")
+    (checkout.directory / "gone.txt").unlink()
+    (checkout.directory / "link").symlink_to("a.txt")
+    agent.write("a.txt", "changed\n")
+    agent.write("new/name with\nbreak", "untracked\n")
+    agent.write("staged.txt", "staged\n")
+    agent.write("ignored.txt", "ignored\n")
+    agent.git("add", "staged.txt")
+    before = agent.git("status", "--porcelain")
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert agent.git("status", "--porcelain") == before, "the agent's index is not touched"
+    assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
+
+    elsewhere = Repositories(world.place / "other machine", world.source.environment)
+    restored = elsewhere.restore(world.remote, REF, taken.commit, world.room(), "ralph/job")
+    (checkout.directory / "ignored.txt").unlink()
+    assert files_of(restored.directory) == files_of(checkout.directory)
+    assert restored.commit == head
+    agent.git("reset", "-q", "staged.txt")
+    there = world.agent(restored)
+    assert there.git("status", "--porcelain", "--branch") == agent.git("status", "--porcelain", "--branch")
+    assert restored.snapshot(taken.commit, "Checkpoint") is None
+    there.write("more.txt")
+    second = restored.snapshot(taken.commit, "Checkpoint")
+    assert second is not None
+    assert restored.push_checkpoint(second.commit, REF) == Delivered(second.commit)
+    assert world.at_remote("log", "-1", "--format=%P", REF).split() == [head, taken.commit]
+
+
+def test_without_a_change_there_is_no_checkpoint(world: World) -> None:
+    checkout = world.check_out()
+    assert checkout.snapshot(None, "Checkpoint") is None
+    agent = world.agent(checkout)
+    agent.write("ignored.txt")
+    assert checkout.snapshot(None, "Checkpoint") is None
+    agent.git("commit", "-q", "--allow-empty", "-m", "a new HEAD")
+    first = checkout.snapshot(None, "Checkpoint")
+    assert first is not None
+    assert checkout.snapshot(first.commit, "Checkpoint") is None
+    agent.write("a.txt", "changed\n")
+    second = checkout.snapshot(first.commit, "Checkpoint")
+    assert second is not None
+    assert second.changed_bytes == len("changed\n")
+
+
+def test_a_checkpoint_follows_every_kind_of_change(world: World) -> None:
+    """Each row ends in a checkpoint whose tree is the working tree without ignored files."""
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    top = checkout.directory
+
+    def folder_for_file() -> None:
+        (top / "a.txt").unlink()
+        agent.write("a.txt/inner")
+
+    def file_for_folder() -> None:
+        shutil.rmtree(top / "dir")
+        agent.write("dir")
+
+    def forced() -> None:
+        agent.write("ignored.txt", "tracked\n")
+        agent.git("add", "-f", "ignored.txt")
+        agent.git("commit", "-q", "-m", "forced")
+
+    def unborn() -> None:
+        agent.git("checkout", "-q", "--orphan", "new")
+
+    def packed() -> None:
+        agent.git("checkout", "-q", "-f", "ralph/job")
+        agent.git("pack-refs", "--all")
+        agent.git("gc", "-q", "--prune=now")
+        agent.write("b.txt")
+
+    parent = None
+    for act in (folder_for_file, file_for_folder, forced, unborn, packed):
+        act()
+        taken = checkout.snapshot(parent, "Checkpoint")
+        assert taken is not None or act is unborn
+        if taken is not None:
+            parent = taken.commit
+            listed = agent.git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+            there = {name for name in listed if name and (top / name).is_file()}
+            own = subprocess.run(
+                ["git", f"--git-dir={top.parent}/git", "ls-tree", "-rz", "--name-only", taken.tree],
+                check=True, capture_output=True, text=True,
+            ).stdout  # fmt: skip
+            assert set(own.split("\0")) - {""} == there, act.__name__
+
+
+def test_large_files_that_git_does_not_track_are_left_out_and_named(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
+    monkeypatch.setattr(checkouts, "MOST_UNTRACKED_BYTES", 2000)
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.write("tracked", "x" * 5000)
+    agent.commit_all()
+    agent.write("tracked", "y" * 5000)
+    agent.write("huge", "x" * 1001)
+    agent.write("one", "x" * 900)
+    agent.write("two", "x" * 901)
+    agent.write("three", "x" * 902)
+    first = checkout.snapshot(None, "Checkpoint")
+    assert first is not None
+    assert first.left_out == ("three (902 bytes)", "huge (1,001 bytes)")
+    agent.write("one", "x" * 1100)
+    second = checkout.snapshot(first.commit, "Checkpoint")
+    assert second is not None
+    assert second.left_out == ("huge (1,001 bytes)", "one (1,100 bytes)")
+    assert checkout.push_checkpoint(second.commit, REF) == Delivered(second.commit)
+    assert world.at_remote("ls-tree", "--name-only", second.commit).split() == [
+        *(".gitignore", "a.txt", "dir", "three", "tracked", "two")
+    ]
+    assert world.at_remote("cat-file", "-s", f"{second.commit}:tracked") == "5000"
+
+
+def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
+    checkout = world.check_out()
+    grows = checkout.directory / "grows"
+    grows.write_text("x" * 1000)
+    first = checkout.snapshot(None, "Checkpoint")
+    assert first is not None
+    assert first.left_out == ()
+    grows.write_text("x" * 1001)
+    second = checkout.snapshot(first.commit, "Checkpoint")
+    assert second is not None
+    assert second.left_out == ("grows (1,001 bytes)",)
+    grows.write_text("x" * 999)
+    third = checkout.snapshot(second.commit, "Checkpoint")
+    assert third is not None
+    assert third.tree not in {first.tree, second.tree}
+
+
+def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypatch) -> None:
+    checkout = world.check_out()
+    (checkout.directory / "a.txt").write_text("changed\n")
+    for name in ("closed", "open"):
+        (checkout.directory / name).touch()
+    closed = [os.fsencode(checkout.directory / name) for name in ("a.txt", "closed")]
+    # Root can read all files.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode, may=os.access: path not in closed and may(path, mode)
+    )
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert taken.left_out == ("closed (cannot be read)", "a.txt (cannot be read)")
+    assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
+    assert world.at_remote("diff", "--name-only", "main", taken.commit) == "open"
+
+
+def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) -> None:
+    checkout = world.check_out()
+    inner = Repository.empty(checkout.directory / "inner", world.place / "home")
+    inner.write("f")
+    inner.commit_all()
+    (checkout.directory / "new").write_text("new\n")
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert taken.left_out == ("inner/ (a repository of its own)",)
+
+
+def test_a_checkpoint_keeps_a_submodule_that_is_not_checked_out(world: World) -> None:
+    world.source.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    world.source.git("commit", "-q", "-m", "a submodule")
+    world.source.git("push", "-q", "origin", "main")
+    checkout = world.check_out()
+    assert checkout.snapshot(None, "Checkpoint") is None
+
+
+def test_a_zombie_does_not_overwrite_the_checkpoint_of_its_successor(world: World) -> None:
+    zombie = world.check_out()
+    (zombie.directory / "f").write_text("1")
+    first = zombie.snapshot(None, "Checkpoint")
+    assert first is not None
+    zombie.push_checkpoint(first.commit, REF)
+    successor = world.restore(first.commit)
+    (successor.directory / "f").write_text("2")
+    second = successor.snapshot(first.commit, "Checkpoint")
+    (zombie.directory / "f").write_text("3")
+    late = zombie.snapshot(first.commit, "Checkpoint")
+    assert second is not None
+    assert late is not None
+    successor.push_checkpoint(second.commit, REF)
+    assert zombie.push_checkpoint(late.commit, REF) == NotDelivered(second.commit)
+    assert world.at_remote("rev-parse", REF) == second.commit
+    # Whoever still owns the job may overwrite what was found.
+    assert zombie.push_checkpoint(late.commit, REF) == Delivered(late.commit)
+    # The successor's checkpoint is no longer at the ref, but the store names it.
+    assert world.restore(second.commit).commit == successor.commit
+
+
+def test_checkpoints_are_removed(world: World) -> None:
+    checkout = world.check_out()
+    for attempt in (1, 2):
+        checkout.push_checkpoint(checkout.commit, checkpoint_ref("job", attempt))
+    for other in ("refs/ralph/job2/1", "refs/heads/x/refs/ralph/job/1"):
+        checkout.push_checkpoint(checkout.commit, other)
+    assert world.repositories.remove_checkpoints(world.remote, "job") == 2
+    assert world.repositories.remove_checkpoints(world.remote, "job") == 0
+    assert world.at_remote("for-each-ref", "--format=%(refname)").split() == [
+        *("refs/heads/main", "refs/heads/x/refs/ralph/job/1", "refs/ralph/job2/1")
+    ]
+    with pytest.raises(RepositoryError, match="the checkpoint 1111111 at refs/ralph/job/1 is gone"):
+        world.restore("1111111")
+
+
+def test_what_was_left_uncommitted_becomes_a_last_commit_with_the_jobs_trailer(world: World) -> None:
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.write("committed")
+    head = agent.commit_all()
+    assert checkout.finish("Do it", FIRST) == checkouts.FinalCommit(head, is_new=False, left_out=())
+    agent.write("left")
+    final = checkout.finish("Do it\n\nlong", FIRST)
+    assert final.is_new
+    assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
+    assert world.at_remote("log", "-1", "--format=%B%an <%ae>%n%P", "ralph/job").splitlines() == [
+        *("Do it", "", "long", "", "Ralph-Job: set/job 1 1", "ralph <ralph@localhost>", head)
+    ]
+    assert checkout.made_by(final.commit, "ralph/job") == FIRST
+    assert world.check_out().made_by(final.commit, "ralph/job") == FIRST
+    assert checkout.made_by(head, "ralph/job") is None
+    world.source.git("config", "--global", "user.name", "User")
+    world.source.git("config", "--global", "user.email", "user@example.com")
+    own = checkout.finish("Do it", FIRST)
+    checkout.push_branch(own.commit, "by-user", None)
+    assert world.at_remote("log", "-1", "--format=%an <%ae>", "by-user") == "User <user@example.com>"
+
+
+def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> None:
+    checkout = world.check_out()
+    base = checkout.commit
+    (checkout.directory / "f").write_text("1")
+    mine = checkout.finish("mine", FIRST).commit
+    (checkout.directory / "f").write_text("2")
+    newer = checkout.finish("newer", FIRST).commit
+    assert world.repositories.branch_at(world.remote, "ralph/job") is None
+    assert checkout.push_branch(mine, "ralph/job", base) == NotDelivered(None)
+    assert checkout.push_branch(mine, "ralph/job", None) == Delivered(mine)
+    assert checkout.push_branch(mine, "ralph/job", None) == Delivered(mine), "the same push again"
+    assert world.repositories.branch_at(world.remote, "ralph/job") == mine
+    assert checkout.push_branch(newer, "ralph/job", None) == NotDelivered(mine)
+    assert checkout.push_branch(newer, "ralph/job", mine) == Delivered(newer)
+    assert checkout.push_branch(base, "ralph/job", mine) == NotDelivered(newer)
+    assert world.repositories.branch_at(world.remote, "job") is None, "a branch is not its last part"
+
+
+def test_a_push_whose_answer_was_lost_has_arrived(world: World) -> None:
+    hidden = world.place / "bin/git"
+    hidden.parent.mkdir()
+    real = shutil.which("git")
+    hidden.write_text(f'#!/bin/sh\n{real} "$@" || exit\ncase "$*" in *" push "*) exit 1; esac\n')
+    hidden.chmod(0o755)
+    checkout = world.check_out()
+    (checkout.directory / "f").write_text("1")
+    commit = checkout.finish("mine", FIRST).commit
+    world.source.environment["PATH"] = f"{hidden.parent}:{world.source.environment['PATH']}"
+    assert checkout.push_branch(commit, "ralph/job", None) == Delivered(commit)
+    assert world.at_remote("rev-parse", "ralph/job") == commit
+
+
+def test_a_hook_of_the_remote_that_refuses_is_an_error_with_its_reason(world: World) -> None:
+    with HttpRepository(Path(world.remote)) as served:
+        hook = Path(world.remote) / "hooks/pre-receive"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\necho no such branches here >&2\nexit 1\n")
+        hook.chmod(0o755)
+        checkout = world.check_out(repository=served.url)
+        with pytest.raises(RepositoryError, match="pre-receive hook declined") as error:
+            checkout.push_branch(checkout.commit, "ralph/job", None)
+        assert error.value.outcome is Outcome.CONFIG
+
+
+def test_a_repository_over_http(world: World) -> None:
+    with HttpRepository(Path(world.remote)) as served:
+        checkout = world.check_out(repository=served.url)
+        (checkout.directory / "f").write_text("1")
+        commit = checkout.finish("mine", FIRST).commit
+        assert checkout.push_branch(commit, "ralph/job", None) == Delivered(commit)
+        served.status = 401
+        with pytest.raises(RepositoryError, match="Authentication failed for") as error:
+            world.repositories.branch_at(served.url.replace("//", "//user:pw@"), "ralph/job")
+        assert error.value.outcome is Outcome.AUTH
+        assert "pw" not in str(error.value)
+        with pytest.raises(RepositoryError, match="could not read Username") as error:
+            world.repositories.branch_at(served.url, "ralph/job")
+        assert error.value.outcome is Outcome.AUTH
+        served.status = 503
+        with pytest.raises(RepositoryError) as error:
+            world.check_out(repository=served.url)
+        assert error.value.is_temporary
+        served.status = 404
+        with pytest.raises(
+            RepositoryError, match="there is no such repository, or it may not be read"
+        ) as error:
+            checkout.push_branch(commit, "other", None)
+        assert not error.value.is_temporary
+
+
+@pytest.mark.parametrize(
+    ("repository", "ref", "message", "outcome"),
+    [
+        ("REMOTE", "none", "has no branch, tag or commit none$", Outcome.CONFIG),
+        ("REMOTE", "--all", "has no branch, tag or commit --all$", Outcome.CONFIG),
+        ("REMOTE", "f" * 40, "has no branch, tag or commit ffff", Outcome.CONFIG),
+        ("/none.git", None, "^/none.git: there is no such repository", Outcome.CONFIG),
+        ("http://127.0.0.1:1/x.git", None, "Failed to connect", Outcome.API_UNAVAILABLE),
+        ("ssh://127.0.0.1:1/x.git", None, "Connection refused", Outcome.API_UNAVAILABLE),
+    ],
+)
+def test_errors_say_what_is_wrong_in_one_line(world: World, repository, ref, message, outcome) -> None:
+    with pytest.raises(RepositoryError, match=message) as error:
+        world.check_out(ref, repository.replace("REMOTE", world.remote))
+    assert error.value.outcome is outcome
+    assert error.value.is_temporary == (outcome is Outcome.API_UNAVAILABLE)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_repository_has_no_commit_to_begin_with(world: World) -> None:
+    world.source.git("init", "-q", "--bare", str(world.place / "empty.git"))
+    with pytest.raises(RepositoryError, match="HEAD names no commit; name a branch"):
+        world.check_out(repository=str(world.place / "empty.git"))
+
+
+def test_locks_that_a_killed_fetch_left_in_a_mirror_are_in_nobodys_way(world: World) -> None:
+    world.check_out()
+    (mirror,) = (world.place / "mirrors").glob("*.git")
+    for name in ("packed-refs.lock", "refs/heads/main.lock", "config.lock"):
+        (mirror / name).touch()
+    world.source.write("a.txt", "second\n")
+    commit = world.source.commit_all()
+    world.source.git("push", "-q", "origin", "main")
+    assert world.check_out("main").commit == commit
+
+
+def is_locked_by(file: IO[str]) -> bool:
+    """Tries to take the lock of a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_WORKER = """
+import os, sys
+from pathlib import Path
+from ralph.fleet.checkouts import Repositories
+mirrors, remote, directory = sys.argv[1:]
+Repositories(Path(mirrors), os.environ).check_out(remote, None, Path(directory), "ralph/job")
+"""
+
+
+def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: World) -> None:
+    pid_file = world.place / "pid"
+    hidden = world.place / "bin/git"
+    hidden.parent.mkdir()
+    hidden.write_text(
+        f'#!/bin/sh\ncase "$*" in *" fetch "*) trap "" TERM; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\n'
+        f'while :; do sleep 0.1; done; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    hidden.chmod(0o755)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER, str(world.place / "mirrors"), world.remote, str(world.room())],
+        env=world.source.environment | {"PATH": f"{hidden.parent}:{os.environ['PATH']}"},
+        cwd=Path(checkouts.__file__).parents[2],
+    )
+    while not pid_file.exists():
+        assert worker.poll() is None
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    (lock,) = (world.place / "mirrors").glob("*.lock")
+    with lock.open() as held:
+        while not is_locked_by(held):
+            time.sleep(0.01)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), 0)
+    assert world.check_out().commit
+
+
+def test_a_stop_from_another_thread_ends_the_call_and_its_processes(world: World) -> None:
+    pid_file = world.place / "pid"
+    hidden = world.place / "bin/git"
+    hidden.parent.mkdir()
+    hidden.write_text(f"#!/bin/sh\necho $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\nexec sleep 1000\n")
+    hidden.chmod(0o755)
+    world.source.environment["PATH"] = f"{hidden.parent}:{world.source.environment['PATH']}"
+
+    def stop() -> None:
+        while not pid_file.exists():
+            time.sleep(0.01)
+        world.repositories.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(StoppedError):
+        world.repositories.branch_at(world.remote, "main")
+    stopper.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+    with pytest.raises(StoppedError):
+        world.check_out()
+
+
+def test_a_full_disk_is_outcome_74(world: World) -> None:
+    world.check_out()
+    (world.place / "mirrors").rename(world.place / "aside")
+    (world.place / "mirrors").touch()
+    with pytest.raises(RepositoryError) as error:
+        world.check_out()
+    assert error.value.outcome is Outcome.IO_ERROR

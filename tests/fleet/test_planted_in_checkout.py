@@ -1,0 +1,215 @@
+"""No git call of a worker runs a program that an agent put into its checkout, or follows the agent to another
+repository.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.fleet.checkouts import Delivered, Maker, Repositories, head_of
+from ralph.fleet.git_calls import RepositoryError
+from tests.fleet.http_repository import HttpRepository
+from tests.loop.git.repositories import Repository, cloned, committed
+from tests.loop.git.test_planted_programs import plant_everything, program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.fleet.checkouts import JobCheckout
+
+FIRST = Maker("set", "job", 1, 1)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Repository:
+    """A clone of the job's repository `remote.git`, which is beside it."""
+    return cloned(tmp_path / "source", tmp_path / "home")
+
+
+@pytest.fixture
+def checkout(source: Repository, tmp_path: Path) -> JobCheckout:
+    source.write(".gitattributes", "*.txt diff=evil merge=evil\n*.bin filter=evil\n")
+    source.commit_all()
+    source.git("push", "-q", "origin", "main")
+    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    return repositories.check_out(str(tmp_path / "remote.git"), None, tmp_path / "job/checkout", "ralph/job")
+
+
+def test_nothing_that_was_planted_runs(source: Repository, checkout: JobCheckout, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    agent = Repository(checkout.directory, tmp_path / "home")
+    inner = Repository.empty(agent.top / "inner", tmp_path / "home")
+    inner.write("f")
+    inner.commit_all()
+    agent.git("-c", "user.name=A", "-c", "user.email=a@b", "add", "inner")
+    agent.git("-c", "user.name=A", "-c", "user.email=a@b", "commit", "-q", "-m", "a submodule")
+    inner.write(".gitattributes", "* filter=evil diff=evil\n")
+    elsewhere = tmp_path / "elsewhere.git"
+    agent.git("clone", "-q", "--bare", ".", str(elsewhere))
+    refs = agent.git("-C", str(elsewhere), "for-each-ref")
+    plant_everything(inner, marks)
+    plant_everything(agent, marks)
+    inner.write("f", "TEXT\n")
+    agent.git("config", "remote.origin.url", str(elsewhere))
+    agent.git("config", "remote.origin.pushurl", str(elsewhere))
+    agent.git("config", f"url.{elsewhere}.insteadOf", str(tmp_path / "remote.git"))
+    agent.git("config", f"url.{elsewhere}.pushInsteadOf", str(tmp_path / "remote.git"))
+    agent.write("a.txt", "changed\n")
+    agent.write("secret.bin", "TEXT\n")
+    bin_of_agent = agent.top / "bin"
+    for name in ("git", "git-receive-pack", "ssh"):
+        program(bin_of_agent / name, marks)
+    search_path = source.environment["PATH"]
+    source.environment["PATH"] = f"{bin_of_agent}:{search_path}"
+    for mark in marks.iterdir():  # what the preparation itself has run
+        mark.unlink()
+
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert checkout.push_checkpoint(taken.commit, "refs/ralph/job/1") == Delivered(taken.commit)
+    final = checkout.finish("Job", FIRST)
+    assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
+    assert checkout.made_by(final.commit, "ralph/job") == FIRST
+    assert [path.name for path in marks.iterdir()] == []
+    source.environment["PATH"] = search_path
+    remote = str(tmp_path / "remote.git")
+    assert source.git("-C", remote, "show", "ralph/job:secret.bin") == "TEXT"
+    assert source.git("-C", str(elsewhere), "for-each-ref") == refs
+
+
+def test_a_remote_on_this_machine_runs_nothing_that_its_configuration_names(
+    source: Repository, checkout: JobCheckout, tmp_path: Path
+) -> None:
+    """An agent without a sandbox can write there too."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    remote = Repository(tmp_path / "remote.git", tmp_path / "home")
+    plant_everything(remote, marks)
+    for mark in marks.iterdir():
+        mark.unlink()
+    (checkout.directory / "a.txt").write_text("changed\n")
+    final = checkout.finish("Job", FIRST)
+    assert checkout.push_branch(final.commit, "ralph/job", None) == Delivered(final.commit)
+    again = Repositories(tmp_path / "other", source.environment)
+    assert (
+        again.check_out(str(remote.top), "ralph/job", tmp_path / "again/checkout", "x").commit == final.commit
+    )
+    assert [path.name for path in marks.iterdir()] == []
+
+
+def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout, tmp_path: Path) -> None:
+    """That of git-lfs loads a file's content from the remote."""
+    remote = str(tmp_path / "remote.git")
+    source.git("config", "--global", "filter.evil.clean", "tr a-z A-Z")
+    source.git("config", "--global", "filter.evil.smudge", "git config remote.origin.url")
+    (checkout.directory / "x.bin").write_text("hello\n")
+    final = checkout.finish("Job", FIRST)
+    checkout.push_branch(final.commit, "ralph/job", None)
+    assert source.git("-C", remote, "show", "ralph/job:x.bin") == "HELLO"
+    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    again = repositories.check_out(remote, "ralph/job", tmp_path / "again/checkout", "ralph/job")
+    assert (again.directory / "x.bin").read_text().strip() == remote
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Repository:
+    """A repository that the agent must not read, with a commit that it knows by name."""
+    made = committed(tmp_path / "private", tmp_path / "home")
+    made.write("key", "secret\n")
+    made.commit_all()
+    return made
+
+
+@pytest.mark.parametrize("way", ["alternates", "objects", "folders", "files"])
+def test_no_objects_of_another_repository_are_pushed(
+    checkout: JobCheckout, private: Repository, way: str
+) -> None:
+    """The last three ways look to git like objects of the agent's own."""
+    objects, theirs = checkout.directory / ".git/objects", private.top / ".git/objects"
+    mirror = (objects / "info/alternates").read_text()
+    commit = private.git("rev-parse", "HEAD")
+    (checkout.directory / ".git/HEAD").write_text(f"{commit}\n")
+    if way == "alternates":
+        (objects / "info/alternates").write_text(f"{mirror}{theirs}\n")
+    elif way == "objects":
+        (theirs / "info/alternates").write_text(mirror)
+        shutil.rmtree(objects)
+        objects.symlink_to(theirs)
+    else:
+        for file in theirs.glob("??/*"):
+            linked = file if way == "files" else file.parent
+            there = objects / linked.relative_to(theirs)
+            there.parent.mkdir(exist_ok=True)
+            if not there.exists():
+                there.symlink_to(linked)
+    with pytest.raises(
+        RepositoryError, match="read-tree" if way == "alternates" else "the agent has replaced it"
+    ):
+        checkout.finish("Job", FIRST)
+
+
+@pytest.mark.parametrize("way", ["link", "file"])
+def test_another_repository_in_the_place_of_git_is_not_read(
+    checkout: JobCheckout, private: Repository, way: str
+) -> None:
+    git = checkout.directory / ".git"
+    shutil.rmtree(git)
+    if way == "link":
+        git.symlink_to(private.top / ".git")
+    else:
+        git.write_text(f"gitdir: {private.top}/.git\n")
+    assert head_of(checkout.directory) is None
+    assert checkout.finish("Job", FIRST).commit == checkout.commit
+
+
+def test_a_credential_helper_is_not_taken_from_the_checkout(source: Repository, tmp_path: Path) -> None:
+    """Git itself searches PATH for it."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    source.git("config", "--global", "credential.helper", "of-the-user")
+    repositories = Repositories(tmp_path / "mirrors", source.environment)
+    with HttpRepository(tmp_path / "remote.git") as served:
+        checkout = repositories.check_out(served.url, None, tmp_path / "job/checkout", "ralph/job")
+        planted = program(checkout.directory / "bin/git-credential-of-the-user", marks)
+        source.environment["PATH"] += f":{planted.parent}"
+        served.status = 401
+        with pytest.raises(RepositoryError):
+            checkout.push_branch(checkout.commit, "ralph/job", None)
+    assert list(marks.iterdir()) == []
+
+
+def test_head_is_read_from_plain_files_only(checkout: JobCheckout, private: Repository) -> None:
+    git = checkout.directory / ".git"
+    head = checkout.commit
+    assert head_of(checkout.directory) == head
+    branch = git / "refs/heads/ralph/job"
+    branch.unlink()
+    assert head_of(checkout.directory) is None
+    branch.symlink_to(private.top / ".git/refs/heads/main")
+    assert head_of(checkout.directory) is None
+    branch.unlink()
+    shutil.rmtree(branch.parent)
+    branch.parent.symlink_to(private.top / ".git/refs/heads")
+    (git / "HEAD").write_text("ref: refs/heads/ralph/main\n")
+    assert head_of(checkout.directory) is None
+    for text in (
+        "ref: refs/../../../../private/.git/refs/heads/main\n",
+        "ref: HEAD\n",
+        "ref: refs/heads/\0\n",
+        "",
+        "x" * 5000,
+    ):
+        (git / "HEAD").write_text(text)
+        assert head_of(checkout.directory) is None, text
+    (git / "HEAD").unlink()
+    os.mkfifo(git / "HEAD")
+    assert head_of(checkout.directory) is None
+    (git / "HEAD").unlink()
+    (git / "HEAD").write_text("ref: refs/heads/ralph/job\n")
+    (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{head} refs/heads/ralph/job\n")
+    assert head_of(checkout.directory) == head
