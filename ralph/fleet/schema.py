@@ -10,6 +10,8 @@ from ralph.fleet.database import SCHEMA, Database
 
 metadata = sa.MetaData()
 
+_IS_DUE = "state = 'queued' AND NOT is_queued"
+
 sets = sa.Table(
     "sets",
     metadata,
@@ -33,6 +35,9 @@ jobs = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),  # all takeups, ever
     sa.Column("not_before", sa.Float, nullable=False),  # the next attempt must not start earlier
     sa.Column("is_queued", sa.Boolean, nullable=False),  # the engine has the workflow of `attempt`
+    sa.Column(
+        "claimed_until", sa.Float, nullable=False
+    ),  # until then one worker alone gives it to the engine
     sa.Column("holder", sa.Text),  # the executor that works on it
     sa.Column("is_cancelled", sa.Boolean, nullable=False),
     sa.Column("exit_code", sa.Integer),
@@ -48,6 +53,11 @@ jobs = sa.Table(
     sa.Column("started_at", sa.Float),
     sa.Column("ended_at", sa.Float),
     sa.Index("jobs_by_state", "set_name", "state"),
+    sa.Index(
+        *("jobs_due", "set_name", "position"),
+        postgresql_where=sa.text(_IS_DUE),
+        sqlite_where=sa.text(_IS_DUE),
+    ),
 )
 
 attempts = sa.Table(

@@ -30,8 +30,15 @@ if TYPE_CHECKING:
     from ralph.fleet.jobs import Job
 
 FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
+OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
+_QUEUED = (JobState.QUEUED.value,)
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """The log of one takeup is not longer than this. The rest is in the session's journal."""
+MOST_CLAIMED = 50
+"""A worker gives so many jobs to the engine at a time, about a fifth of a second."""
+CLAIM_S = 30.0
+"""If a worker dies while it gives jobs to the engine, another one does so after this time."""
+MOST_COUNTED = 1000
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -59,6 +66,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     generation: int
     not_before: float
     is_queued: bool
+    claimed_until: float
     holder: str | None
     is_cancelled: bool
     exit_code: int | None
@@ -107,6 +115,14 @@ class SetRow(Struct, frozen=True, kw_only=True):
     @property
     def open_jobs(self) -> int:
         return sum(count for state, count in self.counts.items() if not state.is_final)
+
+
+class OpenSet(Struct, frozen=True):
+    """A set with jobs that have not ended, for the workers."""
+
+    name: str
+    open_jobs: int
+    queued_jobs: int
 
 
 class LogLine(Struct, frozen=True):
@@ -309,6 +325,24 @@ class FleetStore:
 
     # --- what workers do
 
+    def open_sets(self) -> list[OpenSet]:
+        """The sets with jobs that have not ended. Counts are exact up to `MOST_COUNTED`."""
+        with reading(self._engine) as c:
+            names = c.execute(sa.select(sets.c.name).order_by(sets.c.created_at)).scalars().all()
+            found = [
+                OpenSet(name, self._count(c, name, OPEN_STATES), self._count(c, name, _QUEUED))
+                for name in names
+            ]
+        return [one for one in found if one.open_jobs]
+
+    def _count(self, c: sa.Connection, set_name: str, states: Sequence[str]) -> int:
+        some = sa.select(sa.literal(1)).where(jobs.c.set_name == set_name, jobs.c.state.in_(states))
+        return int(
+            c.execute(
+                sa.select(sa.func.count()).select_from(some.limit(MOST_COUNTED).subquery())
+            ).scalar_one()
+        )
+
     def limits(self, set_name: str) -> SetLimits:
         with reading(self._engine) as c:
             return _limits_from(
@@ -316,17 +350,35 @@ class FleetStore:
             )
 
     def due_jobs(self, set_name: str) -> list[DueJob]:
-        """Lets jobs go whose predecessors have ended, and returns the jobs that the engine must get."""
+        """Lets jobs go whose predecessors have ended, and claims jobs that the engine must get. Nobody else claims them
+        for `CLAIM_S`. Looks first without a lock, because mostly there is nothing.
+        """
+        due = (
+            *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value),
+            *(jobs.c.is_queued.is_(False), jobs.c.claimed_until < sa.bindparam("now")),
+        )
+        waiting = (jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value)
+        with reading(self._engine) as c:
+            now = self._now(c)
+            some = sa.or_(sa.exists().where(*due), sa.exists().where(*waiting))
+            if not c.execute(sa.select(some), {"now": now}).scalar():
+                return []
         with self._engine.begin() as c:
             now = self._now(c)
             self._release_waiting(c, set_name, now)
             rows = c.execute(
                 sa.select(jobs.c.id, jobs.c.attempt, jobs.c.not_before, jobs.c.content, jobs.c.repository)
-                .where(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value)
-                .where(jobs.c.is_queued.is_(False))
+                .where(*due)
                 .order_by(jobs.c.position)
-                .limit(1000)
+                .limit(MOST_CLAIMED)
+                .with_for_update(skip_locked=True),
+                {"now": now},
             ).all()
+            c.execute(
+                jobs.update()
+                .where(jobs.c.set_name == set_name, jobs.c.id.in_([row.id for row in rows]))
+                .values(claimed_until=now + CLAIM_S)
+            )
         return [
             DueJob(
                 row.id,
@@ -342,11 +394,8 @@ class FleetStore:
         """Records that the engine has the workflows of these attempts."""
         with self._engine.begin() as c:
             for job in due:
-                c.execute(
-                    jobs.update()
-                    .where(*_of(set_name, job.id), jobs.c.attempt == job.attempt)
-                    .values(is_queued=True)
-                )
+                current = (*_of(set_name, job.id), jobs.c.attempt == job.attempt)
+                c.execute(jobs.update().where(*current).values(is_queued=True, claimed_until=0.0))
 
     def take_up(
         self, set_name: str, job: str, attempt: int, *, executor: str, machine: str, credential: str

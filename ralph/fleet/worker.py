@@ -22,13 +22,12 @@ from msgspec import Struct
 
 from ralph.fleet.attempt import LostError, Stop, Takeup, Worker
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
-from ralph.fleet.decisions import JobState
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_process import fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
-from ralph.fleet.store import FleetStore, NotOurs, SetRow, TakeUp
+from ralph.fleet.store import FleetStore, NotOurs, OpenSet, TakeUp
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
@@ -44,6 +43,7 @@ _TICK_S = 0.5
 _SUPERVISE_S = 1.0
 _LOOK_AFTER_OTHERS_S = 5.0
 _IDLE_S = 3.0
+_LOOK_FOR_OTHER_SETS_S = 1.0
 """A slot whose set has nothing to begin ends after this time, if another set has something."""
 _RESTART_S = 1.0
 _LOST_EXIT = 3
@@ -114,11 +114,11 @@ class _Supervisor:
         finally:
             store.close()
 
-    def _rows(self) -> list[SetRow]:
+    def _rows(self) -> list[OpenSet]:
         """The sets with open jobs. The connection is closed afterwards: a fork must not inherit one."""
         store = FleetStore(self._database)
         try:
-            rows = store.set_rows()
+            rows = store.open_sets()
         finally:
             store.close()
         return [
@@ -182,7 +182,7 @@ class _Supervisor:
         return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
 
 
-def _wanted(rows: list[SetRow], slots: list[str], most: int) -> list[str]:
+def _wanted(rows: list[OpenSet], slots: list[str], most: int) -> list[str]:
     """The sets for which slots must be started: those with the fewest slots for their jobs first."""
     counts = {row.name: slots.count(row.name) for row in rows}
     most_useful = {row.name: row.open_jobs for row in rows}
@@ -341,7 +341,7 @@ class _Slot:
         self._signals += 1
 
     def _look_after(self, worker: Worker, engine: Engine) -> int:
-        next_others = 0.0
+        next_others = next_sets = 0.0
         while True:
             if worker.lock.lost.is_set() or self._exit_code == _LOST_EXIT:
                 return self._end_lost()
@@ -356,6 +356,8 @@ class _Slot:
                 worker.ask(lambda: self._take_over(worker, engine))
                 worker.ask(lambda: worker.store.seen(self._executor, self._machine, self._set_name))
                 next_others = now + _LOOK_AFTER_OTHERS_S
+            if now >= next_sets:
+                next_sets = now + _LOOK_FOR_OTHER_SETS_S
                 if self._is_idle(worker):
                     return _IDLE_EXIT
             worker.lock.lost.wait(_TICK_S)
@@ -403,16 +405,17 @@ class _Slot:
         self._orphans = orphans
 
     def _is_idle(self, worker: Worker) -> bool:
-        """Whether this slot is of more use to another set."""
+        """Whether the set has no open jobs, or another set has more use for this slot."""
         with self._takeup_lock:
-            if self._running is not None or time.monotonic() < self._idle_since + _IDLE_S:
+            if self._running is not None:
                 return False
-        rows = worker.ask(worker.store.set_rows)
+            idle_s = time.monotonic() - self._idle_since
+        rows = worker.ask(worker.store.open_sets)
         own = next((row for row in rows if row.name == self._set_name), None)
-        if own is None or not own.open_jobs:
+        if own is None:
             return True
         others = (row for row in rows if not self._options.sets or row.name in self._options.sets)
-        return not _has_queued(own) and any(_has_queued(row) for row in others)
+        return idle_s > _IDLE_S and not own.queued_jobs and any(row.queued_jobs for row in others)
 
     def _drained(self) -> bool:
         """Whether the process may end after a signal: the job has ended, was handed back, or there is no more time."""
@@ -447,10 +450,6 @@ class _Slot:
             f"{self._executor} was taken over after a silence: its job was stopped, and a new slot begins"
         )
         return _LOST_EXIT
-
-
-def _has_queued(row: SetRow) -> bool:
-    return row.counts.get(JobState.QUEUED, 0) > 0
 
 
 def _machine() -> str:
