@@ -277,6 +277,17 @@ class FleetStore:
             )
         return count
 
+    def exists(self) -> bool:
+        """Whether the store has the fleet's tables. Makes nothing."""
+        schema = SCHEMA if self._database.is_postgres else None
+        with reading(self._engine) as c:
+            return sa.inspect(c).has_table(jobs.name, schema=schema)
+
+    def job_ids(self, set_name: str) -> list[str]:
+        query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with reading(self._engine) as c:
+            return list(c.execute(query).scalars())
+
     def set_rows(self) -> list[SetRow]:
         with reading(self._engine) as c:
             found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
