@@ -173,6 +173,10 @@ class Takeup:
             rate_limited=self._hold(job),
         )
         self._process = process
+        if self.taken.ending is not None:
+            code, reason = self.taken.ending.exit_code, self.taken.ending.reason
+            unstarted = ProcessEnd(exit_code=code, reason=reason)
+            return self._deliver(job, checkout, expected, unstarted, self.taken.ending)
         end = self._followed(job, process, checkout)
         if self._stop is Stop.LOST:
             raise LostError
