@@ -257,6 +257,7 @@ class FleetStore:
                 "tries": 0,
                 "not_before": 0.0,
                 "is_queued": False,
+                "claimed_until": 0.0,
                 "is_cancelled": False,
                 "holder": None,
                 "reserved_usd": 0.0,
@@ -420,12 +421,13 @@ class FleetStore:
             if row is None or not is_open or row.attempt != attempt:
                 return NotOurs()
             if row.is_cancelled:
-                self._set(c, set_name, job, **_cancelled(now))
+                self._set(c, set_name, job, **_cancelled(now), generation=row.generation + 1)
                 return NotOurs()
             if row.state == JobState.RUNNING.value and row.tries >= self._limits_in(c, set_name).max_attempts:
                 reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
                 code = Outcome.API_UNAVAILABLE.exit_code()
-                self._set(c, set_name, job, **_ended(now, code, Outcome.API_UNAVAILABLE, reason))
+                ended = _ended(now, code, Outcome.API_UNAVAILABLE, reason)
+                self._set(c, set_name, job, **ended, generation=row.generation + 1)
                 return NotOurs()
             held = c.execute(
                 sa.select(holds.c.until, holds.c.reason).where(
@@ -443,7 +445,8 @@ class FleetStore:
                     )
                 reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
                 code = Outcome.LIMIT_REACHED.exit_code()
-                self._set(c, set_name, job, **_ended(now, code, Outcome.LIMIT_REACHED, reason))
+                ended = _ended(now, code, Outcome.LIMIT_REACHED, reason)
+                self._set(c, set_name, job, **ended, generation=row.generation + 1)
                 return NotOurs()
             generation = row.generation + 1
             self._set(
@@ -685,7 +688,9 @@ class FleetStore:
         return float(c.execute(query.where(jobs.c.set_name == set_name, jobs.c.id != job)).scalar_one())
 
     def _later(self, c: sa.Connection, row: Any, at: float, reason: str) -> Later:
-        self._set(c, row.set_name, row.id, **_queued_again(row.attempt, at, reason))
+        # A worker that lost the job may still be alive. The new generation shuts it out.
+        again = _queued_again(row.attempt, at, reason)
+        self._set(c, row.set_name, row.id, **again, generation=row.generation + 1)
         return Later(reason)
 
     def _end_attempt(
@@ -824,6 +829,7 @@ def _queued_again(attempt: int, not_before: float, reason: str) -> dict[str, Any
         "attempt": attempt + 1,
         "not_before": not_before,
         "is_queued": False,
+        "claimed_until": 0.0,
         "holder": None,
         "reserved_usd": 0.0,
         "reason": reason,
