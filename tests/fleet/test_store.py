@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ def connect(request, tmp_path) -> Iterator[Callable[[], FleetStore]]:
 
 
 @pytest.fixture
-def store(connect) -> FleetStore:
+def store(connect: Callable[[], FleetStore]) -> FleetStore:
     made = connect()
     made.create()
     return made
@@ -87,7 +88,7 @@ def test_a_store_has_no_tables_before_the_first_submit_and_makes_them_once(conne
 
 def test_two_submits_at_once_make_one_set(connect, store) -> None:
     stores = [connect() for _ in range(4)]
-    done = at_once([lambda one=one: one.submit("s", NO_LIMITS, jobs(20)) for one in stores])
+    done = at_once([partial(one.submit, "s", NO_LIMITS, jobs(20)) for one in stores])
     assert sorted((one.new, one.known) for one in done) == [(0, 20)] * 3 + [(20, 0)]
     assert [one.id for one in store.job_rows("s")] == [one.id for one in jobs(20)] == store.job_ids("s")
 
@@ -186,7 +187,8 @@ def test_a_job_whose_workers_are_lost_is_given_up_after_the_last_try(store) -> N
 
 def test_a_job_that_the_engine_must_get_is_claimed_by_one_worker(connect, store) -> None:
     store.submit("s", NO_LIMITS, [job("late", priority=-1), *jobs(5)])
-    claimed = at_once([lambda one=connect(): one.due_jobs("s") for _ in range(4)])
+    stores = [connect() for _ in range(4)]
+    claimed = at_once([partial(one.due_jobs, "s") for one in stores])
     assert sorted(due.id for found in claimed for due in found) == ["j0", "j1", "j2", "j3", "j4", "late"]
     due = {one.id: one for found in claimed for one in found}
     assert (due["late"].priority, due["j0"].attempt, due["j0"].host) == (-1, 1, "git.example.org")
@@ -197,8 +199,9 @@ def test_a_job_that_the_engine_must_get_is_claimed_by_one_worker(connect, store)
 def test_grants_never_exceed_the_budget(connect, store) -> None:
     budget = 8.0
     store.submit("s", SetLimits(max_budget_usd=budget), jobs(6))
-    found = at_once([lambda one=connect(), n=n: take(one, f"j{n}", by=f"w-{n}") for n in range(6)])
-    granted = [one.granted_usd for one in found if isinstance(one, TakeUp)]
+    stores = enumerate([connect() for _ in range(6)])
+    found = at_once([partial(take, one, f"j{n}", by=f"w-{n}") for n, one in stores])
+    granted = [one.granted_usd or 0.0 for one in found if isinstance(one, TakeUp)]
     assert len(granted) == 6
     assert all(usd > 0 for usd in granted)
     assert sum(granted) <= budget
