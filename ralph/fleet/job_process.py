@@ -282,7 +282,8 @@ def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
 
 def _each_line(stream: object, hear: Callable[[bytes], None]) -> None:
     for line in stream:  # type: ignore[attr-defined] # a pipe
-        hear(line)
+        with suppress(Exception):  # a pipe that nobody reads would stop the process for ever
+            hear(line)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -356,8 +356,11 @@ class FleetStore:
         """The sets with jobs that have not ended. Counts are exact up to `MOST_COUNTED`."""
         with reading(self._engine) as c:
             now = self._now(c)
-            seen = sa.select(executors.c.set_name, sa.func.count()).where(executors.c.seen_at > now - SEEN_WITHIN_S)
-            workers = dict(c.execute(seen.group_by(executors.c.set_name)).tuples().all())
+            seen = sa.select(executors.c.set_name, sa.func.count()).where(
+                executors.c.seen_at > now - SEEN_WITHIN_S
+            )
+            found_workers = c.execute(seen.group_by(executors.c.set_name)).all()
+            workers: dict[str, int] = dict(found_workers)
             due = (jobs.c.state == JobState.QUEUED.value, jobs.c.not_before <= now)
             found = [
                 OpenSet(
@@ -643,7 +646,9 @@ class FleetStore:
             if row is None or row.generation != taken.generation:
                 return False
             values = _cancelled(now) if row.is_cancelled else _ended(now, exit_code, outcome, reason)
-            self._set(c, taken.set_name, taken.id, **values, result=storable(result), commit=commit or row.commit)
+            self._set(
+                c, taken.set_name, taken.id, **values, result=storable(result), commit=commit or row.commit
+            )
             self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
             if not keeps_checkpoint:
                 c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
