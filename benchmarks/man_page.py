@@ -55,6 +55,7 @@ _VARIABLES = {
     "ANTHROPIC_CUSTOM_HEADERS": "Further headers for the API, one per line.",
     "HTTPS_PROXY, NO_PROXY": "The proxy for the API.",
     "RALPH_STATE_DIR": "The directory for sessions and loops, in place of the user's state directory.",
+    "RALPH_FLEET_DB": "The store of ralph fleet, in place of the SQLite file in the state directory.",
     "RALPH_TURN_LOCK": "A file on which ralph holds a shared lock while it changes files.",
     "RALPH_SANDBOX_READ": "Paths, separated by colons, that commands may read in addition to sandbox.read.",
     "RALPH_SANDBOX_HIDE": "Paths, separated by colons, that commands and tools must not read, but for the work in them.",
