@@ -29,7 +29,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TypeVar
 
@@ -85,18 +85,22 @@ class Worker:
         machine: str,
         folder: Path,
         repositories: Path,
+        hidden: Sequence[Path],
         environment: Mapping[str, str],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
         checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     ) -> None:
-        """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine."""
+        """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine.
+        `hidden` are files and folders of the fleet that no job may read.
+        """
         self.store = store
         self.lock = lock
         self.waiting = waiting
         self.machine = machine
         self.folder = folder
         self.repositories = repositories
+        self.hidden = hidden
         self.environment = environment
         self.tell = tell
         self.redact = redact
@@ -184,6 +188,8 @@ class Takeup:
             job,
             self._folder,
             self._worker.environment,
+            objects=checkout.objects,
+            hidden=self._worker.hidden,
             told=self._log.add,
             rate_limited=self._hold(job),
         )

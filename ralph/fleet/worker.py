@@ -268,6 +268,7 @@ class _Slot:
             machine=self._machine,
             folder=folder,
             repositories=self._database.folder / "repositories",
+            hidden=self._database.private_places,
             environment=self._environment,
             tell=self._tell,
             redact=self._redact,
