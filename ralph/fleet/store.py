@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import LEAST_GRANT_USD, JobState, grant_usd
+from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -39,6 +39,8 @@ MOST_CLAIMED = 50
 CLAIM_S = 30.0
 """If a worker dies while it gives jobs to the engine, another one does so after this time."""
 MOST_COUNTED = 1000
+FORGOTTEN_S = 600.0
+"""An executor that was not seen for so long is not listed any more."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -152,9 +154,11 @@ class TakeUp(Struct, frozen=True, kw_only=True):
     most_tries: int
     cost_usd: float
     granted_usd: float | None
-    """What this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
+    """The part that this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
     base: str | None
     commit: str | None
+    ending: Final | None = None
+    """The job's process must not start again, and this is why. The work so far is delivered."""
 
 
 class Later(Struct, frozen=True):
@@ -420,33 +424,24 @@ class FleetStore:
             is_open = row is not None and row.state in {JobState.QUEUED.value, JobState.RUNNING.value}
             if row is None or not is_open or row.attempt != attempt:
                 return NotOurs()
+            if row.state == JobState.RUNNING.value and row.holder == executor:
+                # The answer of the first call was lost, or the engine lost the workflow in an outage.
+                limits = self._limits_in(c, set_name)
+                granted = None if limits.max_budget_usd is None else row.reserved_usd
+                return _taken(row, row.generation, row.tries, limits, granted)
+            self._close_lost_attempts(c, set_name, job, now)
             if row.is_cancelled:
                 self._set(c, set_name, job, **_cancelled(now), generation=row.generation + 1)
                 return NotOurs()
-            if row.state == JobState.RUNNING.value and row.tries >= self._limits_in(c, set_name).max_attempts:
-                reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
-                code = Outcome.API_UNAVAILABLE.exit_code()
-                ended = _ended(now, code, Outcome.API_UNAVAILABLE, reason)
-                self._set(c, set_name, job, **ended, generation=row.generation + 1)
-                return NotOurs()
-            held = c.execute(
-                sa.select(holds.c.until, holds.c.reason).where(
-                    holds.c.credential == credential, holds.c.until > now
-                )
-            ).one_or_none()
-            if held is not None:
-                return self._later(c, row, held.until, held.reason)
             limits = self._limits_in(c, set_name)
             granted = self._granted(c, set_name, job, limits)
-            if granted is not None and granted <= 0:
-                if self._reserved_by_others(c, set_name, job) > 0:
-                    return self._later(
-                        c, row, now + 5, "the rest of the set's budget is reserved by running jobs"
-                    )
-                reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
-                code = Outcome.LIMIT_REACHED.exit_code()
-                ended = _ended(now, code, Outcome.LIMIT_REACHED, reason)
-                self._set(c, set_name, job, **ended, generation=row.generation + 1)
+            obstacle = self._obstacle(c, row, limits, granted=granted, credential=credential, now=now)
+            if isinstance(obstacle, Later):
+                return obstacle
+            if obstacle is not None and (row.started_at is None or row.tries > limits.max_attempts):
+                # Nothing is there to deliver, or delivering has cost a worker too.
+                values = _ended(now, obstacle.exit_code, outcome_of(obstacle.exit_code), obstacle.reason)
+                self._set(c, set_name, job, **values, generation=row.generation + 1)
                 return NotOurs()
             generation = row.generation + 1
             self._set(
@@ -472,19 +467,8 @@ class FleetStore:
                     started_at=now,
                 )
             )
-        return TakeUp(
-            set_name=set_name,
-            id=job,
-            content=row.content,
-            attempt=attempt,
-            generation=generation,
-            tries=row.tries + 1,
-            most_tries=limits.max_attempts,
-            cost_usd=row.cost_usd,
-            granted_usd=granted,
-            base=row.base,
-            commit=row.commit,
-        )
+        taken = _taken(row, generation, row.tries + 1, limits, granted)
+        return taken if obstacle is None else msgspec.structs.replace(taken, ending=obstacle)
 
     def is_current(self, taken: TakeUp) -> tuple[bool, bool]:
         """Whether the job is still this worker's, and whether a user has cancelled it."""
@@ -520,7 +504,7 @@ class FleetStore:
         return True
 
     def ask_more(self, taken: TakeUp, least_usd: float) -> tuple[float | None, bool]:
-        """What this takeup may spend from now on, after its grant did not suffice, and whether running jobs have
+        """The amount that this takeup may spend from now on, after its grant did not suffice, and whether running jobs have
         reserved more, which may come back. The amount is None if the set has no budget.
         """
         with self._engine.begin() as c:
@@ -623,6 +607,7 @@ class FleetStore:
         """Records that an executor works for a set."""
         with self._engine.begin() as c:
             now = self._now(c)
+            c.execute(executors.delete().where(executors.c.seen_at < now - FORGOTTEN_S))
             changed = c.execute(
                 executors.update().where(executors.c.id == executor).values(seen_at=now)
             ).rowcount
@@ -703,6 +688,39 @@ class FleetStore:
             .values(ended_at=now, exit_code=exit_code, reason=reason, turns=row.turns, cost_usd=row.cost_usd)
         )
 
+    def _obstacle(
+        self,
+        c: sa.Connection,
+        row: Any,
+        limits: SetLimits,
+        *,
+        granted: float | None,
+        credential: str,
+        now: float,
+    ) -> Later | Final | None:
+        """Why the job's process must not start: not now, or never again. None if it may start."""
+        if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
+            reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
+            return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
+        limited = (holds.c.credential == credential, holds.c.until > now)
+        held = c.execute(sa.select(holds.c.until, holds.c.reason).where(*limited)).one_or_none()
+        if held is not None:
+            return self._later(c, row, held.until, held.reason)
+        if granted is None or granted > 0:
+            return None
+        if self._reserved_by_others(c, row.set_name, row.id) > 0:
+            return self._later(c, row, now + 5, "the rest of the set's budget is reserved by running jobs")
+        reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
+        return Final(Outcome.LIMIT_REACHED.exit_code(), reason)
+
+    def _close_lost_attempts(self, c: sa.Connection, set_name: str, job: str, now: float) -> None:
+        """Records that the workers of earlier takeups are gone, if those takeups have no end."""
+        c.execute(
+            attempts.update()
+            .where(attempts.c.set_name == set_name, attempts.c.job == job, attempts.c.ended_at.is_(None))
+            .values(ended_at=now, reason="its worker was lost")
+        )
+
     def _release_waiting(self, c: sa.Connection, set_name: str, now: float) -> None:
         """Jobs that wait for others become queued if those have ended with 0, and blocked if one has not."""
         waiting = c.execute(
@@ -752,6 +770,22 @@ class FleetStore:
                     f"the set {other} has an open job {job.id} on the same repository, and both would use "
                     f"refs/ralph/{job.id}: give this job another id, or wait for that set"
                 )
+
+
+def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd: float | None) -> TakeUp:
+    return TakeUp(
+        set_name=row.set_name,
+        id=row.id,
+        content=row.content,
+        attempt=row.attempt,
+        generation=generation,
+        tries=tries,
+        most_tries=limits.max_attempts,
+        cost_usd=row.cost_usd,
+        granted_usd=granted_usd,
+        base=row.base,
+        commit=row.commit,
+    )
 
 
 def outcome_of(exit_code: int) -> Outcome:

@@ -144,11 +144,10 @@ def test_the_story_of_a_job_has_its_branch_its_attempts_and_its_last_answer() ->
         started_at=NOW - 500,
         result="one\ntwo",
     )
-    lost, now = {"ended_at": None, "exit_code": None, "reason": None}, {"started_at": NOW - 30}
     attempts = [
         attempt_row(),
-        attempt_row(generation=2, attempt=2, **lost),
-        attempt_row(generation=3, attempt=2, **(lost | now)),
+        attempt_row(generation=2, attempt=2, exit_code=None, reason="its worker was lost"),
+        attempt_row(generation=3, attempt=2, exit_code=None, reason=None, ended_at=None),
     ]
     lines = list(story_lines(job, attempts, NOW))
     assert lines[0] == "s/a: running"
@@ -156,7 +155,7 @@ def test_the_story_of_a_job_has_its_branch_its_attempts_and_its_last_answer() ->
     assert "  branch      ralph/a, nothing pushed yet" in text
     assert "  prompt      Port it." in text
     ends = [line.rpartition("  ")[2] for line in lines[lines.index("  attempts:") + 1 :][:3]]
-    assert ends == ["exit 75 (overloaded)", "lost: its worker was gone or silent", "running"]
+    assert ends == ["exit 75 (overloaded)", "its worker was lost", "running"]
     assert lines[-2:] == ["    one", "    two"]
 
 
