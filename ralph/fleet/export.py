@@ -13,11 +13,10 @@ from base64 import b64encode
 from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ralph.fleet import export_script
 from ralph.fleet.job_content import session_id
-from ralph.fleet.job_rules import branch_of
+from ralph.fleet.job_rules import branch_of, host_of, words_of
 from ralph.values.outcome import UsageError
 from ralph.values.setting import duration_s
 
@@ -111,26 +110,7 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
 
 
 def _most_on_one_host(jobs: Sequence[Job]) -> int:
-    return max(Counter(_host_of(job.repository) for job in jobs).values())
-
-
-def _host_of(repository: str) -> str:
-    if "://" in repository:
-        return urlsplit(repository).hostname or ""
-    before, colon, _ = repository.partition(":")
-    return before.rpartition("@")[2].lower() if colon and "/" not in before else ""
-
-
-def words_of(job: Job) -> list[str]:
-    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session, the
-    directory, and the budget, of which an attempt gets what is left.
-    """
-    fields = (
-        *(("until", job.until), ("model", job.model), ("base-url", job.base_url), ("sandbox", job.sandbox)),
-        *(("max-time", job.max_time), ("max-turns", job.max_turns), ("max-iterations", job.max_iterations)),
-    )
-    said = [f"--{name}={value}" for name, value in fields if value is not None]
-    return [*said, *([f"--pass-env={','.join(job.env)}"] if job.env else []), *job.options]
+    return max(Counter(host_of(job.repository) for job in jobs).values())
 
 
 def definition(job: Job, set_name: str) -> str:

@@ -302,6 +302,26 @@ def branch_of(job: Job) -> str:
 # --- Credentials
 
 
+def host_of(repository: str) -> str:
+    """The host of a repository's URL in small letters. Empty for a path."""
+    if "://" in repository:
+        return urlsplit(repository).hostname or ""
+    before, colon, _ = repository.partition(":")
+    return before.rpartition("@")[2].lower() if colon and "/" not in before else ""
+
+
+def words_of(job: Job) -> list[str]:
+    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session, the
+    directory, and the budget, of which an attempt gets what is left.
+    """
+    fields = (
+        *(("until", job.until), ("model", job.model), ("base-url", job.base_url), ("sandbox", job.sandbox)),
+        *(("max-time", job.max_time), ("max-turns", job.max_turns), ("max-iterations", job.max_iterations)),
+    )
+    said = [f"--{name}={value}" for name, value in fields if value is not None]
+    return [*said, *([f"--pass-env={','.join(job.env)}"] if job.env else []), *job.options]
+
+
 class SecretFinder:
     """Finds the credentials of an environment in the texts of jobs."""
 

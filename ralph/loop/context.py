@@ -12,10 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.git.own_paths import own_output_files
-from ralph.loop.moved import moved_state
 from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, StepSummary
-from ralph.loop.state import LoopState
+from ralph.loop.state import LoopState, moved_state
 from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor

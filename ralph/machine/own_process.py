@@ -129,8 +129,9 @@ def _becomes_non_dumpable() -> bool:
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def end_with_parent(parent_pid: int) -> None:
-    """Makes the kernel send this process a SIGTERM when its parent dies. Exits at once if the parent is dead already.
+def end_with_parent(parent_pid: int, number: int | None = None) -> None:
+    """Makes the kernel send this process a SIGTERM, or the signal `number`, when its parent dies. Exits at once if the
+    parent is dead already.
     Works only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread*
     that started this process ends, so that thread must be the parent's main thread.
 
@@ -138,11 +139,11 @@ def end_with_parent(parent_pid: int) -> None:
     """
     import signal  # noqa: PLC0415 - not before the import path is clean
 
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    for restored in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(restored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(_PR_SET_PDEATHSIG, number or signal.SIGTERM)
     if os.getppid() != parent_pid:  # the parent died before the call above
         os._exit(128 + signal.SIGTERM)
 

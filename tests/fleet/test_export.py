@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.export import FORMATS, definition, export, words_of
+from ralph.fleet.export import FORMATS, definition, export
 from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
 from ralph.fleet.job_content import session_id
+from ralph.fleet.job_rules import words_of
 from ralph.fleet.jobs import Rate, SetLimits
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job

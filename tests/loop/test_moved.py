@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.loop.moved import moved_state
-from ralph.loop.state import CurrentIteration, FileDigest, LoopState, state_text
+from ralph.loop.state import CurrentIteration, FileDigest, LoopState, moved_state, state_text
 from ralph.loop.values import LoopPlan
 from ralph.settings.claude_files import ClaudeFile
 from ralph.settings.files import RecordedFile

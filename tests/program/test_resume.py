@@ -199,7 +199,7 @@ def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_
     assert f"nothing to go on with in session {ID}" in ran.last_line
 
 
-# Given up and stopped
+# Given up
 
 
 def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, serve) -> None:
@@ -208,16 +208,6 @@ def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, s
     assert failed.code == 75
     assert f"ralph --resume {ID[:8]}" in failed.stderr
     assert ralph("--resume", ID[:8]).code == 0
-    assert server.requests[1].body == server.requests[2].body
-
-
-def test_a_run_that_was_stopped_goes_on_with_the_same_request_exits_130_or_0(ralph, serve) -> None:
-    script = Turn([THOUGHT, CALLS["Read"]]), Step(Turn("never"), Fault(stall_after_events=3)), Turn("Done.")
-    server = serve(*script)
-    process = ralph.start("go", "--session-id", ID)
-    assert server.wait_for_requests(2, PATIENCE_S)
-    assert ralph.stopped_by(process, signal.SIGINT)[0].code == 130
-    assert ralph("--resume", ID).code == 0
     assert server.requests[1].body == server.requests[2].body
 
 
@@ -508,10 +498,9 @@ def test_p14_a_journal_of_a_newer_format_says_who_made_it_and_is_left_as_it_is_e
     assert [*path.parent.iterdir()] == [path]
 
 
-@pytest.mark.parametrize("name", ["amended", "out-of-time", "stopped-in-a-command"])
-def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(
-    ralph, serve, tmp_path, name
-) -> None:
+def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(ralph, serve, tmp_path) -> None:
+    """tests/test_journals.py tests the request that follows each recorded journal."""
+    name = "stopped-in-a-command"
     server = serve(Turn("Done."))
     recorded = (JOURNALS / f"{name}.jsonl").read_bytes()
     opened_here = with_opening(recorded, id=ID, cwd=str(ralph.cwd))

@@ -1,0 +1,487 @@
+"""One takeup of a job: checks out or restores, runs the job's process, takes checkpoints while it works, pushes the
+branch, and tells the store how it ended. Everything here may be done again by another worker after a crash.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import os
+import shutil
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
+from ralph.fleet.database import StoreError, WaitStoppedError, patiently
+from ralph.fleet.decisions import Again, Final, ProcessEnd, after_end
+from ralph.fleet.git_calls import RepositoryError, StoppedError
+from ralph.fleet.job_content import UnknownFormatError, job_from
+from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
+from ralph.fleet.job_rules import branch_of
+from ralph.fleet.locks import LockState
+from ralph.values.outcome import Outcome
+from ralph.values.tool_calls import describe_bug
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+    from typing import TypeVar
+
+    from ralph.fleet.checkouts import JobCheckout
+    from ralph.fleet.database import Waiting
+    from ralph.fleet.jobs import Job
+    from ralph.fleet.locks import ExecutorLock
+    from ralph.fleet.store import FleetStore, TakeUp
+
+    T = TypeVar("T")
+
+CHECKPOINT_EVERY_S = 30.0
+MOST_STATE_BYTES = 64 * 1024 * 1024
+"""A larger state directory, compressed, is not carried to other machines."""
+_LOOK_EVERY_S = 0.5
+_LOG_EVERY_S = 1.0
+_LOCK_FOR_S = 1.0
+_LOCK_EVERY_S = 0.005
+_PUSHES = 5
+
+
+class Stop(enum.Enum):
+    """Why a takeup is to stop."""
+
+    CANCELLED = "cancelled"
+    DRAINED = "drained"
+    """The worker was told to stop, so the job is handed back at a checkpoint."""
+    LOST = "lost"
+    """Another worker has the job. Nothing may be pushed or written."""
+
+
+class LostError(Exception):
+    """Another worker has taken over the job."""
+
+
+class Worker:
+    """What all takeups of one process share."""
+
+    def __init__(
+        self,
+        store: FleetStore,
+        lock: ExecutorLock,
+        waiting: Waiting,
+        *,
+        machine: str,
+        folder: Path,
+        repositories: Path,
+        environment: Mapping[str, str],
+        tell: Callable[[str], None],
+        redact: Callable[[str], str],
+        checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    ) -> None:
+        """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine."""
+        self.store = store
+        self.lock = lock
+        self.waiting = waiting
+        self.machine = machine
+        self.folder = folder
+        self.repositories = repositories
+        self.environment = environment
+        self.tell = tell
+        self.redact = redact
+        self.checkpoint_every_s = checkpoint_every_s
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Asks the store, and waits while it is away."""
+        return patiently(call, waiting=self.waiting)
+
+
+class Takeup:
+    """One takeup, from taking up the job to telling how it ended. `run` is called in one thread; `stop` may be called
+    from another.
+    """
+
+    def __init__(self, worker: Worker, taken: TakeUp) -> None:
+        self._worker = worker
+        self.taken = taken
+        self._stop: Stop | None = None
+        self._stopping = threading.Lock()
+        self._repositories = Repositories(worker.repositories, worker.environment)
+        self._process: JobProcess | None = None
+        self._log = _Log(worker, taken)
+        self._folder = worker.folder / taken.set_name / taken.id
+        self._last_commit: str | None = None
+        self._next_checkpoint = 0.0
+        self._is_told_too_large = False
+
+    def stop(self, why: Stop) -> None:
+        """Stops what runs. A takeup that is lost stays so."""
+        with self._stopping:
+            if self._stop is Stop.LOST or self._stop is why:
+                return
+            self._stop = why
+        if why is not Stop.DRAINED:
+            self._repositories.stop()
+        if self._process is not None:
+            if why is Stop.LOST:
+                self._process.kill()
+            else:
+                self._process.stop()
+
+    def run(self) -> None:
+        """Works until the store knows how it ended. Raises LostError, StoreError and WaitStoppedError."""
+        try:
+            self._log.start()
+            try:
+                job = job_from(self.taken.content)
+                self._end_as_planned(job)
+            except UnknownFormatError as error:
+                self._end(Outcome.CONFIG, str(error))
+            except RepositoryError as error:
+                self._end(error.outcome, str(error))
+            except StoppedError:
+                self._end_stopped()
+            except OSError as error:
+                self._end(Outcome.API_UNAVAILABLE, f"{self._worker.machine}: {error}")
+            except (LostError, StoreError, WaitStoppedError):
+                raise
+            except Exception as error:  # noqa: BLE001 - one job's bug must not end the worker, and is told
+                self._end(Outcome.INTERNAL_ERROR, describe_bug(error))
+        finally:
+            self._log.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- the steps
+
+    def _end_as_planned(self, job: Job) -> None:
+        for name in job.env:
+            if name not in self._worker.environment:
+                reason = f"the worker {self._worker.machine} has no variable {name}, which the job needs"
+                return self._end(Outcome.CONFIG, reason)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, mode=0o700)
+        checkout = self._checked_out(job)
+        expected = self._expected(job, checkout)
+        process = JobProcess(
+            self.taken.set_name,
+            job,
+            self._folder,
+            self._worker.environment,
+            told=self._log.add,
+            rate_limited=self._hold(job),
+        )
+        self._process = process
+        end = self._followed(job, process, checkout)
+        if self._stop is Stop.LOST:
+            raise LostError
+        decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
+        if self._stop is Stop.DRAINED and end.exit_code not in {0, 1}:
+            decision = Again(0.0, "its worker was told to stop")
+        if self._stop is Stop.CANCELLED:
+            decision = Final(128 + 15, "cancelled")
+        if isinstance(decision, Again):
+            if not end.was_killed:  # a command of a killed process may still have been at work
+                self._checkpoint(checkout, is_last=True)
+            self._plan(end, decision)
+        else:
+            self._deliver(job, checkout, expected, end, decision)
+        return None
+
+    def _checked_out(self, job: Job) -> JobCheckout:
+        taken, worker = self.taken, self._worker
+        saved = worker.ask(lambda: worker.store.checkpoint(taken.set_name, taken.id))
+        directory, branch = self._folder / "checkout", branch_of(job)
+        if saved is not None and saved.commit is not None and saved.ref is not None:
+            checkout = self._repositories.restore(job.repository, saved.ref, saved.commit, directory, branch)
+            self._last_commit = saved.commit
+        else:
+            checkout = self._repositories.check_out(job.repository, taken.base or job.ref, directory, branch)
+        if taken.base is None and not worker.ask(lambda: worker.store.set_base(taken, checkout.commit)):
+            raise LostError
+        if saved is not None:
+            try:
+                unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
+            except BadStateError as error:
+                raise RepositoryError(f"the checkpoint cannot be used: {error}", Outcome.IO_ERROR) from error
+            self._log.add(f"[fleet] restored the checkpoint {(saved.commit or 'without files')[:12]}\n")
+        return checkout
+
+    def _expected(self, job: Job, checkout: JobCheckout) -> str | None:
+        """The commit at the job's branch, which a push may replace. Raises RepositoryError if it is somebody else's."""
+        branch = branch_of(job)
+        found = self._repositories.branch_at(job.repository, branch)
+        if found is not None and not self._is_own(checkout, found, branch):
+            raise RepositoryError(
+                f"the branch {branch} exists and is not of this job: delete it, or name another one (branch)"
+            )
+        return found
+
+    def _is_own(self, checkout: JobCheckout, commit: str, branch: str) -> bool:
+        if commit == self.taken.commit:
+            return True
+        maker = checkout.made_by(commit, branch)
+        return maker is not None and (maker.set, maker.job) == (self.taken.set_name, self.taken.id)
+
+    def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
+        """Runs the process, and again after it has spent its part of the set's budget, if more is left."""
+        granted, spent = self.taken.granted_usd, self.taken.cost_usd
+        while True:
+            own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
+            may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
+            process.start(may_spend, spent)
+            if self._stop is not None:
+                self.stop(self._stop)
+            end = self._watched(process, checkout)
+            self._told_spending(end.cost_usd, end.turns)
+            more = end.cost_usd - spent
+            is_spent = end.exit_code == Outcome.LIMIT_REACHED.exit_code() and may_spend is not None
+            if not is_spent or own == may_spend or more < (may_spend or 0.0) or self._stop is not None:
+                return end
+            spent = end.cost_usd
+            granted = self._worker.ask(lambda: self._worker.store.ask_more(self.taken))
+            if granted is not None and granted <= 0:
+                return end
+
+    def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
+        seen = process.last_change()
+        while (status := process.wait(_LOOK_EVERY_S)) is None:
+            if self._stop is not None:
+                status = wait_for_end(process, STOPS_WITHIN_S)
+                break
+            changed = process.last_change()
+            if changed != seen:
+                seen = changed
+                spending = process.spending()
+                if self.taken.granted_usd is not None:
+                    self._told_spending(spending.cost_usd, spending.turns)
+                if time.monotonic() >= self._next_checkpoint:
+                    self._checkpoint(checkout, is_last=False)
+        return process.end(status)
+
+    def _told_spending(self, cost_usd: float, turns: int) -> None:
+        worker = self._worker
+        if not worker.ask(lambda: worker.store.spend(self.taken, cost_usd, turns)):
+            raise self._lost()
+
+    def _checkpoint(self, checkout: JobCheckout, *, is_last: bool) -> None:
+        """Saves files and journal as they are between two turns, if a file has changed or if it is the attempt's last.
+        A checkpoint that fails is told, and the job goes on.
+        """
+        process, taken = self._process, self.taken
+        assert process is not None  # noqa: S101 - checkpoints are taken of a process
+        try:
+            with _turn_lock(process.turn_lock) as is_held:
+                if not is_held:
+                    return
+                made = checkout.snapshot(self._last_commit, f"Checkpoint of {taken.set_name}/{taken.id}")
+                if made is None and not is_last:
+                    return
+                state = pack_state(process.state, MOST_STATE_BYTES)
+            commit = made.commit if made is not None else self._last_commit
+            ref = None if commit is None else checkpoint_ref(taken.id, taken.attempt)
+            if commit is not None and ref is not None:
+                self._push_checkpoint(checkout, commit, ref)
+            for path in made.left_out if made is not None else ():
+                self._log.add(f"[fleet] not in the checkpoint: {path}\n")
+        except (RepositoryError, TooLargeError, OSError) as error:
+            self._log.add(f"[fleet] no checkpoint: {error}\n")
+            self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+            return
+        store = self._worker.store
+        if not self._worker.ask(lambda: store.save_checkpoint(taken, ref, commit, state)):
+            raise self._lost()
+        self._last_commit = commit
+        self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+
+    def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str) -> None:
+        """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
+        for _ in range(_PUSHES):
+            if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
+                return
+            self._refuse_lost()
+        raise RepositoryError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
+
+    def _deliver(
+        self, job: Job, checkout: JobCheckout, expected: str | None, end: ProcessEnd, decision: Final
+    ) -> None:
+        taken, worker = self.taken, self._worker
+        if self._stop is Stop.CANCELLED:
+            self._repositories = Repositories(worker.repositories, worker.environment)
+            self._tell_end(end, decision, None)
+            return
+        maker = Maker(taken.set_name, taken.id, taken.attempt, taken.generation)
+        final = checkout.finish(f"{job.id}: {_subject(job)}", maker)
+        for path in final.left_out:
+            self._log.add(f"[fleet] not in the branch: {path}\n")
+        commit = None
+        if final.commit not in (taken.base, taken.base or checkout.commit):
+            commit = final.commit
+            if not worker.ask(lambda: worker.store.set_commit(taken, final.commit)):
+                raise self._lost()
+            problem = self._pushed(job, checkout, commit, expected)
+            if problem is not None:
+                decision = Final(Outcome.IO_ERROR.exit_code(), problem)
+        self._tell_end(end, decision, commit)
+        with suppress(RepositoryError, StoppedError):
+            self._repositories.remove_checkpoints(job.repository, taken.id)
+
+    def _pushed(self, job: Job, checkout: JobCheckout, commit: str, expected: str | None) -> str | None:
+        """Pushes the branch. Returns why that is impossible, or None."""
+        branch = branch_of(job)
+        for _ in range(_PUSHES):
+            self._refuse_lost()
+            pushed = checkout.push_branch(commit, branch, expected)
+            if isinstance(pushed, Delivered):
+                return None
+            if not self._is_replaceable(checkout, pushed, branch):
+                return f"the branch {branch} was changed by somebody else meanwhile; the work is {commit}"
+            expected = pushed.found
+        return f"the branch {branch} is changed again and again; the work is {commit}"
+
+    def _is_replaceable(self, checkout: JobCheckout, found: NotDelivered, branch: str) -> bool:
+        return found.found is None or self._is_own(checkout, found.found, branch)
+
+    # --- telling the store
+
+    def _tell_end(self, end: ProcessEnd, decision: Final, commit: str | None) -> None:
+        taken, worker = self.taken, self._worker
+        self._log.stop()
+        reason = worker.redact(decision.reason)
+        if not worker.ask(
+            lambda: worker.store.end_job(
+                taken,
+                exit_code=decision.exit_code,
+                reason=reason,
+                result=worker.redact(end.result),
+                commit=commit,
+            )
+        ):
+            raise self._lost()
+        worker.tell(
+            f"{taken.set_name}/{taken.id}: exit {decision.exit_code}{f' ({reason})' if reason else ''}"
+        )
+
+    def _plan(self, end: ProcessEnd, decision: Again) -> None:
+        taken, worker = self.taken, self._worker
+        self._log.stop()
+        is_try = self._stop is not Stop.DRAINED
+        reason = worker.redact(decision.reason)
+        if not worker.ask(
+            lambda: worker.store.plan_next(
+                taken, exit_code=end.exit_code, delay_s=decision.delay_s, reason=reason, is_try=is_try
+            )
+        ):
+            raise self._lost()
+        worker.tell(f"{taken.set_name}/{taken.id}: again in {decision.delay_s:.0f} s ({reason})")
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        """Ends a takeup that failed outside of the job's process."""
+        if self._stop is Stop.LOST:
+            raise LostError
+        end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.taken.cost_usd)
+        decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
+        self._log.add(f"[fleet] {reason}\n")
+        if isinstance(decision, Again):
+            self._plan(end, decision)
+        else:
+            self._tell_end(end, decision, None)
+
+    def _end_stopped(self) -> None:
+        """Ends a takeup whose git call was stopped."""
+        if self._stop is Stop.LOST:
+            raise LostError
+        end = ProcessEnd(exit_code=128 + 15, cost_usd=self.taken.cost_usd)
+        self._tell_end(end, Final(128 + 15, "cancelled"), None)
+
+    def _hold(self, job: Job) -> Callable[[float], None]:
+        key = fingerprint(self._worker.environment, job.base_url)
+
+        def hold(seconds: float) -> None:
+            reason = f"the API limits the rate of this key for {seconds:.0f} s"
+            with suppress(StoreError, WaitStoppedError):
+                self._worker.ask(lambda: self._worker.store.hold(key, seconds, reason))
+
+        return hold
+
+    def _refuse_lost(self) -> None:
+        """Raises LostError unless the job and the executor's lock are still this worker's."""
+        worker = self._worker
+        while (state := worker.lock.confirm()) is LockState.UNKNOWN:
+            if worker.waiting.stop.wait(_LOOK_EVERY_S):
+                raise WaitStoppedError
+        is_ours, _ = worker.ask(lambda: worker.store.is_current(self.taken))
+        if state is LockState.LOST or not is_ours:
+            raise self._lost()
+
+    def _lost(self) -> LostError:
+        self.stop(Stop.LOST)
+        return LostError()
+
+
+class _Log:
+    """Brings the narration of a job into the store, a piece each second. It is cut when it is too long, and dropped while
+    the store is away: the session's journal has everything.
+    """
+
+    def __init__(self, worker: Worker, taken: TakeUp) -> None:
+        self._worker = worker
+        self._taken = taken
+        self._pieces: list[str] = []
+        self._left = 4 * 1024 * 1024
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write_often, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, text: str) -> None:
+        with self._lock:
+            if self._left <= 0:
+                return
+            self._left -= len(text)
+            self._pieces.append(text if self._left > 0 else "[fleet] the log is cut here\n")
+
+    def stop(self) -> None:
+        """Writes the rest. May be called twice."""
+        self._ended.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(10)
+
+    def _write_often(self) -> None:
+        while not self._ended.wait(_LOG_EVERY_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            text, self._pieces = "".join(self._pieces), []
+        if text:
+            with suppress(Exception):  # a log must not stop a job; `_Log` says what is lost
+                self._worker.store.add_log(self._taken, self._worker.redact(text))
+
+
+@contextmanager
+def _turn_lock(path: Path) -> Iterator[bool]:
+    """Holds the turn lock, so that no turn of the job's process runs. The value is False if a turn runs now."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _LOCK_FOR_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    yield False
+                    return
+                time.sleep(_LOCK_EVERY_S)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _subject(job: Job) -> str:
+    """The beginning of the prompt's first line, for a commit's subject."""
+    line = next((line.strip() for line in job.prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -1,0 +1,111 @@
+"""What follows from the end of a job's process: another attempt or the end of the job; how long to wait; how much a run
+may spend; how bad an exit code is. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.values.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FIRST_DELAY_S = 60.0
+LONGEST_DELAY_S = 3600.0
+SHARE = 4
+"""A run may spend this part of what is left of the set's budget, and asks again when it has spent it. So many runs at
+once can never spend more than there is, and the first does not take all."""
+LEAST_GRANT_USD = 0.05
+"""What is left is given whole if it is less than this: a run that may spend less than a request costs is of no use."""
+
+_WORST_FIRST = (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75)
+
+
+class JobState(enum.Enum):
+    WAITING = "waiting"
+    """The jobs that `after` names have not ended."""
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    """It has ended with its exit code."""
+    CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+    """A job that `after` names has ended with another exit code than 0, which is this job's exit code too."""
+
+    @property
+    def is_final(self) -> bool:
+        return self in {JobState.DONE, JobState.CANCELLED, JobState.BLOCKED}
+
+
+class ProcessEnd(Struct, frozen=True, kw_only=True):
+    """How a job's process ended, and what it said of itself."""
+
+    exit_code: int
+    reason: str = ""
+    result: str = ""
+    retry_after_s: float | None = None
+    """How long the server asked to wait. None if it did not say."""
+    turns: int = 0
+    """Turns and cost are those of the whole session, or of the whole loop."""
+    cost_usd: float = 0.0
+    was_killed: bool = False
+    """True if a signal ended the process that nobody of the fleet had sent, such as the kernel's at a lack of memory."""
+
+
+class Final(Struct, frozen=True):
+    """The job has ended."""
+
+    exit_code: int
+    reason: str
+
+
+class Again(Struct, frozen=True):
+    """The next attempt starts after `delay_s`."""
+
+    delay_s: float
+    reason: str
+
+
+def after_end(end: ProcessEnd, *, tries: int, most_tries: int) -> Final | Again:
+    """Decides what follows after a try. `tries` counts this one."""
+    is_temporary = end.exit_code == Outcome.API_UNAVAILABLE.exit_code() or end.was_killed
+    if not is_temporary:
+        return Final(end.exit_code, end.reason)
+    code = Outcome.API_UNAVAILABLE.exit_code()
+    reason = end.reason or "the API was not available"
+    if tries >= most_tries:
+        return Final(code, f"gave up after {tries} attempts: {reason}")
+    return Again(delay_after(tries, end.retry_after_s), reason)
+
+
+def delay_after(tries: int, retry_after_s: float | None) -> float:
+    """The wait before the next attempt, in seconds: what the server asked for, or twice as long each time."""
+    if retry_after_s is not None and retry_after_s >= 0:
+        return retry_after_s
+    return min(FIRST_DELAY_S * 2.0 ** min(tries - 1, 10), LONGEST_DELAY_S)
+
+
+def grant_usd(left_usd: float) -> float:
+    """How much of the `left_usd` of a set's budget one run may spend before it asks again. 0 if nothing is left."""
+    if left_usd <= LEAST_GRANT_USD:
+        return max(left_usd, 0.0)
+    return max(left_usd / SHARE, LEAST_GRANT_USD)
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """The worst of the exit codes of jobs. Ends by a signal (128+n) are less bad than all other failures. A code that
+    ralph does not have is as bad as 70. 0 if there is no code.
+    """
+    return min(codes, key=_badness, default=0)
+
+
+def _badness(code: int) -> int:
+    if code == 0:
+        return len(_WORST_FIRST) + 1
+    if code > 128:
+        return len(_WORST_FIRST)
+    return _WORST_FIRST.index(code) if code in _WORST_FIRST else 0

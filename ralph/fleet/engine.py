@@ -1,0 +1,112 @@
+"""The engine of workflows, DBOS, as the fleet uses it: one queue for each set, one workflow for each attempt. No other
+module of ralph knows it. Only its public interface is used.
+
+The workflow has no steps of the engine's own. What must survive lies in the fleet's tables and in the checkpoint,
+because the result of a step that was made on another machine, such as a checkout, would be false here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
+
+from ralph.fleet.database import dbos_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ralph.fleet.database import Database
+    from ralph.fleet.jobs import SetLimits
+    from ralph.fleet.store import DueJob
+
+APPLICATION = "ralph-fleet"
+VERSION = "1"
+"""The version of the workflow, not of ralph. A worker of a newer ralph takes over the jobs of an older one."""
+POLL_S = 0.5
+"""How often a worker without a job asks for one."""
+_WORKFLOW = "attempt"
+_MIDDLE_PRIORITY = 1_000_000
+"""The engine's priority of a job with priority 0. The engine starts lower numbers first."""
+_ACTIVE = ["PENDING"]
+
+
+class Engine:
+    """The engine in one process, which has one executor id and works on one job at a time. The process must have taken
+    the executor's lock before: launching continues the workflows of this id.
+    """
+
+    def __init__(
+        self, database: Database, executor_id: str, set_name: str, work: Callable[[str, str, int], None]
+    ) -> None:
+        """`work(set, job, attempt)` is called in a thread of the engine. When it returns, the workflow has ended."""
+        logging.getLogger("dbos").setLevel(logging.CRITICAL)
+        self._queue = queue_name(set_name)
+        self._set_name = set_name
+        self._executor_id = executor_id
+        config: DBOSConfig = {
+            "name": APPLICATION,
+            "application_version": VERSION,
+            "executor_id": executor_id,
+            "serializer": DBOSPortableJSONSerializer(),
+            "log_level": "CRITICAL",
+            "use_listen_notify": False,
+            **dbos_settings(database),  # type: ignore[typeddict-item] # its keys are those of DBOSConfig
+        }
+        DBOS(config=config)
+        DBOS.listen_queues([self._queue])
+
+        @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
+        def attempt(set_name: str, job: str, number: int) -> None:
+            work(set_name, job, number)
+
+        self._workflow = attempt
+
+    def launch(self, limits: SetLimits) -> None:
+        DBOS.launch()
+        self.set_limits(limits)
+
+    def set_limits(self, limits: SetLimits) -> None:
+        """Gives the set's limits to the engine. They hold over all workers."""
+        rate = limits.rate
+        DBOS.register_queue(
+            self._queue,
+            worker_concurrency=1,
+            global_concurrency=limits.concurrency,
+            partition_concurrency=limits.per_host,
+            limiter=None if rate is None else {"limit": rate.starts, "period": rate.period_s},
+            polling_interval_sec=POLL_S,
+            on_conflict="always_update",
+        )
+
+    def enqueue(self, job: DueJob, limits: SetLimits) -> None:
+        """Gives an attempt to the queue. Does nothing if the engine has it already."""
+        options = SetEnqueueOptions(
+            priority=_MIDDLE_PRIORITY - job.priority,
+            delay_seconds=job.delay_s if job.delay_s > 0 else None,
+            queue_partition_key=None if limits.per_host is None else job.host or "localhost",
+        )
+        with SetWorkflowID(f"{self._set_name}/{job.id}/{job.attempt}"), options:
+            DBOS.enqueue_workflow(self._queue, self._workflow, self._set_name, job.id, job.attempt)
+
+    def pending(self) -> dict[str, list[str]]:
+        """The ids of the set's workflows that have begun and not ended, for each executor."""
+        found: dict[str, list[str]] = {}
+        for status in DBOS.list_workflows(
+            status=_ACTIVE, queue_name=self._queue, load_input=False, load_output=False
+        ):
+            found.setdefault(status.executor_id or "", []).append(status.workflow_id)
+        return found
+
+    def resume(self, workflow_ids: Sequence[str]) -> None:
+        """Puts workflows back into the queue. Call it only while holding the lock of their executor."""
+        for workflow_id in workflow_ids:
+            DBOS.resume_workflow(workflow_id, queue_name=self._queue)
+
+    def close(self) -> None:
+        DBOS.destroy(workflow_completion_timeout_sec=0)
+
+
+def queue_name(set_name: str) -> str:
+    return f"ralph/{set_name}"

@@ -1,0 +1,296 @@
+"""The process of a job: `ralph run`, or `ralph loop` for a job with `until`, in a state directory of its own. Begins it,
+or resumes it from its session; follows it; and reads how it ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from ralph.fleet.database import VARIABLE
+from ralph.fleet.decisions import ProcessEnd
+from ralph.fleet.job_content import session_id
+from ralph.fleet.job_rules import words_of
+from ralph.loop.process.results import NoResultError, result_written
+from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
+from ralph.machine.own_process import core_limit_at_start
+from ralph.machine.own_programs import own_python
+from ralph.sessions.looking import look_at
+from ralph.values.credentials import TURN_LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from ralph.fleet.jobs import Job
+
+STOPS_WITHIN_S = 6.0
+"""A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
+_LEAST_USD = 0.000001
+_LIMIT_REACHED = 3
+_RATE_LIMITS = {"rate_limit", "usage_limit"}
+_MOST_RESULT_CHARS = 20_000
+
+
+class Spending(Struct, frozen=True):
+    """What a job has used until now, in all its processes."""
+
+    turns: int
+    cost_usd: float
+
+
+class _StreamLine(Struct, frozen=True):
+    """The fields of a line of stream-json that tell of a rate limit."""
+
+    type: str = ""
+    subtype: str = ""
+    kind: str | None = None
+    retry_delay_ms: float | None = None
+
+
+class JobProcess:
+    """A job's process in one takeup. `folder` has the checkout and the state directory. One thread uses it, but
+    `stop` and `kill` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        set_name: str,
+        job: Job,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        told: Callable[[str], None],
+        rate_limited: Callable[[float], None],
+    ) -> None:
+        """`told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
+        wait. Both are called from threads.
+        """
+        self._job = job
+        self._session = session_id(set_name, job.id)
+        self._folder = folder
+        self.checkout = folder / "checkout"
+        self.state = folder / "state"
+        self.turn_lock = folder / "turn.lock"
+        self._result = folder / "result.json"
+        self._environment = child_environment(environment, self.state, self.turn_lock)
+        self._told = told
+        self._rate_limited = rate_limited
+        self._process: subprocess.Popen[bytes] | None = None
+        self._readers: list[threading.Thread] = []
+        self._is_told_to_stop = threading.Event()
+
+    def start(self, may_spend_usd: float | None, spent_usd: float) -> None:
+        """Begins the job, or resumes it if the state directory has its session. This process may spend `may_spend_usd`
+        beyond the `spent_usd` of the earlier ones. None means no limit. Raises OSError.
+        """
+        budget_usd = may_spend_usd
+        if self._job.until is not None and may_spend_usd is not None:
+            budget_usd = spent_usd + may_spend_usd  # a loop counts the whole job
+        self.state.mkdir(mode=0o700, exist_ok=True)
+        self.turn_lock.touch(mode=0o600)
+        self._result.unlink(missing_ok=True)
+        call = f"from ralph.__main__ import main; main({core_limit_at_start()}, {os.getpid()})"
+        self._process = subprocess.Popen(
+            own_python(call, *self._words(budget_usd)),
+            cwd=self.checkout,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None  # noqa: S101 - asked for above
+        assert self._process.stderr is not None  # noqa: S101 - asked for above
+        self._readers = [
+            threading.Thread(target=_each_line, args=(self._process.stdout, self._heard), daemon=True),
+            threading.Thread(target=_each_line, args=(self._process.stderr, self._narrated), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        if self._is_told_to_stop.is_set():
+            self.stop()
+
+    def wait(self, seconds: float) -> int | None:
+        """Waits for the end of the process, and returns its status as `subprocess` gives it. None if it still runs."""
+        assert self._process is not None  # noqa: S101 - the caller has started it
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Asks the process to stop. It ends with 143, and its session can be resumed."""
+        self._is_told_to_stop.set()
+        if self._process is not None:
+            _signal(self._process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends the process at once. Its commands end with it."""
+        self._is_told_to_stop.set()
+        if self._process is not None:
+            _signal(self._process, signal.SIGKILL)
+
+    def end(self, status: int) -> ProcessEnd:
+        """How the process ended. `status` is what `wait` returned."""
+        for reader in self._readers:
+            reader.join(5)  # a process of the job that outlives it may hold the pipe open
+        code = 128 - status if status < 0 else status
+        was_killed = status < 0 and not self._is_told_to_stop.is_set()
+        spending = self.spending()
+        if self._job.until is None:
+            end = self._end_of_run(code, spending)
+        else:
+            end = self._end_of_loop(code, spending)
+        if was_killed:
+            reason = f"it was killed by {signal.Signals(-status).name}"
+            return msgspec.structs.replace(end, was_killed=True, reason=reason)
+        return end
+
+    def spending(self) -> Spending:
+        """What the journals and the loop's record tell."""
+        if self._job.until is not None:
+            with suppress(RecordError):
+                for record in self._records():
+                    state = record.load()
+                    turns = sum(iteration.turns for iteration in state.iterations)
+                    if state.current is not None:
+                        turns += state.current.turns
+                    return Spending(turns, state.spent_usd or 0.0)
+            return Spending(0, 0.0)
+        journal = self.journal()
+        if journal is None:
+            return Spending(0, 0.0)
+        history = look_at(journal).history
+        return Spending(history.turns, history.cost_usd or 0.0)
+
+    def journal(self) -> Path | None:
+        """The journal of the job's session. None if there is none yet."""
+        return next(iter(self.state.glob(f"sessions/*/{self._session}.jsonl")), None)
+
+    def last_change(self) -> float:
+        """When a journal of the job was last written, as the file system says. 0 if there is none."""
+        with suppress(OSError):
+            times = [path.stat().st_mtime for path in self.state.glob("sessions/*/*.jsonl")]
+            return max(times, default=0.0)
+        return 0.0
+
+    def _words(self, budget_usd: float | None) -> Iterator[str]:
+        job = self._job
+        budget = [] if budget_usd is None else [f"--max-budget-usd={max(budget_usd, _LEAST_USD):.6f}"]
+        if job.until is not None:
+            if any(True for _ in self._records()):
+                iterations = [] if job.max_iterations is None else [f"--max-iterations={job.max_iterations}"]
+                base = [] if job.base_url is None else [f"--base-url={job.base_url}"]
+                yield from ("loop", "--continue", "--moved", *iterations, *base, *budget)
+                return
+            yield from ("loop", "--no-outage-waits", *words_of(job), *budget, "--", job.prompt)
+            return
+        always = ("--output-format=stream-json", f"--result-file={self._result}")
+        if self._has_session():
+            yield from ("run", "--resume", self._session, "--moved", *always, *words_of(job), *budget)
+            return
+        yield from ("run", "--session-id", self._session, *always, *words_of(job), *budget, "--", job.prompt)
+
+    def _has_session(self) -> bool:
+        """Whether the session can be resumed. A journal without a message can be neither resumed nor begun again."""
+        journal = self.journal()
+        if journal is None:
+            return False
+        if look_at(journal).history.has_message:
+            return True
+        journal.unlink()
+        return False
+
+    def _records(self) -> Iterator[FileRecord]:
+        for path in sorted(self.state.glob(f"loops/*/*/{RECORD_FILE}")):
+            yield FileRecord(path.parent)
+
+    def _end_of_run(self, code: int, spending: Spending) -> ProcessEnd:
+        try:
+            result = result_written(self._result, code)
+        except NoResultError as error:
+            return ProcessEnd(
+                exit_code=code, reason=str(error), turns=spending.turns, cost_usd=spending.cost_usd
+            )
+        return ProcessEnd(
+            exit_code=code,
+            reason=result.reason,
+            result=result.last_words[:_MOST_RESULT_CHARS],
+            retry_after_s=result.retry_after_s,
+            turns=max(result.turns, spending.turns),
+            cost_usd=max(result.cost_usd or 0.0, spending.cost_usd),
+        )
+
+    def _end_of_loop(self, code: int, spending: Spending) -> ProcessEnd:
+        with suppress(RecordError):
+            for record in self._records():
+                state = record.load()
+                return ProcessEnd(
+                    exit_code=code,
+                    reason=state.ended.reason if state.ended is not None else "",
+                    result=state.last.last_words[:_MOST_RESULT_CHARS] if state.last is not None else "",
+                    retry_after_s=state.ended.retry_after_s if state.ended is not None else None,
+                    turns=spending.turns,
+                    cost_usd=spending.cost_usd,
+                )
+        return ProcessEnd(exit_code=code, turns=spending.turns, cost_usd=spending.cost_usd)
+
+    def _heard(self, line: bytes) -> None:
+        if b'"api_retry"' not in line:
+            return
+        with suppress(msgspec.MsgspecError, ValueError):
+            heard = msgspec.json.decode(line, type=_StreamLine)
+            if heard.subtype == "api_retry" and heard.kind in _RATE_LIMITS and heard.retry_delay_ms:
+                self._rate_limited(heard.retry_delay_ms / 1000)
+
+    def _narrated(self, line: bytes) -> None:
+        self._told(line.decode("utf-8", "replace"))
+
+
+def child_environment(environment: Mapping[str, str], state: Path, turn_lock: Path) -> dict[str, str]:
+    """The variables of a job's process. Those that lead to the store are not among them: a model's command could read
+    them.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name != VARIABLE and not name.startswith(("PG", "RALPH_TURN_"))
+    }
+    return {**kept, "RALPH_STATE_DIR": str(state), TURN_LOCK: str(turn_lock)}
+
+
+def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
+    """Names the key that a worker uses, without telling it. Two workers with one key have one fingerprint."""
+    key = environment.get("ANTHROPIC_API_KEY") or environment.get("ANTHROPIC_AUTH_TOKEN") or ""
+    server = base_url or environment.get("ANTHROPIC_BASE_URL") or ""
+    return hashlib.sha256(f"ralph-fleet\n{server}\n{key}".encode()).hexdigest()[:16]
+
+
+def _each_line(stream: object, hear: Callable[[bytes], None]) -> None:
+    for line in stream:  # type: ignore[attr-defined] # a pipe
+        hear(line)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.kill(process.pid, number)
+
+
+def wait_for_end(process: JobProcess, seconds: float) -> int:
+    """Waits for the end of a process that was asked to stop, and kills it when the time is over."""
+    until = time.monotonic() + seconds
+    while (status := process.wait(0.1)) is None:
+        if time.monotonic() > until:
+            process.kill()
+    return status

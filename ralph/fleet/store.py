@@ -1,0 +1,817 @@
+"""The fleet's own facts in the store: who works on which job, what it has spent, its last checkpoint and its log. Each
+change by a worker names the job's generation, and changes nothing if another worker has taken up the job since.
+
+All methods raise the library's errors if the store is away, so call them with `database.patiently`. Each may be called
+again if nobody knows whether it has succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import Struct
+
+from ralph.fleet.database import SCHEMA, make_engine, reading
+from ralph.fleet.decisions import JobState, grant_usd
+from ralph.fleet.job_content import content_of, job_from
+from ralph.fleet.job_rules import host_of
+from ralph.fleet.jobs import SetLimits
+from ralph.fleet.schema import attempts, checkpoints, executors, holds, jobs, logs, metadata, sets, translated
+from ralph.values.outcome import Outcome, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ralph.fleet.database import Database
+    from ralph.fleet.jobs import Job
+
+FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
+OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
+_QUEUED = (JobState.QUEUED.value,)
+MOST_LOG_BYTES = 4 * 1024 * 1024
+"""The log of one takeup is not longer than this. The rest is in the session's journal."""
+MOST_CLAIMED = 50
+"""A worker gives so many jobs to the engine at a time, about a fifth of a second."""
+CLAIM_S = 30.0
+"""If a worker dies while it gives jobs to the engine, another one does so after this time."""
+MOST_COUNTED = 1000
+_LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
+_CANCELLED_EXIT = 143
+"""A cancelled job ends as a process that got a SIGTERM."""
+
+
+class Submitted(Struct, frozen=True):
+    new: int
+    known: int
+    """Jobs that the set had already, with the same content."""
+    has_new_limits: bool
+
+
+class JobRow(Struct, frozen=True, kw_only=True):
+    """One job as `ls`, `show` and the report see it. Times are seconds since 1970."""
+
+    set_name: str
+    id: str
+    position: int
+    content: bytes
+    repository: str
+    after: str
+    state: JobState
+    attempt: int
+    tries: int
+    generation: int
+    not_before: float
+    is_queued: bool
+    claimed_until: float
+    holder: str | None
+    is_cancelled: bool
+    exit_code: int | None
+    outcome: str | None
+    reason: str | None
+    result: str | None
+    base: str | None
+    commit: str | None
+    turns: int
+    cost_usd: float
+    reserved_usd: float
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def job(self) -> Job:
+        """Raises UnknownFormatError."""
+        return job_from(self.content)
+
+
+class AttemptRow(Struct, frozen=True, kw_only=True):
+    """One takeup of a job by a worker."""
+
+    set_name: str
+    job: str
+    generation: int
+    attempt: int
+    executor: str
+    machine: str
+    started_at: float
+    ended_at: float | None
+    exit_code: int | None
+    reason: str | None
+    turns: int | None
+    cost_usd: float | None
+
+
+class SetRow(Struct, frozen=True, kw_only=True):
+    name: str
+    limits: SetLimits
+    created_at: float
+    counts: dict[JobState, int]
+    cost_usd: float
+
+    @property
+    def open_jobs(self) -> int:
+        return sum(count for state, count in self.counts.items() if not state.is_final)
+
+
+class OpenSet(Struct, frozen=True):
+    """A set with jobs that have not ended, for the workers."""
+
+    name: str
+    open_jobs: int
+    queued_jobs: int
+
+
+class LogLine(Struct, frozen=True):
+    number: int
+    generation: int
+    at: float
+    text: str
+
+
+class StoredCheckpoint(Struct, frozen=True):
+    ref: str | None
+    commit: str | None
+    """None if no file had changed."""
+    state: bytes
+
+
+class TakeUp(Struct, frozen=True, kw_only=True):
+    """A job that this executor works on from now on."""
+
+    set_name: str
+    id: str
+    content: bytes
+    attempt: int
+    generation: int
+    tries: int
+    """The number of tries, this one included."""
+    most_tries: int
+    cost_usd: float
+    granted_usd: float | None
+    """What this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
+    base: str | None
+    commit: str | None
+
+
+class Later(Struct, frozen=True):
+    """The job cannot begin now. Its next attempt has been planned."""
+
+    reason: str
+
+
+class NotOurs(Struct, frozen=True):
+    """The workflow is not the job's current one, or the job has ended."""
+
+
+class DueJob(Struct, frozen=True):
+    """A job that the engine must get."""
+
+    id: str
+    attempt: int
+    delay_s: float
+    priority: int
+    host: str
+
+
+class FleetStore:
+    """The store as one process sees it. Make it after a fork. Threads may share it."""
+
+    def __init__(self, database: Database, engine: sa.Engine | None = None) -> None:
+        self._database = database
+        self._engine = translated(engine or make_engine(database), database)
+
+    def create(self) -> None:
+        """Makes the tables that are missing. Several processes may do so at once."""
+        with self._engine.begin() as c:
+            if self._database.is_postgres:
+                c.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+                c.execute(sa.schema.CreateSchema(SCHEMA, if_not_exists=True))
+            metadata.create_all(c)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    # --- what users do
+
+    def submit(self, set_name: str, limits: SetLimits, wanted: Sequence[Job]) -> Submitted:
+        """Adds the jobs that the set does not have. Raises UsageError if it has one of them with another content, or if
+        another set works on the same branch or checkpoints; then nothing is added.
+        """
+        text = msgspec.json.encode(limits)
+        with self._engine.begin() as c:
+            now = self._now(c)
+            self._lock_set(c, set_name)
+            known_limits = c.execute(sa.select(sets.c.limits).where(sets.c.name == set_name)).scalar()
+            if known_limits is None:
+                c.execute(sets.insert().values(name=set_name, limits=text, created_at=now))
+            elif known_limits != text:
+                _refuse_other_partition(set_name, known_limits, limits)
+                c.execute(sets.update().where(sets.c.name == set_name).values(limits=text))
+            rows = c.execute(sa.select(jobs.c.id, jobs.c.content).where(jobs.c.set_name == set_name)).all()
+            known = {row.id: row.content for row in rows}
+            self._refuse_others(c, set_name, [job for job in wanted if job.id not in known])
+            new = []
+            for position, job in enumerate(wanted, len(known)):
+                content = content_of(job)
+                if job.id not in known:
+                    new.append(_new_row(set_name, position, job, content, now))
+                elif known[job.id] != content:
+                    raise UsageError(
+                        f"the set {set_name} has a job {job.id} with another content: give the job another id, or "
+                        "submit another set (--set NAME)"
+                    )
+            if new:
+                c.execute(jobs.insert(), new)
+        return Submitted(len(new), len(wanted) - len(new), known_limits not in {None, text})
+
+    def cancel(self, set_name: str, ids: Sequence[str] | None) -> tuple[int, int]:
+        """Cancels these jobs, or all of the set. Returns how many had not begun, and how many run: their workers stop
+        them.
+        """
+        with self._engine.begin() as c:
+            now = self._now(c)
+            chosen = self._chosen(set_name, ids)
+            idle = c.execute(
+                jobs.update()
+                .where(*chosen, jobs.c.state.in_([JobState.WAITING.value, JobState.QUEUED.value]))
+                .values(**_cancelled(now), is_cancelled=True)
+            ).rowcount
+            running = c.execute(
+                jobs.update().where(*chosen, jobs.c.state == JobState.RUNNING.value).values(is_cancelled=True)
+            ).rowcount
+        return idle, running
+
+    def retry(self, set_name: str, ids: Sequence[str] | None) -> int:
+        """Lets jobs that have ended begin another attempt: those named, or all of the set that did not end with 0.
+        Returns their number. Blocked jobs wait again.
+        """
+        with self._engine.begin() as c:
+            failed = [jobs.c.exit_code != 0] if ids is None else []
+            again = [*self._chosen(set_name, ids), jobs.c.state.in_(FINAL_STATES), *failed]
+            values = {
+                "attempt": jobs.c.attempt + 1,
+                "tries": 0,
+                "not_before": 0.0,
+                "is_queued": False,
+                "is_cancelled": False,
+                "holder": None,
+                "reserved_usd": 0.0,
+                "ended_at": None,
+                "exit_code": None,
+                "outcome": None,
+                "reason": None,
+                "result": None,
+            }
+            waiting = sa.case((jobs.c.after == "[]", JobState.QUEUED.value), else_=JobState.WAITING.value)
+            count = c.execute(jobs.update().where(*again).values(**values, state=waiting)).rowcount
+            c.execute(
+                jobs.update()
+                .where(jobs.c.set_name == set_name, jobs.c.state == JobState.BLOCKED.value)
+                .values(**{**values, "attempt": jobs.c.attempt}, state=JobState.WAITING.value)
+            )
+        return count
+
+    def set_rows(self) -> list[SetRow]:
+        with reading(self._engine) as c:
+            found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
+            counted = c.execute(
+                sa.select(
+                    jobs.c.set_name, jobs.c.state, sa.func.count(), sa.func.sum(jobs.c.cost_usd)
+                ).group_by(jobs.c.set_name, jobs.c.state)
+            ).all()
+        return [
+            SetRow(
+                name=row.name,
+                limits=_limits_from(row.limits),
+                created_at=row.created_at,
+                counts={JobState(state): count for name, state, count, _ in counted if name == row.name},
+                cost_usd=sum(cost for name, _, _, cost in counted if name == row.name),
+            )
+            for row in found
+        ]
+
+    def job_rows(self, set_name: str | None = None) -> list[JobRow]:
+        query = sa.select(jobs).order_by(jobs.c.set_name, jobs.c.position)
+        if set_name is not None:
+            query = query.where(jobs.c.set_name == set_name)
+        with reading(self._engine) as c:
+            return [_job_row(row) for row in c.execute(query)]
+
+    def job_row(self, set_name: str, job: str) -> JobRow | None:
+        with reading(self._engine) as c:
+            row = c.execute(sa.select(jobs).where(*_of(set_name, job))).one_or_none()
+        return None if row is None else _job_row(row)
+
+    def attempt_rows(self, set_name: str, job: str | None = None) -> list[AttemptRow]:
+        query = sa.select(attempts).where(attempts.c.set_name == set_name)
+        if job is not None:
+            query = query.where(attempts.c.job == job)
+        with reading(self._engine) as c:
+            rows = c.execute(query.order_by(attempts.c.job, attempts.c.generation))
+            return [AttemptRow(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+
+    def log_lines(self, set_name: str, job: str, after_number: int = 0) -> list[LogLine]:
+        query = (
+            sa.select(logs.c.number, logs.c.generation, logs.c.at, logs.c.text)
+            .where(logs.c.set_name == set_name, logs.c.job == job, logs.c.number > after_number)
+            .order_by(logs.c.number)
+        )
+        with reading(self._engine) as c:
+            return [LogLine(*row) for row in c.execute(query)]
+
+    # --- what workers do
+
+    def open_sets(self) -> list[OpenSet]:
+        """The sets with jobs that have not ended. Counts are exact up to `MOST_COUNTED`."""
+        with reading(self._engine) as c:
+            names = c.execute(sa.select(sets.c.name).order_by(sets.c.created_at)).scalars().all()
+            found = [
+                OpenSet(name, self._count(c, name, OPEN_STATES), self._count(c, name, _QUEUED))
+                for name in names
+            ]
+        return [one for one in found if one.open_jobs]
+
+    def _count(self, c: sa.Connection, set_name: str, states: Sequence[str]) -> int:
+        some = sa.select(sa.literal(1)).where(jobs.c.set_name == set_name, jobs.c.state.in_(states))
+        return int(
+            c.execute(
+                sa.select(sa.func.count()).select_from(some.limit(MOST_COUNTED).subquery())
+            ).scalar_one()
+        )
+
+    def limits(self, set_name: str) -> SetLimits:
+        with reading(self._engine) as c:
+            return _limits_from(
+                c.execute(sa.select(sets.c.limits).where(sets.c.name == set_name)).scalar_one()
+            )
+
+    def due_jobs(self, set_name: str) -> list[DueJob]:
+        """Lets jobs go whose predecessors have ended, and claims jobs that the engine must get. Nobody else claims them
+        for `CLAIM_S`. Looks first without a lock, because mostly there is nothing.
+        """
+        due = (
+            *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value),
+            *(jobs.c.is_queued.is_(False), jobs.c.claimed_until < sa.bindparam("now")),
+        )
+        waiting = (jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value)
+        with reading(self._engine) as c:
+            now = self._now(c)
+            some = sa.or_(sa.exists().where(*due), sa.exists().where(*waiting))
+            if not c.execute(sa.select(some), {"now": now}).scalar():
+                return []
+        with self._engine.begin() as c:
+            now = self._now(c)
+            self._release_waiting(c, set_name, now)
+            rows = c.execute(
+                sa.select(jobs.c.id, jobs.c.attempt, jobs.c.not_before, jobs.c.content, jobs.c.repository)
+                .where(*due)
+                .order_by(jobs.c.position)
+                .limit(MOST_CLAIMED)
+                .with_for_update(skip_locked=True),
+                {"now": now},
+            ).all()
+            c.execute(
+                jobs.update()
+                .where(jobs.c.set_name == set_name, jobs.c.id.in_([row.id for row in rows]))
+                .values(claimed_until=now + CLAIM_S)
+            )
+        return [
+            DueJob(
+                row.id,
+                row.attempt,
+                max(row.not_before - now, 0.0),
+                msgspec.json.decode(row.content).get("priority", 0),
+                host_of(row.repository),
+            )
+            for row in rows
+        ]
+
+    def mark_queued(self, set_name: str, due: Iterable[DueJob]) -> None:
+        """Records that the engine has the workflows of these attempts."""
+        with self._engine.begin() as c:
+            for job in due:
+                current = (*_of(set_name, job.id), jobs.c.attempt == job.attempt)
+                c.execute(jobs.update().where(*current).values(is_queued=True, claimed_until=0.0))
+
+    def take_up(
+        self, set_name: str, job: str, attempt: int, *, executor: str, machine: str, credential: str
+    ) -> TakeUp | Later | NotOurs:
+        """Begins or continues an attempt. `credential` is the fingerprint of the key that this worker would use."""
+        with self._engine.begin() as c:
+            now = self._now(c)
+            self._lock_set(c, set_name)
+            row = self._locked_row(c, set_name, job)
+            is_open = row is not None and row.state in {JobState.QUEUED.value, JobState.RUNNING.value}
+            if row is None or not is_open or row.attempt != attempt:
+                return NotOurs()
+            if row.is_cancelled:
+                self._set(c, set_name, job, **_cancelled(now))
+                return NotOurs()
+            if row.state == JobState.RUNNING.value and row.tries >= self._limits_in(c, set_name).max_attempts:
+                reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
+                code = Outcome.API_UNAVAILABLE.exit_code()
+                self._set(c, set_name, job, **_ended(now, code, Outcome.API_UNAVAILABLE, reason))
+                return NotOurs()
+            held = c.execute(
+                sa.select(holds.c.until, holds.c.reason).where(
+                    holds.c.credential == credential, holds.c.until > now
+                )
+            ).one_or_none()
+            if held is not None:
+                return self._later(c, row, held.until, held.reason)
+            limits = self._limits_in(c, set_name)
+            granted = self._granted(c, set_name, job, limits)
+            if granted is not None and granted <= 0:
+                if self._reserved_by_others(c, set_name, job) > 0:
+                    return self._later(
+                        c, row, now + 5, "the rest of the set's budget is reserved by running jobs"
+                    )
+                reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
+                code = Outcome.LIMIT_REACHED.exit_code()
+                self._set(c, set_name, job, **_ended(now, code, Outcome.LIMIT_REACHED, reason))
+                return NotOurs()
+            generation = row.generation + 1
+            self._set(
+                c,
+                set_name,
+                job,
+                state=JobState.RUNNING.value,
+                generation=generation,
+                tries=row.tries + 1,
+                holder=executor,
+                reserved_usd=granted or 0.0,
+                started_at=row.started_at or now,
+                is_queued=True,
+            )
+            c.execute(
+                attempts.insert().values(
+                    set_name=set_name,
+                    job=job,
+                    generation=generation,
+                    attempt=attempt,
+                    executor=executor,
+                    machine=machine,
+                    started_at=now,
+                )
+            )
+        return TakeUp(
+            set_name=set_name,
+            id=job,
+            content=row.content,
+            attempt=attempt,
+            generation=generation,
+            tries=row.tries + 1,
+            most_tries=limits.max_attempts,
+            cost_usd=row.cost_usd,
+            granted_usd=granted,
+            base=row.base,
+            commit=row.commit,
+        )
+
+    def is_current(self, taken: TakeUp) -> tuple[bool, bool]:
+        """Whether the job is still this worker's, and whether a user has cancelled it."""
+        with reading(self._engine) as c:
+            row = c.execute(
+                sa.select(jobs.c.generation, jobs.c.is_cancelled).where(*_of(taken.set_name, taken.id))
+            ).one_or_none()
+        return (row is not None and row.generation == taken.generation), bool(row and row.is_cancelled)
+
+    def set_base(self, taken: TakeUp, commit: str) -> bool:
+        """Records the commit at which the job began."""
+        return self._set_if_current(taken, base=commit)
+
+    def set_commit(self, taken: TakeUp, commit: str) -> bool:
+        """Records which commit is about to be pushed, so that the next worker knows it as this job's own."""
+        return self._set_if_current(taken, commit=commit)
+
+    def spend(self, taken: TakeUp, cost_usd: float, turns: int) -> bool:
+        """Records what the whole job has spent until now. The reservation shrinks by what is new."""
+        with self._engine.begin() as c:
+            row = self._locked_row(c, taken.set_name, taken.id)
+            if row is None or row.generation != taken.generation:
+                return False
+            more = max(cost_usd - row.cost_usd, 0.0)
+            self._set(
+                c,
+                taken.set_name,
+                taken.id,
+                cost_usd=row.cost_usd + more,
+                turns=max(turns, row.turns),
+                reserved_usd=max(row.reserved_usd - more, 0.0),
+            )
+        return True
+
+    def ask_more(self, taken: TakeUp) -> float | None:
+        """What this takeup may spend further after it has spent its grant. 0 if nothing is left. None if the set has no
+        budget.
+        """
+        with self._engine.begin() as c:
+            self._lock_set(c, taken.set_name)
+            granted = self._granted(c, taken.set_name, taken.id, self._limits_in(c, taken.set_name))
+            c.execute(jobs.update().where(*_current(taken)).values(reserved_usd=granted or 0.0))
+        return granted
+
+    def save_checkpoint(self, taken: TakeUp, ref: str | None, commit: str | None, state: bytes) -> bool:
+        """Replaces the job's checkpoint. Returns False if the job is not this worker's any more."""
+        with self._engine.begin() as c:
+            row = self._locked_row(c, taken.set_name, taken.id)
+            if row is None or row.generation != taken.generation:
+                return False
+            c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
+            c.execute(
+                checkpoints.insert().values(
+                    set_name=taken.set_name,
+                    job=taken.id,
+                    generation=taken.generation,
+                    ref=ref,
+                    commit=commit,
+                    state=state,
+                    made_at=self._now(c),
+                )
+            )
+        return True
+
+    def checkpoint(self, set_name: str, job: str) -> StoredCheckpoint | None:
+        with reading(self._engine) as c:
+            row = c.execute(sa.select(checkpoints).where(*_checkpoint_of(set_name, job))).one_or_none()
+        return None if row is None else StoredCheckpoint(row.ref, row.commit, row.state)
+
+    def add_log(self, taken: TakeUp, text: str) -> None:
+        with self._engine.begin() as c:
+            c.execute(
+                logs.insert().values(
+                    set_name=taken.set_name,
+                    job=taken.id,
+                    generation=taken.generation,
+                    at=self._now(c),
+                    text=text,
+                )
+            )
+
+    def end_job(
+        self, taken: TakeUp, *, exit_code: int, reason: str, result: str = "", commit: str | None = None
+    ) -> bool:
+        """Ends the job. Returns False if it is not this worker's any more. May be called again."""
+        outcome = outcome_of(exit_code)
+        with self._engine.begin() as c:
+            now = self._now(c)
+            row = self._locked_row(c, taken.set_name, taken.id)
+            if row is None or row.generation != taken.generation:
+                return False
+            values = _cancelled(now) if row.is_cancelled else _ended(now, exit_code, outcome, reason)
+            self._set(c, taken.set_name, taken.id, **values, result=result, commit=commit or row.commit)
+            self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
+            c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
+        return True
+
+    def plan_next(
+        self, taken: TakeUp, *, exit_code: int, delay_s: float, reason: str, is_try: bool = True
+    ) -> bool:
+        """Ends this attempt and plans the next. `is_try` is False if the attempt does not count, because the worker was
+        told to stop. Returns False if the job is not this worker's any more, also if this call was made before.
+        """
+        with self._engine.begin() as c:
+            now = self._now(c)
+            row = self._locked_row(c, taken.set_name, taken.id)
+            if row is None or row.generation != taken.generation or row.attempt != taken.attempt:
+                return row is not None and row.generation == taken.generation
+            self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
+            if row.is_cancelled:
+                self._set(c, taken.set_name, taken.id, **_cancelled(now))
+            else:
+                self._set(
+                    c,
+                    taken.set_name,
+                    taken.id,
+                    **_queued_again(row.attempt, now + delay_s, reason),
+                    tries=row.tries if is_try else row.tries - 1,
+                )
+        return True
+
+    def hold(self, credential: str, for_s: float, reason: str) -> None:
+        """No job begins with this key for `for_s` seconds."""
+        with self._engine.begin() as c:
+            until = self._now(c) + for_s
+            known = c.execute(sa.select(holds.c.until).where(holds.c.credential == credential)).scalar()
+            if known is None:
+                c.execute(holds.insert().values(credential=credential, until=until, reason=reason))
+            elif until > known:
+                c.execute(
+                    holds.update().where(holds.c.credential == credential).values(until=until, reason=reason)
+                )
+
+    def seen(self, executor: str, machine: str, set_name: str) -> None:
+        """Records that an executor works for a set."""
+        with self._engine.begin() as c:
+            now = self._now(c)
+            changed = c.execute(
+                executors.update().where(executors.c.id == executor).values(seen_at=now)
+            ).rowcount
+            if not changed:
+                c.execute(
+                    executors.insert().values(id=executor, machine=machine, set_name=set_name, seen_at=now)
+                )
+
+    def executor_gone(self, executor: str) -> None:
+        with self._engine.begin() as c:
+            c.execute(executors.delete().where(executors.c.id == executor))
+
+    def executor_rows(self) -> list[tuple[str, str, str, float]]:
+        """Id, machine, set, and how many seconds ago it was seen, of each executor."""
+        with reading(self._engine) as c:
+            now = self._now(c)
+            rows = c.execute(sa.select(executors).order_by(executors.c.id)).all()
+        return [(row.id, row.machine, row.set_name, now - row.seen_at) for row in rows]
+
+    # --- inside a transaction
+
+    def _now(self, c: sa.Connection) -> float:
+        if not self._database.is_postgres:
+            return time.time()
+        return float(c.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def _lock_set(self, c: sa.Connection, set_name: str) -> None:
+        """Makes transactions of one set follow each other. SQLite has one writer anyway."""
+        if self._database.is_postgres:
+            c.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext(:name), 1)"), {"name": set_name})
+
+    def _locked_row(self, c: sa.Connection, set_name: str, job: str) -> Any:
+        return c.execute(sa.select(jobs).where(*_of(set_name, job)).with_for_update()).one_or_none()
+
+    def _set(self, c: sa.Connection, set_name: str, job: str, **values: Any) -> None:
+        c.execute(jobs.update().where(*_of(set_name, job)).values(**values))
+
+    def _set_if_current(self, taken: TakeUp, **values: Any) -> bool:
+        with self._engine.begin() as c:
+            return bool(c.execute(jobs.update().where(*_current(taken)).values(**values)).rowcount)
+
+    def _limits_in(self, c: sa.Connection, set_name: str) -> SetLimits:
+        return _limits_from(c.execute(sa.select(sets.c.limits).where(sets.c.name == set_name)).scalar_one())
+
+    def _granted(self, c: sa.Connection, set_name: str, job: str, limits: SetLimits) -> float | None:
+        if limits.max_budget_usd is None:
+            return None
+        spent = c.execute(
+            sa.select(sa.func.sum(jobs.c.cost_usd)).where(jobs.c.set_name == set_name)
+        ).scalar_one()
+        return grant_usd(limits.max_budget_usd - spent - self._reserved_by_others(c, set_name, job))
+
+    def _reserved_by_others(self, c: sa.Connection, set_name: str, job: str) -> float:
+        query = sa.select(sa.func.coalesce(sa.func.sum(jobs.c.reserved_usd), 0.0))
+        return float(c.execute(query.where(jobs.c.set_name == set_name, jobs.c.id != job)).scalar_one())
+
+    def _later(self, c: sa.Connection, row: Any, at: float, reason: str) -> Later:
+        self._set(c, row.set_name, row.id, **_queued_again(row.attempt, at, reason))
+        return Later(reason)
+
+    def _end_attempt(
+        self, c: sa.Connection, taken: TakeUp, row: Any, now: float, *, exit_code: int, reason: str
+    ) -> None:
+        c.execute(
+            attempts.update()
+            .where(attempts.c.set_name == taken.set_name, attempts.c.job == taken.id)
+            .where(attempts.c.generation == taken.generation)
+            .values(ended_at=now, exit_code=exit_code, reason=reason, turns=row.turns, cost_usd=row.cost_usd)
+        )
+
+    def _release_waiting(self, c: sa.Connection, set_name: str, now: float) -> None:
+        """Jobs that wait for others become queued if those have ended with 0, and blocked if one has not."""
+        waiting = c.execute(
+            sa.select(jobs.c.id, jobs.c.after).where(
+                jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value
+            )
+        ).all()
+        if not waiting:
+            return
+        ended = c.execute(
+            sa.select(jobs.c.id, jobs.c.exit_code).where(
+                jobs.c.set_name == set_name, jobs.c.state.in_(FINAL_STATES)
+            )
+        ).all()
+        codes = {row.id: row.exit_code for row in ended}
+        for row in waiting:
+            before = json.loads(row.after)
+            failed = next((name for name in before if codes.get(name)), None)
+            if failed is not None:
+                reason = f"{failed}, which must come before, ended with exit {codes[failed]}"
+                outcome = outcome_of(codes[failed])
+                values = {**_ended(now, codes[failed], outcome, reason), "state": JobState.BLOCKED.value}
+                self._set(c, set_name, row.id, **values)
+            elif all(codes.get(name) == 0 for name in before):
+                self._set(c, set_name, row.id, state=JobState.QUEUED.value)
+
+    def _chosen(self, set_name: str, ids: Sequence[str] | None) -> list[Any]:
+        some = [] if ids is None else [jobs.c.id.in_(list(ids))]
+        return [jobs.c.set_name == set_name, *some]
+
+    def _refuse_others(self, c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
+        """Two sets that work on one branch would push over each other's work."""
+        if not new:
+            return
+        rows = c.execute(
+            sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository, jobs.c.content).where(
+                jobs.c.set_name != set_name,
+                jobs.c.state.notin_(FINAL_STATES),
+                jobs.c.repository.in_({job.repository for job in new}),
+            )
+        ).all()
+        open_ids = {(row.repository, row.id): row.set_name for row in rows}
+        for job in new:
+            other = open_ids.get((job.repository, job.id))
+            if other is not None:
+                raise UsageError(
+                    f"the set {other} has an open job {job.id} on the same repository, and both would use "
+                    f"refs/ralph/{job.id}: give this job another id, or wait for that set"
+                )
+
+
+def outcome_of(exit_code: int) -> Outcome:
+    """The outcome of an exit code of ralph. Ends by a signal are interruptions."""
+    if exit_code > 128:
+        return Outcome.INTERRUPTED
+    others = (outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED)
+    return next((outcome for outcome in others if outcome.exit_code() == exit_code), Outcome.INTERNAL_ERROR)
+
+
+def _of(set_name: str, job: str) -> tuple[Any, ...]:
+    return (jobs.c.set_name == set_name, jobs.c.id == job)
+
+
+def _current(taken: TakeUp) -> tuple[Any, ...]:
+    return (*_of(taken.set_name, taken.id), jobs.c.generation == taken.generation)
+
+
+def _checkpoint_of(set_name: str, job: str) -> tuple[Any, ...]:
+    return (checkpoints.c.set_name == set_name, checkpoints.c.job == job)
+
+
+def _job_row(row: Any) -> JobRow:
+    return JobRow(**{**row._mapping, "state": JobState(row.state)})  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _limits_from(text: bytes) -> SetLimits:
+    return msgspec.json.decode(text, type=SetLimits)
+
+
+def _new_row(set_name: str, position: int, job: Job, content: bytes, now: float) -> dict[str, Any]:
+    state = JobState.WAITING if job.after else JobState.QUEUED
+    return {
+        "set_name": set_name,
+        "id": job.id,
+        "position": position,
+        "content": content,
+        "repository": job.repository,
+        "after": json.dumps(job.after),
+        "state": state.value,
+        "attempt": 1,
+        "tries": 0,
+        "generation": 0,
+        "not_before": 0.0,
+        "is_queued": False,
+        "is_cancelled": False,
+        "turns": 0,
+        "cost_usd": 0.0,
+        "reserved_usd": 0.0,
+        "created_at": now,
+    }
+
+
+def _ended(now: float, exit_code: int, outcome: Outcome, reason: str) -> dict[str, Any]:
+    return {
+        "state": JobState.DONE.value,
+        "exit_code": exit_code,
+        "outcome": outcome.value,
+        "reason": reason,
+        "holder": None,
+        "reserved_usd": 0.0,
+        "ended_at": now,
+    }
+
+
+def _cancelled(now: float) -> dict[str, Any]:
+    ended = _ended(now, _CANCELLED_EXIT, Outcome.INTERRUPTED, "cancelled")
+    return {**ended, "state": JobState.CANCELLED.value}
+
+
+def _queued_again(attempt: int, not_before: float, reason: str) -> dict[str, Any]:
+    return {
+        "state": JobState.QUEUED.value,
+        "attempt": attempt + 1,
+        "not_before": not_before,
+        "is_queued": False,
+        "holder": None,
+        "reserved_usd": 0.0,
+        "reason": reason,
+    }
+
+
+def _refuse_other_partition(set_name: str, known: bytes, limits: SetLimits) -> None:
+    if (_limits_from(known).per_host is None) != (limits.per_host is None):
+        raise UsageError(
+            f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
+            "cannot change: submit another set (--set NAME)"
+        )

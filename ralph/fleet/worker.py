@@ -1,0 +1,482 @@
+"""`ralph fleet work`: a supervisor that forks one process for each job slot, and the process of a slot.
+
+The supervisor has one thread and no open connection when it forks. A slot is an executor with an id and a lock of its
+own. It works for one set, on one job at a time. If it was silent for too long and another worker took its job, it ends,
+and the supervisor starts a new one with a new id.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ralph.fleet.attempt import LostError, Stop, Takeup, Worker
+from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
+from ralph.fleet.engine import Engine
+from ralph.fleet.job_content import UnknownFormatError
+from ralph.fleet.job_process import fingerprint
+from ralph.fleet.jobs import SetLimits
+from ralph.fleet.locks import take_lock
+from ralph.fleet.store import FleetStore, NotOurs, OpenSet, TakeUp
+from ralph.machine.own_process import end_with_parent
+from ralph.values.credentials import known_secrets
+from ralph.values.redaction import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ralph.fleet.database import Database
+
+DRAIN_S = 20.0
+"""How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
+_TICK_S = 0.5
+_SUPERVISE_S = 1.0
+_LOOK_AFTER_OTHERS_S = 5.0
+_IDLE_S = 3.0
+_LOOK_FOR_OTHER_SETS_S = 1.0
+"""A slot whose set has nothing to begin ends after this time, if another set has something."""
+_RESTART_S = 1.0
+_LOST_EXIT = 3
+_IDLE_EXIT = 0
+_STORE_EXIT = 4
+_HARD_STOP_S = 8.0
+
+
+class WorkOptions(Struct, frozen=True, kw_only=True):
+    slots: int
+    sets: tuple[str, ...] = ()
+    """The sets to work for. Empty means all."""
+    until_done: bool = False
+    """Whether to end when all jobs have ended."""
+    drain_s: float = DRAIN_S
+
+
+def work(
+    database: Database, options: WorkOptions, environment: Mapping[str, str], tell: Callable[[str], None]
+) -> int:
+    """Works until it is told to stop, and returns the exit code. Raises StoreError."""
+    return _Supervisor(database, options, environment, tell).run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        database: Database,
+        options: WorkOptions,
+        environment: Mapping[str, str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._options = options
+        self._environment = environment
+        self._tell = tell
+        self._slots: dict[int, str] = {}
+        self._signals: list[int] = []
+        self._may_fork_at = 0.0
+        self._store_problem: str | None = None
+
+    def run(self) -> int:
+        prepare(self._database)
+        _remove_left_folders(self._database)
+        stop = threading.Event()
+        waiting = Waiting(self._database, self._tell, stop)
+
+        def heard(number: int, _frame: object) -> None:
+            self._signals.append(number)
+            stop.set()
+            for process_id in self._slots:
+                with suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGTERM)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, heard)
+        with suppress(WaitStoppedError):
+            patiently(lambda: refuse_pooler(self._database), waiting=waiting)
+            patiently(self._created, waiting=waiting)
+            self._tell(f"working on {self._database.safe_text} with {_counted(self._options.slots, 'slot')}")
+            self._supervise(waiting)
+        return self._ended()
+
+    def _created(self) -> None:
+        store = FleetStore(self._database)
+        try:
+            store.create()
+        finally:
+            store.close()
+
+    def _rows(self) -> list[OpenSet]:
+        """The sets with open jobs. The connection is closed afterwards: a fork must not inherit one."""
+        store = FleetStore(self._database)
+        try:
+            rows = store.open_sets()
+        finally:
+            store.close()
+        return [
+            row
+            for row in rows
+            if row.open_jobs and (not self._options.sets or row.name in self._options.sets)
+        ]
+
+    def _supervise(self, waiting: Waiting) -> None:
+        while not self._signals:
+            self._reap()
+            rows = patiently(self._rows, waiting=waiting)
+            if not rows and not self._slots and self._options.until_done:
+                return
+            for name in _wanted(rows, list(self._slots.values()), self._options.slots):
+                if time.monotonic() >= self._may_fork_at and not self._signals:
+                    self._fork(name)
+            waiting.stop.wait(_SUPERVISE_S)
+
+    def _fork(self, set_name: str) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal between the fork and the child's own handlers would be lost.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        supervisor = os.getpid()
+        process_id = os.fork()
+        if process_id == 0:
+            code = 70
+            try:
+                code = _Slot(self._database, self._options, self._environment, set_name, self._tell).run(
+                    supervisor
+                )
+            except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
+                self._tell(f"a slot ended: {self._database.without_password(str(error))}")
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        self._slots[process_id] = set_name
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _reap(self) -> None:
+        for process_id in list(self._slots):
+            ended, status = os.waitpid(process_id, os.WNOHANG)
+            if ended:
+                del self._slots[process_id]
+                if status != 0:
+                    self._may_fork_at = time.monotonic() + _RESTART_S
+
+    def _ended(self) -> int:
+        """Waits for the slots, which got the signal too. The second signal ends them."""
+        if self._slots:
+            self._tell(
+                f"stopping: running jobs have {self._options.drain_s:g} s to end, then they are handed back "
+                "(a second signal ends them now)"
+            )
+        while self._slots:
+            self._reap()
+            time.sleep(0.05)
+        if not self._signals:
+            return 0
+        return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
+
+
+def _wanted(rows: list[OpenSet], slots: list[str], most: int) -> list[str]:
+    """The sets for which slots must be started: those with the fewest slots for their jobs first."""
+    counts = {row.name: slots.count(row.name) for row in rows}
+    most_useful = {row.name: row.open_jobs for row in rows}
+    wanted = []
+    free = most - len(slots)
+    while free > 0:
+        open_sets = [name for name in counts if counts[name] < most_useful[name]]
+        if not open_sets:
+            break
+        name = min(open_sets, key=lambda name: counts[name])
+        counts[name] += 1
+        wanted.append(name)
+        free -= 1
+    return wanted
+
+
+class _Slot:
+    """One executor. Its main thread looks after the lock, the queue and other executors. The engine calls `_work` in a
+    thread of its own.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        options: WorkOptions,
+        environment: Mapping[str, str],
+        set_name: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._options = options
+        self._environment = environment
+        self._set_name = set_name
+        self._tell = tell
+        self._machine = _machine()
+        self._limits = SetLimits()
+        self._executor = f"{self._machine}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._signals = 0
+        self._hard_stop = threading.Event()
+        self._drain_ends: float | None = None
+        self._running: Takeup | None = None
+        self._takeup_lock = threading.Lock()
+        self._orphans: set[str] = set()
+        self._exit_code: int | None = None
+        self._idle_since = time.monotonic()
+        redactor = Redactor(known_secrets(environment))
+        self._redact = redactor.redact
+
+    def run(self, supervisor: int) -> int:
+        end_with_parent(supervisor, signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._heard)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        waiting = Waiting(self._database, self._tell, self._hard_stop)
+        try:
+            lock = patiently(
+                lambda: take_lock(self._database, self._executor, tell=self._tell), waiting=waiting
+            )
+        except WaitStoppedError:
+            return _IDLE_EXIT
+        store = FleetStore(self._database)
+        folder = self._database.folder / "work" / self._executor
+        worker = Worker(
+            store,
+            lock,
+            waiting,
+            machine=self._machine,
+            folder=folder,
+            repositories=self._database.folder / "repositories",
+            environment=self._environment,
+            tell=self._tell,
+            redact=self._redact,
+        )
+        try:
+            limits = patiently(lambda: store.limits(self._set_name), waiting=waiting)
+            engine = Engine(
+                self._database, self._executor, self._set_name, lambda *job: self._work(worker, *job)
+            )
+            patiently(lambda: engine.launch(limits), waiting=waiting)
+            self._limits = limits
+            return self._look_after(worker, engine)
+        except WaitStoppedError:
+            return _LOST_EXIT if lock.lost.is_set() else _IDLE_EXIT
+        except StoreError as error:
+            self._tell(str(error))
+            return _STORE_EXIT
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not lock.lost.is_set():
+                with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
+                    store.executor_gone(self._executor)
+                lock.close()
+
+    # --- the thread of the engine
+
+    def _work(self, worker: Worker, set_name: str, job: str, attempt: int) -> None:
+        """Works on one attempt. If the job is lost, or the process ends, it never returns: the engine must not record
+        the end of a workflow that another worker continues.
+        """
+        try:
+            if self._signals:
+                self._for_ever()
+            taken = worker.ask(lambda: self._taken(worker, set_name, job, attempt))
+            if taken is None:
+                return
+            takeup = Takeup(worker, taken)
+            with self._takeup_lock:
+                self._running = takeup
+            try:
+                takeup.run()
+            finally:
+                with self._takeup_lock:
+                    self._running = None
+                    self._idle_since = time.monotonic()
+        except LostError:
+            self._tell(f"{set_name}/{job}: another worker has taken over this job; nothing was pushed")
+            self._exit_code = _LOST_EXIT
+            self._for_ever()
+        except WaitStoppedError:
+            self._for_ever()
+        except StoreError as error:
+            self._tell(str(error))
+            self._exit_code = _STORE_EXIT
+            self._for_ever()
+
+    def _taken(self, worker: Worker, set_name: str, job: str, attempt: int) -> TakeUp | None:
+        row = worker.store.job_row(set_name, job)
+        if row is None:
+            return None
+        try:
+            base_url = row.job.base_url
+        except UnknownFormatError:
+            base_url = None  # the takeup refuses it with the reason
+        taken = worker.store.take_up(
+            set_name,
+            job,
+            attempt,
+            executor=self._executor,
+            machine=self._machine,
+            credential=fingerprint(self._environment, base_url),
+        )
+        if isinstance(taken, TakeUp):
+            self._tell(f"{set_name}/{job}: attempt {attempt}")
+            return taken
+        if not isinstance(taken, NotOurs):
+            self._tell(f"{set_name}/{job}: later: {taken.reason}")
+        return None
+
+    def _for_ever(self) -> None:
+        while True:
+            time.sleep(3600)
+
+    # --- the main thread
+
+    def _heard(self, _number: int, _frame: object) -> None:
+        self._signals += 1
+
+    def _look_after(self, worker: Worker, engine: Engine) -> int:
+        next_others = next_sets = 0.0
+        while True:
+            if worker.lock.lost.is_set() or self._exit_code == _LOST_EXIT:
+                return self._end_lost()
+            if self._exit_code is not None:
+                return self._exit_code
+            if self._signals and self._drained():
+                return _IDLE_EXIT
+            now = time.monotonic()
+            worker.ask(lambda: self._tend(worker, engine))
+            if now >= next_others:
+                worker.ask(lambda: self._renew_limits(worker, engine))
+                worker.ask(lambda: self._take_over(worker, engine))
+                worker.ask(lambda: worker.store.seen(self._executor, self._machine, self._set_name))
+                next_others = now + _LOOK_AFTER_OTHERS_S
+            if now >= next_sets:
+                next_sets = now + _LOOK_FOR_OTHER_SETS_S
+                if self._is_idle(worker):
+                    return _IDLE_EXIT
+            worker.lock.lost.wait(_TICK_S)
+
+    def _renew_limits(self, worker: Worker, engine: Engine) -> None:
+        limits = worker.store.limits(self._set_name)
+        if limits != self._limits:
+            engine.set_limits(limits)
+            self._limits = limits
+
+    def _tend(self, worker: Worker, engine: Engine) -> None:
+        """Gives the engine what is due, and stops what a user has cancelled or another worker has taken."""
+        due = worker.store.due_jobs(self._set_name)
+        for job in due:
+            engine.enqueue(job, self._limits)
+        if due:
+            worker.store.mark_queued(self._set_name, due)
+        with self._takeup_lock:
+            running = self._running
+        if running is not None:
+            is_ours, is_cancelled = worker.store.is_current(running.taken)
+            if not is_ours:
+                running.stop(Stop.LOST)
+            elif is_cancelled:
+                running.stop(Stop.CANCELLED)
+
+    def _take_over(self, worker: Worker, engine: Engine) -> None:
+        """Puts the workflows of executors that are gone back into the queue, and this executor's own orphans."""
+        pending = engine.pending()
+        own = set(pending.pop(self._executor, ()))
+        for executor in worker.lock.gone(pending):
+            with worker.lock.try_take_over(executor) as is_held:
+                if is_held:
+                    theirs = engine.pending().get(executor, [])
+                    engine.resume(theirs)
+                    for workflow in theirs:
+                        self._tell(
+                            f"{workflow.rpartition('/')[0]}: taken over from {executor}, which is gone"
+                        )
+        with self._takeup_lock:
+            is_working = self._running is not None
+        # A workflow of this executor that nothing here works on, seen twice: the engine lost it in an outage.
+        orphans = set() if is_working else own
+        engine.resume(sorted(orphans & self._orphans))
+        self._orphans = orphans
+
+    def _is_idle(self, worker: Worker) -> bool:
+        """Whether the set has no open jobs, or another set has more use for this slot."""
+        with self._takeup_lock:
+            if self._running is not None:
+                return False
+            idle_s = time.monotonic() - self._idle_since
+        rows = worker.ask(worker.store.open_sets)
+        own = next((row for row in rows if row.name == self._set_name), None)
+        if own is None:
+            return True
+        others = (row for row in rows if not self._options.sets or row.name in self._options.sets)
+        return idle_s > _IDLE_S and not own.queued_jobs and any(row.queued_jobs for row in others)
+
+    def _drained(self) -> bool:
+        """Whether the process may end after a signal: the job has ended, was handed back, or there is no more time."""
+        now = time.monotonic()
+        with self._takeup_lock:
+            running = self._running
+        if self._drain_ends is None:
+            self._drain_ends = now + self._options.drain_s
+        if running is None:
+            return True
+        if self._signals > 1:
+            running.stop(Stop.LOST)
+            self._hard_stop.set()
+            return True
+        if now > self._drain_ends:
+            running.stop(Stop.DRAINED)
+        return False
+
+    def _end_lost(self) -> int:
+        with self._takeup_lock:
+            running = self._running
+        if running is not None:
+            running.stop(Stop.LOST)
+        self._hard_stop.set()
+        until = time.monotonic() + _HARD_STOP_S
+        while time.monotonic() < until:
+            with self._takeup_lock:
+                if self._running is None:
+                    break
+            time.sleep(0.05)
+        self._tell(
+            f"{self._executor} was taken over after a silence: its job was stopped, and a new slot begins"
+        )
+        return _LOST_EXIT
+
+
+def _machine() -> str:
+    """The name of the machine, in characters that an executor's id may have."""
+    name = socket.gethostname().partition(".")[0]
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60] or "machine"
+
+
+def _remove_left_folders(database: Database) -> None:
+    """Removes the folders of executors of this machine whose process is gone."""
+    work = database.folder / "work"
+    with suppress(OSError):
+        for folder in work.iterdir():
+            process_id = folder.name.rsplit("-", 2)[-2:-1]
+            if process_id and not _is_alive(process_id[0]):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(process_id: str) -> bool:
+    try:
+        os.kill(int(process_id), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
