@@ -774,6 +774,7 @@ def _new_row(set_name: str, position: int, job: Job, content: bytes, now: float)
         "is_queued": False,
         "is_cancelled": False,
         "turns": 0,
+        "claimed_until": 0.0,
         "cost_usd": 0.0,
         "reserved_usd": 0.0,
         "created_at": now,
