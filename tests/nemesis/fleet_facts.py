@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.fleet.checkpoint import unpack_state
-from tests.nemesis.fleet_jobs import names_for
+from tests.nemesis.fleet_jobs import COUNT_FILE, commits_itself, names_for
 from tests.nemesis.fleet_room import BRANCH, FIRST_LINE, LINES_FILE
 from tests.nemesis.journal_text import Line, readable_lines, unanswered
 
@@ -60,8 +60,10 @@ def _branches(room: FleetRoom, names: list[str]) -> Iterator[str]:
             yield f"the branch of {name} has the lines {lines}"
         base = room.git("merge-base", BRANCH, f"ralph/{name}").strip()
         commits = room.git("rev-list", "--count", f"{base}..ralph/{name}").strip()
-        if commits != "1":
+        if commits != str(1 + commits_itself(name)):
             yield f"the branch of {name} has {commits} commits of its own"
+        if (counted := room.git("show", f"ralph/{name}:{COUNT_FILE}").strip()) != "2":
+            yield f"the branch of {name} counts {counted} lines"
 
 
 def _told(room: FleetRoom) -> Iterator[str]:
@@ -82,7 +84,7 @@ def _told(room: FleetRoom) -> Iterator[str]:
 def _final_journals(room: FleetRoom) -> Iterator[str]:
     """Every journal that is still on a machine is valid, wherever a worker was killed."""
     for worker in room.workers:
-        for path in worker.state.rglob("*.jsonl"):
+        for path in worker.state.rglob("sessions/*/*.jsonl"):
             yield from (
                 f"{path.relative_to(room.folder)}: {found}"
                 for found in journal_faults(readable_lines(path.read_bytes()), is_whole=False)
@@ -90,7 +92,7 @@ def _final_journals(room: FleetRoom) -> Iterator[str]:
 
 
 def journal_faults(lines: list[Line], *, is_whole: bool) -> Iterator[str]:
-    """What is wrong with a session's records. A whole journal has a result for each call."""
+    """What is wrong with a session's records. A whole journal has a result for each call that was begun."""
     if [line["seq"] for line in lines] != list(range(len(lines))):
         yield "the numbers of the records have a gap or come twice"
     answers = Counter(line["message"]["id"] for line in lines if line["kind"] == "assistant")
@@ -101,7 +103,7 @@ def journal_faults(lines: list[Line], *, is_whole: bool) -> Iterator[str]:
             f"the {kind} of {name} is recorded {count} times" for name, count in counts.items() if count > 1
         )
     if is_whole:
-        yield from (f"{call} has no result" for call in sorted(unanswered(lines)))
+        yield from (f"{call} has no result" for call in sorted(unanswered(lines) & intents.keys()))
         yield from (
             f"{line['tool_use_id']} failed: {str(line['content'])[:200]}"
             for line in lines
@@ -183,7 +185,7 @@ class Checkpoints:
             self.judged.add((job, made_at))
             with tempfile.TemporaryDirectory() as folder:
                 unpack_state(bytes(state), Path(folder) / "state", _MOST_STATE_BYTES)
-                for path in Path(folder).rglob("*.jsonl"):
+                for path in Path(folder).rglob("sessions/*/*.jsonl"):
                     lines = readable_lines(path.read_bytes())
                     self.faults += [
                         f"a checkpoint of {job} at {ref}: {fault}"

@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
 
 TURNS = 3
+COUNT_FILE = "count.txt"
+"""The file to which the second turn writes the number of lines."""
 
 
 def names_for(kind: str, count: int) -> list[str]:
     return [f"{kind}-{number:04}" for number in range(1, count + 1)]
+
+
+def commits_itself(name: str) -> bool:
+    return number_of(name) % 3 == 0
 
 
 def number_of(name: str) -> int:
@@ -67,8 +73,8 @@ def said_in(request: RecordedRequest) -> int:
 def _turn(job: str, number: int, usage: Mapping[str, int] | None) -> Turn:
     if number >= TURNS - 1:
         return Turn(f"{job} is done.", id=f"msg_{job}_{number}", usage=usage)
-    command = f"wc -l < {LINES_FILE}" if number else f"echo {job} >> {LINES_FILE}"
-    if number == 0 and number_of(job) % 3 == 0:
+    command = f"wc -l < {LINES_FILE} > {COUNT_FILE}" if number else f"echo {job} >> {LINES_FILE}"
+    if number == 0 and commits_itself(job):
         command += f" && git add -A && git commit -qm 'Add {job}'"
     call = ToolUse("Bash", {"command": command}, id=f"toolu_{job}_{number}")
     return Turn([Text(f"Turn {number}."), call], id=f"msg_{job}_{number}", usage=usage)

@@ -41,6 +41,7 @@ _PROC = Path("/proc")
 _STUCK_S = 300.0
 """What takes longer than this many seconds never happens."""
 _POLL_S = 0.05
+_FLEET = os.environ.get("SHIM", "-m ralph fleet").split()
 
 
 class StuckError(Exception):
@@ -101,7 +102,7 @@ class Worker:
         self.starts += 1
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ralph", "fleet", "work", "-j", str(self.slots), *words],
+                [sys.executable, *_FLEET, "work", "-j", str(self.slots), *words],
                 cwd=self.home,
                 env=self.room.environment(self.home, self.state),
                 stdin=subprocess.DEVNULL,
@@ -189,7 +190,7 @@ class FleetRoom:
     def start_fleet(self, *words: str) -> subprocess.Popen[str]:
         """Starts `ralph fleet` with these words, on a machine without a worker."""
         return subprocess.Popen(
-            [sys.executable, "-m", "ralph", "fleet", *words],
+            [sys.executable, *_FLEET, *words],
             cwd=self._admin,
             env=self.environment(self._admin, self._admin / "state"),
             stdin=subprocess.DEVNULL,

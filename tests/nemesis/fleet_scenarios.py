@@ -117,31 +117,33 @@ def _takeups(room: FleetRoom) -> str:
     return f"{takeups} takeups, {most} of one job, {first} sessions begun, {room.api.request_count} requests"
 
 
-def _stopped(stage: Stage, choose: Callable[[Worker, Stage], list[int]]) -> Iterator[str]:
+def _stopped(stage: Stage, choose: Callable[[Worker, Stage], list[int]], count: int) -> Iterator[str]:
     """SIGSTOP for longer than the silence after which others take over, then SIGCONT."""
-    room, count = stage.room, 12
+    room = stage.room
     room.submit("stopped", jobs_for(room.repository, "stopped", count), *ATTEMPTS)
     workers = room.add_workers(3, 2, *WORK)
-    zombie = workers[0]
     pushes = Pushes(room)
-    room.wait(lambda: len(_running(room, zombie)) == zombie.slots, f"{zombie.name} has no jobs", 120)
-    room.wait(room.run_processes, "no run has begun")
+    room.wait(lambda: any(_saved(room, worker) for worker in workers), "no job has a checkpoint", 120)
+    zombie = next(worker for worker in workers if _saved(room, worker))
+    room.pause(stage.draw.uniform(0, 6))
     pids = choose(zombie, stage)
-    stopped = [(job, generation) for job, generation, pid in _running(room, zombie) if pid in pids]
     zombie.signal(signal.SIGSTOP, pids)
+    stopped = [(job, generation) for job, generation, pid in _running(room, zombie) if pid in pids]
     until_s = time.monotonic() + stage.size.stopped_s
     while time.monotonic() < until_s:
         pushes.look()
-        room.status = f"{zombie.name} is stopped, {room.unfinished()} jobs are left"
+        room.status = f"{zombie.name} is stopped with {len(stopped)} jobs, {room.unfinished()} jobs are left"
         room.pause(0.1)
     taken = {
-        job: (generation, started_at)
+        job: float(started_at)
         for job, generation, started_at in room.rows(
             "SELECT job, generation, started_at FROM ralph_fleet.attempts"
         )
         if (job, generation - 1) in stopped
     }
-    if len(taken) != len(stopped):
+    # A job that another slot of the same machine has taken over is pushed under the same name.
+    elsewhere = taken.keys() - {job for job, _, _ in _running(room, zombie)}
+    if not stopped or len(taken) != len(stopped):
         yield f"of the jobs {stopped} of a stopped worker, only {sorted(taken)} were taken over"
     zombie.signal(signal.SIGCONT, pids)
     while room.unfinished() or not all(worker.has_ended() for worker in workers):
@@ -153,14 +155,17 @@ def _stopped(stage: Stage, choose: Callable[[Worker, Stage], list[int]]) -> Iter
             break
     yield from room.wait_for_workers()
     yield from delivered(room, "stopped", count)
-    # The clock of the reference log has whole seconds, and a push takes time.
+    # The clock of the reference log has whole seconds.
     yield from (
-        f"{who} pushed {ref} {at - taken[job][1]:.0f} s after its job was taken over"
-        for ref, _, _, who, at in pushes.found
-        for job in taken
-        if f"/{job}" in ref and who == zombie.name and at > taken[job][1] + 2 and len(pids) > 1
+        f"{who} pushed {ref} {at - taken[job]:.0f} s after its job was taken over"
+        for ref, _, _, who, at in sorted(pushes.found)
+        for job in elsewhere
+        if f"/{job}" in ref and who == zombie.name and at > taken[job] + 1
     )
-    room.status = f"{len(taken)} jobs were taken over, {len(pushes.found)} pushes seen, {_takeups(room)}"
+    room.status = (
+        f"{len(taken)} jobs were taken over, {len(elsewhere)} by other machines, {len(pushes.found)} pushes "
+        f"seen, {_takeups(room)}"
+    )
 
 
 def _running(room: FleetRoom, worker: Worker) -> list[tuple[str, int, int]]:
@@ -171,12 +176,18 @@ def _running(room: FleetRoom, worker: Worker) -> list[tuple[str, int, int]]:
     return [row for row in found if row[2] in slots]
 
 
+def _saved(room: FleetRoom, worker: Worker) -> int:
+    """How many jobs that this worker's slots work on have a checkpoint."""
+    saved = {job for (job,) in room.rows("SELECT job FROM ralph_fleet.checkpoints")}
+    return sum(job in saved for job, _, _ in _running(room, worker))
+
+
 def _all_of_it(worker: Worker, _stage: Stage) -> list[int]:
     return tree_of(worker.pid)
 
 
 def _one_slot(worker: Worker, stage: Stage) -> list[int]:
-    return [stage.draw.choice(worker.slot_pids)]
+    return [stage.draw.choice([pid for _, _, pid in _running(stage.room, worker)])]
 
 
 def _store_away(stage: Stage) -> Iterator[str]:
@@ -234,7 +245,7 @@ def _submitted_at_once(stage: Stage) -> Iterator[str]:
             jobs[changed] |= {"prompt": prompt}
             paths.append(room.write_jobs(f"{other}-{prompt}", jobs))
         two = [room.start_fleet("submit", str(path), "--set", other) for path in paths]
-        ends = [(process.communicate()[1], process.returncode) for process in two]
+        ends = [(process.communicate()[1].strip()[-300:], process.returncode) for process in two]
         if sorted(code for _, code in ends) != [0, 2]:
             yield f"two files at once ended with {[code for _, code in ends]}: {ends}"
         [(count,)] = room.rows("SELECT count(*) FROM ralph_fleet.jobs WHERE set_name = %s", other)
@@ -368,8 +379,8 @@ CALL_USD = 0.1
 
 SCENARIOS = (
     Scenario("killed", _killed, Answers(pause_s=0.2)),
-    Scenario("stopped worker", lambda stage: _stopped(stage, _all_of_it), Answers(pause_s=6)),
-    Scenario("stopped slot", lambda stage: _stopped(stage, _one_slot), Answers(pause_s=6)),
+    Scenario("stopped worker", lambda stage: _stopped(stage, _all_of_it, 12), Answers(pause_s=6)),
+    Scenario("stopped slot", lambda stage: _stopped(stage, _one_slot, 4), Answers(pause_s=30)),
     Scenario("store away", _store_away, Answers(pause_s=30)),
     Scenario("submitted at once", _submitted_at_once, Answers()),
     Scenario("cancelled", _cancelled, endless),
