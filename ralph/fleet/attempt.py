@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, patiently
-from ralph.fleet.decisions import Again, Final, ProcessEnd, after_end
+from ralph.fleet.decisions import LEAST_GRANT_USD, Again, Final, ProcessEnd, after_end
 from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.fleet.job_content import UnknownFormatError, job_from
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
@@ -46,6 +46,8 @@ _LOG_EVERY_S = 1.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _PUSHES = 5
+_BUDGET_DELAY_S = 15.0
+"""A job that waits for what running jobs have reserved of the budget looks again after this time."""
 
 
 class Stop(enum.Enum):
@@ -174,6 +176,10 @@ class Takeup:
         end = self._followed(job, process, checkout)
         if self._stop is Stop.LOST:
             raise LostError
+        if isinstance(end, Again):
+            self._checkpoint(checkout, is_last=True)
+            code = Outcome.LIMIT_REACHED.exit_code()
+            return self._plan(ProcessEnd(exit_code=code), end, is_try=False)
         decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
         if self._stop is Stop.DRAINED and end.exit_code not in {0, 1}:
             decision = Again(0.0, "its worker was told to stop")
@@ -222,8 +228,8 @@ class Takeup:
         maker = checkout.made_by(commit, branch)
         return maker is not None and (maker.set, maker.job) == (self.taken.set_name, self.taken.id)
 
-    def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
-        """Runs the process, and again after it has spent its part of the set's budget, if more is left."""
+    def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
+        """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
         granted, spent = self.taken.granted_usd, self.taken.cost_usd
         while True:
             own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
@@ -233,14 +239,19 @@ class Takeup:
                 self.stop(self._stop)
             end = self._watched(process, checkout)
             self._told_spending(end.cost_usd, end.turns)
-            more = end.cost_usd - spent
-            is_spent = end.exit_code == Outcome.LIMIT_REACHED.exit_code() and may_spend is not None
-            if not is_spent or own == may_spend or more < (may_spend or 0.0) or self._stop is not None:
+            if end.limit != "max_budget_usd" or granted is None or may_spend == own or self._stop is not None:
                 return end
+            unspent = max(granted - (end.cost_usd - spent), 0.0)
+            least = 2 * max(unspent, LEAST_GRANT_USD)
+            ask = self._worker.store.ask_more
+            granted, is_reserved = self._worker.ask(lambda: ask(self.taken, least))  # noqa: B023 - called at once
+            if granted is not None and granted <= unspent:
+                return (
+                    Again(_BUDGET_DELAY_S, "the set's budget is reserved by running jobs")
+                    if is_reserved
+                    else end
+                )
             spent = end.cost_usd
-            granted = self._worker.ask(lambda: self._worker.store.ask_more(self.taken))
-            if granted is not None and granted <= 0:
-                return end
 
     def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
         seen = process.last_change()
@@ -361,10 +372,10 @@ class Takeup:
             f"{taken.set_name}/{taken.id}: exit {decision.exit_code}{f' ({reason})' if reason else ''}"
         )
 
-    def _plan(self, end: ProcessEnd, decision: Again) -> None:
+    def _plan(self, end: ProcessEnd, decision: Again, *, is_try: bool = True) -> None:
         taken, worker = self.taken, self._worker
         self._log.stop()
-        is_try = self._stop is not Stop.DRAINED
+        is_try = is_try and self._stop is not Stop.DRAINED
         reason = worker.redact(decision.reason)
         if not worker.ask(
             lambda: worker.store.plan_next(

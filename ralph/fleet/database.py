@@ -13,6 +13,7 @@ import re
 import sqlite3
 import ssl
 import stat
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -367,12 +368,30 @@ def _backend(connection: psycopg.Connection[Any]) -> int:
 
 
 class Waiting:
-    """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines."""
+    """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines. Threads may share one: they tell
+    once.
+    """
 
     def __init__(self, database: Database, tell: Callable[[str], None], stop: Event) -> None:
         self.database = database
-        self.tell = tell
         self.stop = stop
+        self._tell = tell
+        self._waiters = 0
+        self._lock = threading.Lock()
+
+    def begin(self, reason: str) -> None:
+        """One more thread waits. The first one tells why."""
+        with self._lock:
+            self._waiters += 1
+            if self._waiters == 1:
+                self._tell(f"waiting for the store at {self.database.place}: {reason}")
+
+    def end(self, *, is_back: bool) -> None:
+        """One thread less waits. The last one tells if the store is back."""
+        with self._lock:
+            self._waiters -= 1
+            if self._waiters == 0 and is_back:
+                self._tell(f"the store at {self.database.place} is back")
 
 
 def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
@@ -383,27 +402,30 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
     other error of `call` is raised as it is.
     """
     database, waits = waiting.database, _waits()
-    is_told = False
-    while True:
-        try:
-            result = call()
-        except Exception as error:
-            if (refusal := refusal_of(database, error)) is not None:
-                raise refusal from error
-            reason = away_reason(error)
-            if reason is None:
-                raise
-            if not is_told:
-                waiting.tell(
-                    f"waiting for the store at {database.place}: {database.without_password(reason)}"
-                )
-                is_told = True
-            if waiting.stop.wait(next(waits)):
-                raise WaitStoppedError from error
-        else:
-            if is_told:
-                waiting.tell(f"the store at {database.place} is back")
-            return result
+    is_waiting = False
+    try:
+        while True:
+            try:
+                result = call()
+            except Exception as error:
+                if (refusal := refusal_of(database, error)) is not None:
+                    raise refusal from error
+                reason = away_reason(error)
+                if reason is None:
+                    raise
+                if not is_waiting:
+                    waiting.begin(database.without_password(reason))
+                    is_waiting = True
+                if waiting.stop.wait(next(waits)):
+                    raise WaitStoppedError from error
+            else:
+                if is_waiting:
+                    is_waiting = False
+                    waiting.end(is_back=True)
+                return result
+    finally:
+        if is_waiting:
+            waiting.end(is_back=False)
 
 
 def _waits() -> Iterator[float]:

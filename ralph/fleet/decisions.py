@@ -19,8 +19,9 @@ LONGEST_DELAY_S = 3600.0
 SHARE = 4
 """A run may spend this part of what is left of the set's budget, and asks again when it has spent it. So many runs at
 once can never spend more than there is, and the first does not take all."""
-LEAST_GRANT_USD = 0.05
-"""What is left is given whole if it is less than this: a run that may spend less than a request costs is of no use."""
+LEAST_GRANT_USD = 1.0
+"""What is left is given whole if it is less than this. A run begins a request only if it may spend what that request
+costs at most, which is about half a dollar for an answer of 32,000 tokens."""
 
 _WORST_FIRST = (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75)
 
@@ -52,6 +53,8 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     turns: int = 0
     """Turns and cost are those of the whole session, or of the whole loop."""
     cost_usd: float = 0.0
+    limit: str | None = None
+    """The limit that ended it, as `ralph run` names it: `max_turns` or `max_budget_usd`."""
     was_killed: bool = False
     """True if a signal ended the process that nobody of the fleet had sent, such as the kernel's at a lack of memory."""
 
@@ -89,11 +92,11 @@ def delay_after(tries: int, retry_after_s: float | None) -> float:
     return min(FIRST_DELAY_S * 2.0 ** min(tries - 1, 10), LONGEST_DELAY_S)
 
 
-def grant_usd(left_usd: float) -> float:
-    """How much of the `left_usd` of a set's budget one run may spend before it asks again. 0 if nothing is left."""
-    if left_usd <= LEAST_GRANT_USD:
-        return max(left_usd, 0.0)
-    return max(left_usd / SHARE, LEAST_GRANT_USD)
+def grant_usd(left_usd: float, least_usd: float = LEAST_GRANT_USD) -> float:
+    """How much of the `left_usd` of a set's budget one run may spend before it asks again. 0 if nothing is left. A run
+    for which a grant did not suffice asks with the `least_usd` that it needs.
+    """
+    return max(min(left_usd, max(left_usd / SHARE, least_usd)), 0.0)
 
 
 def worst_exit_code(codes: Iterable[int]) -> int:

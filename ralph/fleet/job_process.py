@@ -5,6 +5,7 @@ or resumes it from its session; follows it; and reads how it ended.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import subprocess
@@ -227,6 +228,7 @@ class JobProcess:
             reason=result.reason,
             result=result.last_words[:_MOST_RESULT_CHARS],
             retry_after_s=result.retry_after_s,
+            limit=result.limit,
             turns=max(result.turns, spending.turns),
             cost_usd=max(result.cost_usd or 0.0, spending.cost_usd),
         )
@@ -235,7 +237,9 @@ class JobProcess:
         with suppress(RecordError):
             for record in self._records():
                 state = record.load()
+                is_over = len(state.iterations) >= (self._job.max_iterations or math.inf)
                 return ProcessEnd(
+                    limit="max_budget_usd" if code == _LIMIT_REACHED and not is_over else None,
                     exit_code=code,
                     reason=state.ended.reason if state.ended is not None else "",
                     result=state.last.last_words[:_MOST_RESULT_CHARS] if state.last is not None else "",

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import JobState, grant_usd
+from ralph.fleet.decisions import LEAST_GRANT_USD, JobState, grant_usd
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -505,15 +505,16 @@ class FleetStore:
             )
         return True
 
-    def ask_more(self, taken: TakeUp) -> float | None:
-        """What this takeup may spend further after it has spent its grant. 0 if nothing is left. None if the set has no
-        budget.
+    def ask_more(self, taken: TakeUp, least_usd: float) -> tuple[float | None, bool]:
+        """What this takeup may spend from now on, after its grant did not suffice, and whether running jobs have
+        reserved more, which may come back. The amount is None if the set has no budget.
         """
         with self._engine.begin() as c:
             self._lock_set(c, taken.set_name)
-            granted = self._granted(c, taken.set_name, taken.id, self._limits_in(c, taken.set_name))
+            limits = self._limits_in(c, taken.set_name)
+            granted = self._granted(c, taken.set_name, taken.id, limits, least_usd)
             c.execute(jobs.update().where(*_current(taken)).values(reserved_usd=granted or 0.0))
-        return granted
+            return granted, self._reserved_by_others(c, taken.set_name, taken.id) > 0
 
     def save_checkpoint(self, taken: TakeUp, ref: str | None, commit: str | None, state: bytes) -> bool:
         """Replaces the job's checkpoint. Returns False if the job is not this worker's any more."""
@@ -652,13 +653,21 @@ class FleetStore:
     def _limits_in(self, c: sa.Connection, set_name: str) -> SetLimits:
         return _limits_from(c.execute(sa.select(sets.c.limits).where(sets.c.name == set_name)).scalar_one())
 
-    def _granted(self, c: sa.Connection, set_name: str, job: str, limits: SetLimits) -> float | None:
+    def _granted(
+        self,
+        c: sa.Connection,
+        set_name: str,
+        job: str,
+        limits: SetLimits,
+        least_usd: float = LEAST_GRANT_USD,
+    ) -> float | None:
         if limits.max_budget_usd is None:
             return None
         spent = c.execute(
             sa.select(sa.func.sum(jobs.c.cost_usd)).where(jobs.c.set_name == set_name)
         ).scalar_one()
-        return grant_usd(limits.max_budget_usd - spent - self._reserved_by_others(c, set_name, job))
+        left = limits.max_budget_usd - spent - self._reserved_by_others(c, set_name, job)
+        return grant_usd(left, least_usd)
 
     def _reserved_by_others(self, c: sa.Connection, set_name: str, job: str) -> float:
         query = sa.select(sa.func.coalesce(sa.func.sum(jobs.c.reserved_usd), 0.0))
