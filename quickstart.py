@@ -45,7 +45,7 @@ DEVELOPER_COMMANDS = {
 }
 
 
-RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions", "report", "completion")
+RALPH_COMMANDS = ("run", "loop", "doctor", "demo", "mock-api", "sessions", "report", "fleet", "completion")
 
 
 class SetupError(Exception):

@@ -55,6 +55,7 @@ _VARIABLES = {
     "ANTHROPIC_CUSTOM_HEADERS": "Further headers for the API, one per line.",
     "HTTPS_PROXY, NO_PROXY": "The proxy for the API.",
     "RALPH_STATE_DIR": "The directory for sessions and loops, in place of the user's state directory.",
+    "RALPH_FLEET_DB": "The store of ralph fleet, in place of the SQLite file in the state directory.",
     "RALPH_TURN_LOCK": "A file on which ralph holds a shared lock while it changes files.",
     "NO_COLOR": "If it is set, no color is used.",
 }

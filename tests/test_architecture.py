@@ -142,6 +142,7 @@ DECIDES = (
         "fleet.job_content",
         "fleet.job_rules",
         "fleet.jobs",
+        "fleet.listing",
     ),
 )
 

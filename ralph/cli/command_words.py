@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "mock": "`ralph mock-api`",
     **dict.fromkeys(("auth", "login", "logout", "setup-token"), "set ANTHROPIC_API_KEY"),
     **dict.fromkeys(("agents", "mcp", "plugin", "plugins"), _NO_OTHER),
-    **dict.fromkeys(("exec", "fleet", "install", "update", "upgrade"), _NO_OTHER),
+    **dict.fromkeys(("exec", "install", "update", "upgrade"), _NO_OTHER),
 }
 """Commands of similar programs, mainly of `claude`. Each has the equivalent in ralph as its value."""
 

@@ -29,6 +29,7 @@ HELP_LINES = {
     "mock-api": "Serve a scripted Messages API on 127.0.0.1.",
     "sessions": "Look at what earlier runs did.",
     "report": "Write one HTML page that shows what a loop or a session did.",
+    "fleet": "Spread many jobs over many machines.",
     "completion": "Print the script that completes command lines in bash, zsh or fish.",
 }
 COMMANDS = tuple(HELP_LINES)

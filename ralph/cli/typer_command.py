@@ -24,6 +24,7 @@ _MODULES = {
     "loop show": ("loop_history", "SHOW"),
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
+    "fleet": ("fleet", "COMMAND"),
     "report": ("report", "COMMAND"),
     "sessions": ("sessions", "COMMAND"),
 }

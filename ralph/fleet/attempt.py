@@ -65,7 +65,7 @@ class LostError(Exception):
 
 
 class Worker:
-    """What all takeups of one process share."""
+    """All that the takeups of one process share."""
 
     def __init__(
         self,
@@ -307,9 +307,9 @@ class Takeup:
     def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str) -> None:
         """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         for _ in range(_PUSHES):
+            self._refuse_lost()
             if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
                 return
-            self._refuse_lost()
         raise RepositoryError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
 
     def _deliver(

@@ -1,5 +1,5 @@
-"""What follows from the end of a job's process: another attempt or the end of the job; how long to wait; how much a run
-may spend; how bad an exit code is. No I/O happens here.
+"""Decides what follows from the end of a job's process: another attempt or the end of the job. Also says how long to wait,
+how much a run may spend, and how bad an exit code is. No I/O happens here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ SHARE = 4
 """A run may spend this part of what is left of the set's budget, and asks again when it has spent it. So many runs at
 once can never spend more than there is, and the first does not take all."""
 LEAST_GRANT_USD = 1.0
-"""What is left is given whole if it is less than this. A run begins a request only if it may spend what that request
+"""A rest that is less than this is given whole. A run begins a request only if it may spend what that request
 costs at most, which is about half a dollar for an answer of 32,000 tokens."""
 
+_STOPPED = {128 + number for number in (1, 2, 15)}
+"""A process that somebody stopped by SIGHUP, SIGINT or SIGTERM, as a service manager does with all processes of a worker.
+It can be resumed."""
 _WORST_FIRST = (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75)
 
 
@@ -75,8 +78,8 @@ class Again(Struct, frozen=True):
 
 def after_end(end: ProcessEnd, *, tries: int, most_tries: int) -> Final | Again:
     """Decides what follows after a try. `tries` counts this one."""
-    is_temporary = end.exit_code == Outcome.API_UNAVAILABLE.exit_code() or end.was_killed
-    if not is_temporary:
+    is_away = end.exit_code == Outcome.API_UNAVAILABLE.exit_code()
+    if not (is_away or end.was_killed or end.exit_code in _STOPPED):
         return Final(end.exit_code, end.reason)
     code = Outcome.API_UNAVAILABLE.exit_code()
     reason = end.reason or "the API was not available"

@@ -43,7 +43,7 @@ _MOST_RESULT_CHARS = 20_000
 
 
 class Spending(Struct, frozen=True):
-    """What a job has used until now, in all its processes."""
+    """The turns and the cost of a job until now, in all its processes."""
 
     turns: int
     cost_usd: float
@@ -158,7 +158,7 @@ class JobProcess:
         return end
 
     def spending(self) -> Spending:
-        """What the journals and the loop's record tell."""
+        """The turns and the cost that the journals and the loop's record tell."""
         if self._job.until is not None:
             with suppress(RecordError):
                 for record in self._records():

@@ -39,6 +39,8 @@ MOST_CLAIMED = 50
 CLAIM_S = 30.0
 """If a worker dies while it gives jobs to the engine, another one does so after this time."""
 MOST_COUNTED = 1000
+FORGOTTEN_S = 600.0
+"""An executor that was not seen for so long is not listed any more."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -152,7 +154,7 @@ class TakeUp(Struct, frozen=True, kw_only=True):
     most_tries: int
     cost_usd: float
     granted_usd: float | None
-    """What this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
+    """The part that this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
     base: str | None
     commit: str | None
 
@@ -274,6 +276,17 @@ class FleetStore:
                 .values(**{**values, "attempt": jobs.c.attempt}, state=JobState.WAITING.value)
             )
         return count
+
+    def exists(self) -> bool:
+        """Whether the store has the fleet's tables. Makes nothing."""
+        schema = SCHEMA if self._database.is_postgres else None
+        with reading(self._engine) as c:
+            return sa.inspect(c).has_table(jobs.name, schema=schema)
+
+    def job_ids(self, set_name: str) -> list[str]:
+        query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with reading(self._engine) as c:
+            return list(c.execute(query).scalars())
 
     def set_rows(self) -> list[SetRow]:
         with reading(self._engine) as c:
@@ -408,6 +421,12 @@ class FleetStore:
             is_open = row is not None and row.state in {JobState.QUEUED.value, JobState.RUNNING.value}
             if row is None or not is_open or row.attempt != attempt:
                 return NotOurs()
+            if row.state == JobState.RUNNING.value and row.holder == executor:
+                # The answer of the first call was lost, or the engine lost the workflow in an outage.
+                limits = self._limits_in(c, set_name)
+                granted = None if limits.max_budget_usd is None else row.reserved_usd
+                return _taken(row, row.generation, row.tries, limits, granted)
+            self._close_lost_attempts(c, set_name, job, now)
             if row.is_cancelled:
                 self._set(c, set_name, job, **_cancelled(now))
                 return NotOurs()
@@ -458,19 +477,7 @@ class FleetStore:
                     started_at=now,
                 )
             )
-        return TakeUp(
-            set_name=set_name,
-            id=job,
-            content=row.content,
-            attempt=attempt,
-            generation=generation,
-            tries=row.tries + 1,
-            most_tries=limits.max_attempts,
-            cost_usd=row.cost_usd,
-            granted_usd=granted,
-            base=row.base,
-            commit=row.commit,
-        )
+        return _taken(row, generation, row.tries + 1, limits, granted)
 
     def is_current(self, taken: TakeUp) -> tuple[bool, bool]:
         """Whether the job is still this worker's, and whether a user has cancelled it."""
@@ -506,7 +513,7 @@ class FleetStore:
         return True
 
     def ask_more(self, taken: TakeUp, least_usd: float) -> tuple[float | None, bool]:
-        """What this takeup may spend from now on, after its grant did not suffice, and whether running jobs have
+        """The amount that this takeup may spend from now on, after its grant did not suffice, and whether running jobs have
         reserved more, which may come back. The amount is None if the set has no budget.
         """
         with self._engine.begin() as c:
@@ -609,6 +616,7 @@ class FleetStore:
         """Records that an executor works for a set."""
         with self._engine.begin() as c:
             now = self._now(c)
+            c.execute(executors.delete().where(executors.c.seen_at < now - FORGOTTEN_S))
             changed = c.execute(
                 executors.update().where(executors.c.id == executor).values(seen_at=now)
             ).rowcount
@@ -687,6 +695,14 @@ class FleetStore:
             .values(ended_at=now, exit_code=exit_code, reason=reason, turns=row.turns, cost_usd=row.cost_usd)
         )
 
+    def _close_lost_attempts(self, c: sa.Connection, set_name: str, job: str, now: float) -> None:
+        """Records that the workers of earlier takeups are gone, if those takeups have no end."""
+        c.execute(
+            attempts.update()
+            .where(attempts.c.set_name == set_name, attempts.c.job == job, attempts.c.ended_at.is_(None))
+            .values(ended_at=now, reason="its worker was lost")
+        )
+
     def _release_waiting(self, c: sa.Connection, set_name: str, now: float) -> None:
         """Jobs that wait for others become queued if those have ended with 0, and blocked if one has not."""
         waiting = c.execute(
@@ -736,6 +752,22 @@ class FleetStore:
                     f"the set {other} has an open job {job.id} on the same repository, and both would use "
                     f"refs/ralph/{job.id}: give this job another id, or wait for that set"
                 )
+
+
+def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd: float | None) -> TakeUp:
+    return TakeUp(
+        set_name=row.set_name,
+        id=row.id,
+        content=row.content,
+        attempt=row.attempt,
+        generation=generation,
+        tries=tries,
+        most_tries=limits.max_attempts,
+        cost_usd=row.cost_usd,
+        granted_usd=granted_usd,
+        base=row.base,
+        commit=row.commit,
+    )
 
 
 def outcome_of(exit_code: int) -> Outcome:

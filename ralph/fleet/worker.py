@@ -7,12 +7,12 @@ and the supervisor starts a new one with a new id.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
 import signal
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -28,12 +28,14 @@ from ralph.fleet.job_process import fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
 from ralph.fleet.store import FleetStore, NotOurs, OpenSet, TakeUp
+from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from ralph.fleet.database import Database
 
@@ -50,6 +52,7 @@ _LOST_EXIT = 3
 _IDLE_EXIT = 0
 _STORE_EXIT = 4
 _HARD_STOP_S = 8.0
+_FOLDER_LOCK = "lock"
 
 
 class WorkOptions(Struct, frozen=True, kw_only=True):
@@ -139,8 +142,6 @@ class _Supervisor:
             waiting.stop.wait(_SUPERVISE_S)
 
     def _fork(self, set_name: str) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
         # A signal between the fork and the child's own handlers would be lost.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         supervisor = os.getpid()
@@ -154,7 +155,6 @@ class _Supervisor:
             except BaseException as error:  # noqa: BLE001 - a forked process must never return into the supervisor
                 self._tell(f"a slot ended: {self._database.without_password(str(error))}")
             finally:
-                sys.stderr.flush()
                 os._exit(code)
         self._slots[process_id] = set_name
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -166,6 +166,7 @@ class _Supervisor:
                 del self._slots[process_id]
                 if status != 0:
                     self._may_fork_at = time.monotonic() + _RESTART_S
+                    _remove_left_folders(self._database)
 
     def _ended(self) -> int:
         """Waits for the slots, which got the signal too. The second signal ends them."""
@@ -221,6 +222,7 @@ class _Slot:
         self._limits = SetLimits()
         self._executor = f"{self._machine}-{os.getpid()}-{secrets.token_hex(4)}"
         self._signals = 0
+        self._last_signal_at = -ONE_SIGNAL_S
         self._hard_stop = threading.Event()
         self._drain_ends: float | None = None
         self._running: Takeup | None = None
@@ -233,8 +235,11 @@ class _Slot:
 
     def run(self, supervisor: int) -> int:
         end_with_parent(supervisor, signal.SIGKILL)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._heard)
+        signal.signal(signal.SIGTERM, self._heard)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # a terminal sends them to all; the supervisor passes them on
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         waiting = Waiting(self._database, self._tell, self._hard_stop)
         try:
@@ -245,6 +250,7 @@ class _Slot:
             return _IDLE_EXIT
         store = FleetStore(self._database)
         folder = self._database.folder / "work" / self._executor
+        _locked_folder(folder)
         worker = Worker(
             store,
             lock,
@@ -338,7 +344,10 @@ class _Slot:
     # --- the main thread
 
     def _heard(self, _number: int, _frame: object) -> None:
-        self._signals += 1
+        now = time.monotonic()
+        if now - self._last_signal_at > ONE_SIGNAL_S:
+            self._signals += 1
+        self._last_signal_at = now
 
     def _look_after(self, worker: Worker, engine: Engine) -> int:
         next_others = next_sets = 0.0
@@ -393,6 +402,7 @@ class _Slot:
                 if is_held:
                     theirs = engine.pending().get(executor, [])
                     engine.resume(theirs)
+                    worker.store.executor_gone(executor)
                     for workflow in theirs:
                         self._tell(
                             f"{workflow.rpartition('/')[0]}: taken over from {executor}, which is gone"
@@ -458,24 +468,27 @@ def _machine() -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60] or "machine"
 
 
+def _locked_folder(folder: Path) -> int:
+    """Makes the folder of an executor and locks it while the process lives. Returns the descriptor of the lock."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    descriptor = os.open(folder / _FOLDER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
 def _remove_left_folders(database: Database) -> None:
-    """Removes the folders of executors of this machine whose process is gone."""
-    work = database.folder / "work"
+    """Removes the folders of executors whose process is gone. Other machines may share the state directory, so the lock
+    of a folder tells, and not the process id in its name.
+    """
     with suppress(OSError):
-        for folder in work.iterdir():
-            process_id = folder.name.rsplit("-", 2)[-2:-1]
-            if process_id and not _is_alive(process_id[0]):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(process_id: str) -> bool:
-    try:
-        os.kill(int(process_id), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
+        for folder in (database.folder / "work").iterdir():
+            with suppress(OSError):
+                descriptor = os.open(folder / _FOLDER_LOCK, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(descriptor)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,0 +1,462 @@
+"""The commands of `ralph fleet`, with their options and their help. Nothing of the fleet's libraries is imported before
+a command runs, and only `work` imports the engine.
+"""
+
+import enum
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.main import get_command
+
+from ralph.cli.commands import CannotError, wrong_value
+from ralph.cli.values import absolute, duration, whole
+from ralph.values.outcome import Outcome, UsageError
+
+if TYPE_CHECKING:
+    from ralph.fleet.command import Chosen, Console, Fleet
+    from ralph.fleet.jobs import Job, SetLimits
+
+_LIBRARIES = ("dbos", "psycopg", "sqlalchemy")
+_NEEDS_EXTRA = "ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]'"
+_DEFAULT_DRAIN = "20s"
+
+
+class SchedulerName(enum.StrEnum):
+    """As `ralph.fleet.export.FORMATS`."""
+
+    GITHUB_MATRIX = "github-matrix"
+    KUBERNETES = "kubernetes"
+    SLURM = "slurm"
+    PARALLEL = "parallel"
+
+
+class SetLimit(enum.StrEnum):
+    """As `ralph.fleet.export.LIMITS`."""
+
+    CONCURRENCY = "concurrency"
+    PER_HOST = "per_host"
+    RATE = "rate"
+    MAX_BUDGET_USD = "max_budget_usd"
+    MAX_ATTEMPTS = "max_attempts"
+
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The store: postgresql://USER@HOST:PORT/DATABASE. Default: RALPH_FLEET_DB, else a SQLite file in the state "
+        "directory.",
+        show_default=False,
+    ),
+]
+SetName = Annotated[
+    str | None, typer.Option("--set", metavar="NAME", help="The set of the jobs.", show_default=False)
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+OneJob = Annotated[
+    str, typer.Argument(metavar="JOB", help="The id of the job, or SET/ID.", show_default=False)
+]
+SomeJobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB]...", help="The ids of the jobs, or SET/ID.", show_default=False),
+]
+SomeSets = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SET]...", help="The names of the sets. Default: all.", show_default=False),
+]
+
+fleet = typer.Typer(
+    name="fleet",
+    help=(
+        "Spread many jobs over many machines.\n\n"
+        "A job is a prompt, a git repository and limits. A set of jobs is one file. Workers take the jobs from a store: "
+        "a SQLite file for one machine, Postgres for several. Each job's work is pushed as the branch ralph/ID.\n\n"
+        "ralph fleet submit jobs.jsonl && ralph fleet work -j 4 --until-done"
+    ),
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@fleet.callback(invoke_without_command=True)
+def _help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@fleet.command(short_help="Add the jobs of a file to a set.")
+def submit(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="The jobs: .jsonl with one object per line, or .toml. `-` is standard input.",
+            show_default=False,
+        ),
+    ],
+    *,
+    set_name: Annotated[
+        str | None,
+        typer.Option(
+            "--set", metavar="NAME", help="The set's name. Default: the file's name.", show_default=False
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", metavar="N", help="Most jobs at once, over all workers.")
+    ] = None,
+    per_host: Annotated[
+        int | None,
+        typer.Option(
+            "--per-host", metavar="N", help="Most jobs at once whose repositories are on one git host."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", metavar="RATE", help="Most jobs that start in a time, such as 50/min or 5/s."),
+    ] = None,
+    max_budget_usd: Annotated[
+        float | None,
+        typer.Option("--max-budget-usd", metavar="X", help="Most dollars that all jobs may spend together."),
+    ] = None,
+    max_attempts: Annotated[
+        int | None,
+        typer.Option("--max-attempts", metavar="N", help="Most attempts of each job.", show_default="5"),
+    ] = None,
+    db: Store = None,
+) -> int:
+    """Add the jobs of a file to a set.
+
+    The set and a job's id are the job's key: submitting a file twice adds nothing, and the same key with another
+    content is refused (exit 2). Limits of the command line win over those of the file.
+
+    Exit codes: 0 added or known, 2 the file is wrong (ten problems at once), 77 or 78 the store cannot be used.
+    """
+    with _extra():
+        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import Submission, refuse_set_name  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.job_rules import rate_from  # noqa: PLC0415 - not needed for --help
+
+    refuse_set_name(set_name)
+    limits: dict[str, object] = {
+        "concurrency": whole("--concurrency", concurrency),
+        "per_host": whole("--per-host", per_host),
+        "max_budget_usd": max_budget_usd,
+        "max_attempts": whole("--max-attempts", max_attempts),
+    }
+    if rate is not None:
+        try:
+            limits["rate"] = rate_from(rate)
+        except ValueError as error:
+            raise wrong_value("--rate", str(error)) from None
+    submission = Submission(
+        path=file,
+        set_name=set_name,
+        limits={name: value for name, value in limits.items() if value is not None},
+        check_options=check_job_options,
+    )
+    with _opened(db) as store:
+        return store.submit(submission, os.environ)
+
+
+@fleet.command(short_help="Work on the jobs of the store.")
+def work(
+    sets: SomeSets = None,
+    *,
+    slots: Annotated[
+        int, typer.Option("--jobs", "-j", metavar="N", help="The number of jobs at once on this machine.")
+    ] = 1,
+    until_done: Annotated[
+        bool,
+        typer.Option("--until-done", help="End when all jobs have ended. Otherwise wait for further ones."),
+    ] = False,
+    drain: Annotated[
+        str,
+        typer.Option(
+            "--drain",
+            metavar="TIME",
+            help="After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint.",
+        ),
+    ] = _DEFAULT_DRAIN,
+    db: Store = None,
+) -> int:
+    """Work on the jobs of the store, on as many machines as you start it.
+
+    Jobs of a worker that is gone are taken over by the others, from their last checkpoint. SIGTERM or Ctrl-C drains;
+    a second signal ends at once.
+    """
+    with _extra():
+        from ralph.fleet.database import StoreError, database_of  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.worker import WorkOptions  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
+
+    options = WorkOptions(
+        slots=whole("--jobs", slots) or 1,
+        sets=tuple(sets or ()),
+        until_done=until_done,
+        drain_s=duration("--drain", drain) or 0.0,
+    )
+    console = _console()
+    try:
+        return work_on(database_of(db, os.environ), options, os.environ, console.tell)
+    except StoreError as error:
+        raise CannotError(error.outcome, str(error)) from None
+
+
+@fleet.command("ls", short_help="List the sets, and the jobs of one set.")
+def list_(
+    set_name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SET]", help="List the jobs of this set. Default: all sets.", show_default=False
+        ),
+    ] = None,
+    *,
+    json_: JsonFlag = False,
+    db: Store = None,
+) -> int:
+    """List the sets. The jobs of a set are listed if you name the set, or if there is only one.
+
+    A job's state is waiting (for the jobs named in `after`), queued, running, cancelling, done, exit N (it ended with
+    this exit code), cancelled, or blocked (a job named in `after` failed). TIME is how long it has run, or `in 5m` if
+    its next attempt begins then. With --json, all jobs are listed.
+    """
+    with _opened(db) as store:
+        return store.list_(set_name, is_json=json_)
+
+
+@fleet.command(short_help="Show all that is known about a job.")
+def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
+    """Show one job: its state, repository, branch, cost, attempts and last answer."""
+    with _opened(db) as store:
+        return store.show(_chosen([job], set_name), is_json=json_)
+
+
+@fleet.command(short_help="Print the log of a job.")
+def logs(
+    job: OneJob,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print what comes, until the job has ended.")
+    ] = False,
+    set_name: SetName = None,
+    db: Store = None,
+) -> int:
+    """Print the log of a job: what ralph told while it worked, on whichever machines. Also works during the job."""
+    with _opened(db) as store:
+        return store.logs(_chosen([job], set_name), is_followed=follow)
+
+
+@fleet.command(short_help="Cancel jobs. Their processes end within 10 s.")
+def cancel(
+    jobs: SomeJobs = None,
+    *,
+    all_: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="Cancel all jobs: of the set named by --set, else of all sets."),
+    ] = False,
+    set_name: SetName = None,
+    db: Store = None,
+) -> int:
+    """Cancel jobs. Waits up to 10 s until the workers have stopped those that run.
+
+    Exit codes: 0 all are cancelled and stopped, 2 no such job, 75 a worker did not answer (it is named).
+    """
+    if bool(jobs) == all_:
+        raise UsageError("name the jobs to cancel, or give --all")
+    with _opened(db) as store:
+        return store.cancel(_chosen(jobs, set_name, is_all=all_))
+
+
+@fleet.command(short_help="Let jobs that have ended run again.")
+def retry(
+    jobs: SomeJobs = None,
+    *,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed",
+            help="Retry all jobs that did not end with 0: of the set named by --set, else of all sets.",
+        ),
+    ] = False,
+    set_name: SetName = None,
+    db: Store = None,
+) -> int:
+    """Let jobs that have ended begin another attempt. Jobs that were blocked by a failed one wait again."""
+    if bool(jobs) == failed:
+        raise UsageError("name the jobs to retry, or give --failed")
+    with _opened(db) as store:
+        return store.retry(_chosen(jobs, set_name, is_all=failed))
+
+
+@fleet.command(short_help="Wait until all jobs have ended.")
+def wait(
+    sets: SomeSets = None,
+    *,
+    json_: JsonFlag = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", metavar="TIME", help="Wait no longer than this, such as 2h.", show_default=False
+        ),
+    ] = None,
+    db: Store = None,
+) -> int:
+    """Wait until all jobs have ended. The exit code is the worst of the jobs' exit codes.
+
+    From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0. After --timeout it is 124.
+    """
+    timeout_s = duration("--timeout", timeout)
+    with _opened(db) as store:
+        return store.wait(tuple(sets or ()), timeout_s=timeout_s, is_json=json_)
+
+
+@fleet.command(short_help="Write jobs for another scheduler.")
+def export(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="The jobs file. `-` is standard input. Default: the set named by --set, from the store.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    format_: Annotated[SchedulerName, typer.Option("--format", help="The scheduler.")],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: standard output."),
+    ] = None,
+    without_limit: Annotated[
+        list[SetLimit] | None,
+        typer.Option("--without-limit", help="Give up this limit of the set. May be given several times."),
+    ] = None,
+    set_name: SetName = None,
+    db: Store = None,
+) -> int:
+    """Write jobs for another scheduler: a GitHub workflow, a Kubernetes Job, a Slurm array, or GNU parallel.
+
+    Neither a store nor a worker is needed then. A limit that the scheduler cannot keep is refused (exit 2), unless you
+    give it up. Where a job ends with 75, the scheduler runs it again.
+    """
+    from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
+
+    jobs, limits, name = _jobs_to_export(file, set_name, db)
+    without = [limit.value for limit in without_limit or ()]
+    text = text_of(jobs, limits, format_.value, name, without)
+    target = absolute(output)
+    if target is None or target == "-":
+        _print_text(text)
+    else:
+        Path(target).write_text(text)
+    return 0
+
+
+def _jobs_to_export(
+    file: str | None, set_name: str | None, db: str | None
+) -> "tuple[list[Job], SetLimits, str]":
+    if file is None and set_name is None:
+        raise UsageError("name the jobs file, or a set of the store with --set")
+    if file is None and set_name is not None:
+        with _opened(db) as store:
+            return (*store.jobs_of(set_name), set_name)
+    from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet.job_file import read_jobs  # noqa: PLC0415 - not needed for --help
+
+    read = read_jobs(file or "-", environment=os.environ, check_options=check_job_options)
+    return list(read.jobs), read.limits, set_name or read.name
+
+
+def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "Chosen":
+    with _extra():
+        from ralph.fleet.command import Chosen  # noqa: PLC0415 - not needed for --help
+
+    return Chosen(tuple(jobs or ()), set_name, is_all)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Turns the lack of one of the fleet's libraries into one line."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in _LIBRARIES:
+            raise CannotError(Outcome.CONFIG, _NEEDS_EXTRA) from None
+        raise
+
+
+@contextmanager
+def _opened(db: str | None) -> "Iterator[Fleet]":
+    """The store. A signal while a command waits ends it with 128 + its number. The second signal does so at once."""
+    with _extra():
+        from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.database import StoreError, WaitStoppedError  # noqa: PLC0415 - not needed for --help
+    from ralph.output.standard_streams import ReaderLeftError  # noqa: PLC0415 - not needed for --help
+
+    stop = Event()
+    heard: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hear)
+    console = _console()
+    try:
+        with opened(db, os.environ, console, stop) as store:
+            yield store
+    except StoreError as error:
+        raise CannotError(error.outcome, str(error)) from None
+    except (KeyboardInterrupt, WaitStoppedError):
+        if console.show_status is not None:
+            console.show_status("")
+        raise typer.Exit(128 + (heard[0] if heard else signal.SIGINT)) from None
+    except ReaderLeftError:
+        raise typer.Exit(0) from None
+
+
+def _console() -> "Console":
+    from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
+    from ralph.output.standard_streams import CLEAR_LINE, ErrorLines, obeys_controls, print_lines  # noqa: PLC0415
+    from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed for --help
+    from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed for --help
+    from ralph.values.screen_text import cut_to_columns, json_for_terminal  # noqa: PLC0415
+
+    redact = Redactor(known_secrets(os.environ)).redact_all
+    # COLUMNS counts without a terminal too. A pipe gets whole lines.
+    width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
+    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
+
+    def show_status(text: str) -> None:
+        line = cut_to_columns(text, (width or 80) - 1)
+        with suppress(OSError):
+            os.write(2, CLEAR_LINE + line.encode("utf-8", "replace"))
+
+    return Console(
+        write=lambda lines: print_lines(json_for_terminal(redact(line)) for line in lines),
+        write_text=lambda text: _print_text(redact(text)),
+        tell=ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status).write,
+        show_status=show_status if has_status else None,
+        width=width,
+    )
+
+
+def _print_text(text: str) -> None:
+    from ralph.output.standard_streams import print_bytes  # noqa: PLC0415 - not needed for --help
+
+    print_bytes(text.encode("utf-8", "replace"))
+
+
+COMMAND = get_command(fleet)

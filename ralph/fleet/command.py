@@ -1,0 +1,365 @@
+"""Submits jobs to a store, shows them, waits for them, cancels and retries them. The commands that only read make
+nothing on the disk.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ralph.fleet import listing
+from ralph.fleet.database import Waiting, database_of, patiently, prepare, refuse_pooler
+from ralph.fleet.decisions import JobState, worst_exit_code
+from ralph.fleet.job_content import UnknownFormatError
+from ralph.fleet.job_file import read_jobs
+from ralph.fleet.job_rules import faults_of_limits, why_no_name
+from ralph.fleet.jobs import SetLimits
+from ralph.fleet.store import FleetStore
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.screen_text import counted, time_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from threading import Event
+
+    from ralph.fleet.database import Database
+    from ralph.fleet.jobs import Job
+    from ralph.fleet.store import JobRow, SetRow
+
+T = TypeVar("T")
+
+NO_FLEET = "there is no fleet yet: ralph fleet submit FILE"
+CANCEL_WITHIN_S = 10.0
+"""A worker stops a cancelled job within this time."""
+_SEEN_WITHIN_S = 30.0
+_LOOK_EVERY_S = 1.0
+_LOOK_OFTEN_S = 0.2
+_TELLS_OF_NO_WORKER_AFTER_S = 5.0
+
+
+class Console(Struct, frozen=True, kw_only=True):
+    """Where a command prints."""
+
+    write: Callable[[Iterable[str]], None]
+    """Prints lines on standard output."""
+    write_text: Callable[[str], None]
+    """Prints a text on standard output, without a further line break."""
+    tell: Callable[[str], None]
+    """Prints one line on standard error."""
+    show_status: Callable[[str], None] | None
+    """Replaces the status line on a terminal. An empty text clears it. None without a terminal."""
+    width: int | None
+    """The width of the terminal. None if lines are not cut."""
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    path: str
+    """The jobs file, or `-`."""
+    set_name: str | None
+    limits: Mapping[str, object]
+    """The limits of the command line, by the names of `SetLimits`. They win over those of the file."""
+    check_options: Callable[[Sequence[str], bool], None]
+
+
+class Chosen(Struct, frozen=True):
+    """The jobs that a command names."""
+
+    names: tuple[str, ...]
+    """Each is ID or SET/ID."""
+    set_name: str | None
+    is_all: bool = False
+
+
+class Fleet:
+    """One store, as users see it. All methods wait while the store is away, and return exit codes."""
+
+    def __init__(self, database: Database, store: FleetStore, console: Console, stop: Event) -> None:
+        self._database = database
+        self._store = store
+        self._console = console
+        self._stop = stop
+        self._waiting = Waiting(database, console.tell, stop)
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        return patiently(call, waiting=self._waiting)
+
+    # --- submit
+
+    def submit(self, submission: Submission, environment: Mapping[str, str]) -> int:
+        """Adds jobs to a set. Nothing is made on the disk if a job is wrong."""
+        path = submission.path
+        name = submission.set_name or ("jobs" if path == "-" else Path(path).stem)
+        known = self._known_set(name)
+        earlier = [] if known is None else self._ask(lambda: self._store.job_ids(name))
+        file = read_jobs(
+            path, environment=environment, check_options=submission.check_options, earlier=earlier
+        )
+        name = submission.set_name or file.name
+        written = file.limits if known is None or file.limits != SetLimits() else known.limits
+        limits = msgspec.structs.replace(written, **submission.limits)
+        for fault in faults_of_limits(limits):
+            raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
+        prepare(self._database)
+        self._ask(lambda: refuse_pooler(self._database))
+        self._ask(self._store.create)
+        done = self._ask(lambda: self._store.submit(name, limits, file.jobs))
+        parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
+        self._console.write([f"set {name}: {', '.join(parts)}"])
+        if done.has_new_limits:
+            self._console.tell(f"the limits of {name} are now: {listing.limits_text(limits) or 'none'}")
+        self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
+        return 0
+
+    def _known_set(self, name: str) -> SetRow | None:
+        if self._is_missing():
+            return None
+        return next((row for row in self._ask(self._store.set_rows) if row.name == name), None)
+
+    def _is_missing(self) -> bool:
+        file = self._database.file
+        return (file is not None and not file.exists()) or not self._ask(self._store.exists)
+
+    # --- look
+
+    def list_(self, set_name: str | None, *, is_json: bool) -> int:
+        """Prints the sets. The jobs are printed for a set that is named, or that is the only one; in JSON, always."""
+        sets = self._sets(() if set_name is None else (set_name,))
+        workers = self._workers()
+        jobs = self._rows(sets) if is_json or len(sets) == 1 else []
+        if is_json:
+            self._write_json(
+                {
+                    "sets": [listing.set_object(row, workers.get(row.name, _NOBODY)) for row in sets],
+                    "jobs": [listing.job_object(row) for row in jobs],
+                }
+            )
+            return 0
+        lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
+        table = listing.job_lines(jobs, now=time.time(), width=self._console.width) if jobs else ()
+        self._console.write([*lines, *table])
+        return 0
+
+    def show(self, chosen: Chosen, *, is_json: bool) -> int:
+        set_name, job = self._found(chosen.names[0], chosen.set_name)
+        row = self._row(set_name, job)
+        attempts = self._ask(lambda: self._store.attempt_rows(set_name, job))
+        if is_json:
+            told = [listing.attempt_object(one) for one in attempts]
+            self._write_json({**listing.job_object(row), "attempts": told})
+        else:
+            self._console.write(listing.story_lines(row, attempts, time.time()))
+        return 0
+
+    def logs(self, chosen: Chosen, *, is_followed: bool) -> int:
+        """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
+        set_name, job = self._found(chosen.names[0], chosen.set_name)
+        number = 0
+        while True:
+            row = self._row(set_name, job)
+            lines = self._ask(lambda: self._store.log_lines(set_name, job, number))  # noqa: B023 - called at once
+            for line in lines:
+                self._console.write_text(listing.log_text(line))
+                number = line.number
+            if not is_followed or row.state.is_final:
+                return 0
+            if self._stop.wait(_LOOK_EVERY_S):
+                raise KeyboardInterrupt
+
+    # --- wait, cancel, retry
+
+    def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
+        """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""
+        begun = time.monotonic()
+        is_told = has_status = False
+        is_late = False
+        while True:
+            sets = self._sets(set_names)
+            open_sets = [row for row in sets if row.open_jobs]
+            if not open_sets:
+                break
+            if timeout_s is not None and time.monotonic() >= begun + timeout_s:
+                is_late = True
+                break
+            if self._console.show_status is not None:
+                self._console.show_status(listing.progress_line(sets))
+                has_status = True
+            if not is_told and time.monotonic() >= begun + _TELLS_OF_NO_WORKER_AFTER_S:
+                workers = self._workers()
+                idle = [row.name for row in open_sets if row.name not in workers]
+                if idle:
+                    is_told = True
+                    self._console.tell(f"no worker works on {', '.join(idle)}: ralph fleet work -j 2")
+            rest_s = _LOOK_EVERY_S if timeout_s is None else begun + timeout_s - time.monotonic()
+            if self._stop.wait(min(max(rest_s, 0.0), _LOOK_EVERY_S)):
+                raise KeyboardInterrupt
+        if has_status and self._console.show_status is not None:
+            self._console.show_status("")
+        rows = self._rows(sets)
+        code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
+        if is_late and timeout_s is not None:
+            code = Outcome.TIMED_OUT.exit_code()
+            left = sum(row.open_jobs for row in sets)
+            self._console.tell(f"{counted(left, 'job')} still open after {time_limit(timeout_s)}")
+        if is_json:
+            self._write_json(listing.wait_object(sets, rows, code))
+        else:
+            self._console.write(listing.end_lines(sets, rows))
+        return code
+
+    def cancel(self, chosen: Chosen) -> int:
+        """Cancels jobs, and waits until the workers have stopped those that run."""
+        idle = 0
+        running: list[tuple[str, str]] = []
+        for set_name, ids in self._chosen(chosen).items():
+            rows = self._ask(lambda: self._store.job_rows(set_name))  # noqa: B023 - called at once
+            running += [
+                (set_name, row.id)
+                for row in rows
+                if row.state is JobState.RUNNING and (ids is None or row.id in ids)
+            ]
+            idle += self._ask(lambda: self._store.cancel(set_name, ids))[0]  # noqa: B023 - called at once
+        until = time.monotonic() + CANCEL_WITHIN_S
+        count = len(running)
+        left = self._still_running(running)
+        while left and time.monotonic() < until:
+            if self._stop.wait(_LOOK_OFTEN_S):
+                raise KeyboardInterrupt
+            left = self._still_running([(row.set_name, row.id) for row in left])
+        self._console.write(
+            [f"cancelled: {counted(idle, 'job')} that had not begun, {count - len(left)} that ran"]
+        )
+        for row in left:
+            self._console.tell(
+                f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
+                "the worker is back or another worker takes over"
+            )
+        return Outcome.API_UNAVAILABLE.exit_code() if left else 0
+
+    def _still_running(self, jobs: Sequence[tuple[str, str]]) -> list[JobRow]:
+        rows = [self._row(set_name, job) for set_name, job in jobs]
+        return [row for row in rows if row.state is JobState.RUNNING]
+
+    def retry(self, chosen: Chosen) -> int:
+        """Lets ended jobs begin another attempt."""
+        count = 0
+        for set_name, ids in self._chosen(chosen).items():
+            count += self._ask(lambda: self._store.retry(set_name, ids))  # noqa: B023 - called at once
+        self._console.write([f"{counted(count, 'job')} will run again"])
+        if chosen.names and count < len(chosen.names):
+            self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
+        return 0
+
+    # --- export
+
+    def jobs_of(self, set_name: str) -> tuple[list[Job], SetLimits]:
+        """The jobs of a set in the store, and its limits. Raises UsageError."""
+        (found,) = self._sets((set_name,))
+        try:
+            return [row.job for row in self._rows([found])], found.limits
+        except UnknownFormatError as error:
+            raise UsageError(str(error)) from None
+
+    # --- finding
+
+    def _sets(self, names: Sequence[str]) -> list[SetRow]:
+        """The sets with these names, or all. Raises UsageError if there is none."""
+        if self._is_missing():
+            raise UsageError(NO_FLEET)
+        rows = self._ask(self._store.set_rows)
+        if not rows:
+            raise UsageError(NO_FLEET)
+        known = [row.name for row in rows]
+        for name in names:
+            if name not in known:
+                raise UsageError(f"there is no set {name}{_near(name, known)}")
+        return [row for row in rows if not names or row.name in names]
+
+    def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
+        rows: list[JobRow] = []
+        for one in sets:
+            rows += self._ask(lambda: self._store.job_rows(one.name))  # noqa: B023 - called at once
+        return rows
+
+    def _row(self, set_name: str, job: str) -> JobRow:
+        row = self._ask(lambda: self._store.job_row(set_name, job))
+        if row is None:
+            raise UsageError(f"there is no job {set_name}/{job}")
+        return row
+
+    def _found(self, name: str, set_name: str | None) -> tuple[str, str]:
+        """The set and the id of a job. Raises UsageError if no job, or more than one, has the name."""
+        before, slash, job = name.rpartition("/")
+        wanted = before if slash else set_name
+        sets = self._sets(() if wanted is None else (wanted,))
+        found = [
+            row.name
+            for row in sets
+            if self._ask(lambda: self._store.job_row(row.name, job)) is not None  # noqa: B023 - called at once
+        ]
+        if len(found) > 1:
+            choices = " or ".join(f"{one}/{job}" for one in found)
+            raise UsageError(f"several sets have a job {job}: write {choices}")
+        if not found:
+            ids = [one for row in sets for one in self._ask(lambda: self._store.job_ids(row.name))]  # noqa: B023 - called at once
+            raise UsageError(f"there is no job {name}{_near(job, ids)}")
+        return found[0], job
+
+    def _chosen(self, chosen: Chosen) -> dict[str, list[str] | None]:
+        """The ids for each set, or None for all of the set."""
+        if chosen.is_all:
+            names = () if chosen.set_name is None else (chosen.set_name,)
+            return {row.name: None for row in self._sets(names)}
+        found: dict[str, list[str] | None] = {}
+        for name in chosen.names:
+            set_name, job = self._found(name, chosen.set_name)
+            ids = found.setdefault(set_name, [])
+            assert ids is not None  # noqa: S101 - only `is_all` has None
+            ids.append(job)
+        return found
+
+    def _workers(self) -> dict[str, listing.Workers]:
+        machines: dict[str, list[str]] = {}
+        for _, machine, set_name, seen_s in self._ask(self._store.executor_rows):
+            if seen_s < _SEEN_WITHIN_S:
+                machines.setdefault(set_name, []).append(machine)
+        return {name: listing.Workers(len(found), len(set(found))) for name, found in machines.items()}
+
+    def _write_json(self, value: object) -> None:
+        self._console.write([json.dumps(value, indent=2)])
+
+
+_NOBODY = listing.Workers(0, 0)
+
+
+@contextmanager
+def opened(
+    named: str | None, environment: Mapping[str, str], console: Console, stop: Event
+) -> Iterator[Fleet]:
+    """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError."""
+    database = database_of(named, environment)
+    store = FleetStore(database)
+    try:
+        yield Fleet(database, store, console, stop)
+    finally:
+        store.close()
+
+
+def refuse_set_name(name: str | None) -> None:
+    """Raises UsageError if a set cannot have this name."""
+    why = None if name is None else why_no_name(name)
+    if why is not None:
+        raise UsageError(f"--set {why}")
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f": there is {', '.join(known)}" if 0 < len(known) <= 5 else ""

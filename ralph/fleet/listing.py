@@ -1,0 +1,300 @@
+"""The texts and JSON objects with which users see sets, jobs and attempts. All foreign text in a line is made safe for a
+terminal. No I/O happens here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ralph.fleet.decisions import JobState, worst_exit_code
+from ralph.fleet.job_content import UnknownFormatError
+from ralph.fleet.job_rules import branch_of
+from ralph.values.screen_text import (
+    columns_of,
+    counted,
+    cut_to_columns,
+    dollar_limit,
+    dollars,
+    duration,
+    in_one_line,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ralph.fleet.jobs import Job, SetLimits
+    from ralph.fleet.store import AttemptRow, JobRow, LogLine, SetRow
+
+_WIDEST_ID = 40
+_FEWEST_REASON_COLUMNS = 12
+_MOST_FAILURES = 20
+_HEADER = ("JOB", "STATE", "TRIES", "TURNS", "COST", "TIME", "REASON")
+_RIGHT = (2, 3, 4, 5)
+"""The columns that are aligned to the right."""
+_PERIODS = {1.0: "s", 60.0: "min", 3600.0: "h"}
+
+
+class Workers(Struct, frozen=True):
+    """The executors that have told the store of themselves in the last half minute."""
+
+    slots: int
+    machines: int
+
+
+# --- Lines for people
+
+
+def set_lines(row: SetRow, workers: Workers) -> Iterator[str]:
+    """The line of a set, and who works for it."""
+    budget = row.limits.max_budget_usd
+    of_budget = "" if budget is None else f" of {dollar_limit(budget)}"
+    yield f"{row.name}: {counts_text(row)}; {dollars(row.cost_usd)}{of_budget}"
+    limits = limits_text(row.limits)
+    if limits:
+        yield f"  limits: {limits}"
+    if not row.open_jobs:
+        return
+    if workers.slots:
+        yield f"  {counted(workers.slots, 'slot')} on {counted(workers.machines, 'machine')} at work"
+    else:
+        yield f"  no worker: ralph fleet work {row.name}"
+
+
+def counts_text(row: SetRow) -> str:
+    """The number of jobs in each state, such as `12 jobs: 3 running, 9 done`."""
+    total = sum(row.counts.values())
+    parts = [f"{row.counts[state]} {state.value}" for state in JobState if row.counts.get(state)]
+    return f"{counted(total, 'job')}: {', '.join(parts)}" if parts else counted(total, "job")
+
+
+def limits_text(limits: SetLimits) -> str:
+    """The limits of a set that a user has given. Empty if there are none."""
+    parts = []
+    if limits.concurrency is not None:
+        parts.append(f"{limits.concurrency} at once")
+    if limits.per_host is not None:
+        parts.append(f"{limits.per_host} at once for each host")
+    if limits.rate is not None:
+        parts.append(
+            f"{limits.rate.starts}/{_PERIODS.get(limits.rate.period_s, f'{limits.rate.period_s:g}s')}"
+        )
+    if limits.max_attempts != type(limits)().max_attempts:
+        parts.append(counted(limits.max_attempts, "attempt"))
+    return ", ".join(parts)
+
+
+def state_text(row: JobRow) -> str:
+    """The state of a job in a word or two. A job that failed has its exit code there."""
+    if row.state is JobState.DONE and row.exit_code:
+        return f"exit {row.exit_code}"
+    if row.state is JobState.RUNNING and row.is_cancelled:
+        return "cancelling"
+    return row.state.value
+
+
+def time_text(row: JobRow, now: float) -> str:
+    """How long a job has run or ran, or after which time its next attempt begins."""
+    if row.state is JobState.QUEUED and row.not_before > now:
+        return f"in {duration(row.not_before - now)}"
+    if row.started_at is None or row.state in {JobState.QUEUED, JobState.WAITING}:
+        return ""
+    return duration(max((row.ended_at or now) - row.started_at, 0.0))
+
+
+def job_lines(rows: Sequence[JobRow], *, now: float, width: int | None) -> Iterator[str]:
+    """A table with one line per job. No line is wider than `width` columns. None means that lines are not cut."""
+    cells = [_HEADER, *(_cells(row, now) for row in rows)]
+    widths = [max(columns_of(line[at]) for line in cells) for at in range(len(_HEADER) - 1)]
+    widths[0] = min(widths[0], _WIDEST_ID if width is None else max(width // 3, 8))
+    before_reason = sum(widths) + 2 * len(widths)
+    has_reason = width is None or width - before_reason >= _FEWEST_REASON_COLUMNS
+    for line in cells:
+        parts = [
+            _padded(cut_to_columns(text, wide) if at == 0 else text, wide, is_right=at in _RIGHT)
+            for at, (text, wide) in enumerate(zip(line, widths, strict=False))
+        ]
+        text = "  ".join([*parts, line[-1]] if has_reason else parts).rstrip()
+        yield text if width is None else cut_to_columns(text, width)
+
+
+def _cells(row: JobRow, now: float) -> tuple[str, ...]:
+    return (
+        row.id,
+        state_text(row),
+        str(row.tries or ""),
+        str(row.turns or ""),
+        dollars(row.cost_usd) if row.cost_usd or row.turns else "",
+        time_text(row, now),
+        in_one_line(row.reason or ""),
+    )
+
+
+def _padded(text: str, width: int, *, is_right: bool) -> str:
+    gap = " " * max(width - columns_of(text), 0)
+    return gap + text if is_right else text + gap
+
+
+def story_lines(row: JobRow, attempts: Sequence[AttemptRow], now: float) -> Iterator[str]:
+    """All that is known about one job."""
+    yield f"{row.set_name}/{row.id}: {state_text(row)}{_because(row.reason)}"
+    try:
+        job: Job | None = row.job
+    except UnknownFormatError as error:
+        job = None
+        yield f"  {in_one_line(str(error))}"
+    for name, text in _facts(row, job, now):
+        yield f"  {name:10}  {in_one_line(text)}"
+    if attempts:
+        yield "  attempts:"
+    for one in attempts:
+        length = duration(max((one.ended_at or now) - one.started_at, 0.0))
+        end = "running" if one.ended_at is None else f"exit {one.exit_code}{_because(one.reason)}"
+        if one.ended_at is None and one.generation != row.generation:
+            end = "lost: its worker was gone or silent"
+        yield f"    {one.attempt}  {_local(one.started_at)}  {length:>6}  {in_one_line(one.machine)}  {end}"
+    if row.result:
+        yield "  result:"
+        yield from (f"    {line}" for line in visible(row.result).splitlines())
+
+
+def _because(reason: str | None) -> str:
+    return f" ({in_one_line(reason)})" if reason else ""
+
+
+def _facts(row: JobRow, job: Job | None, now: float) -> Iterator[tuple[str, str]]:
+    yield "repository", row.repository + (f" at {job.ref}" if job is not None and job.ref else "")
+    if job is not None:
+        at = f" at {row.commit}" if row.commit else ", nothing pushed yet" if not row.state.is_final else ""
+        yield "branch", branch_of(job) + at
+        yield "prompt", next((line.strip() for line in job.prompt.splitlines() if line.strip()), "")
+        if job.until is not None:
+            yield "until", job.until
+        if job.after:
+            yield "after", ", ".join(job.after)
+    if row.turns or row.cost_usd:
+        yield "spent", f"{counted(row.turns, 'turn')}, {dollars(row.cost_usd)}"
+    times = [f"submitted {_local(row.created_at)}"]
+    if row.started_at is not None:
+        times.append(f"begun {_local(row.started_at)}")
+    if row.ended_at is not None:
+        times.append(f"ended {_local(row.ended_at)}")
+    if row.state is JobState.QUEUED and row.not_before > now:
+        times.append(f"again in {duration(row.not_before - now)}")
+    yield "time", ", ".join(times)
+    if row.holder is not None:
+        yield "worker", row.holder
+
+
+def progress_line(sets: Sequence[SetRow]) -> str:
+    """One line about sets that have open jobs, for `wait`."""
+    counts: Counter[JobState] = Counter()
+    for row in sets:
+        counts.update(row.counts)
+    parts = [f"{counts[state]} {state.value}" for state in JobState if counts[state]]
+    return f"{', '.join(parts)}; {dollars(sum(row.cost_usd for row in sets))}"
+
+
+def end_lines(sets: Sequence[SetRow], rows: Sequence[JobRow]) -> Iterator[str]:
+    """The end of `wait`: each set, and the jobs that did not end with 0."""
+    for row in sets:
+        yield f"{row.name}: {counts_text(row)}; {dollars(row.cost_usd)}"
+    failed = [job for job in rows if job.exit_code]
+    for job in failed[:_MOST_FAILURES]:
+        yield f"  {job.set_name}/{job.id}: exit {job.exit_code}{_because(job.reason)}"
+    if len(failed) > _MOST_FAILURES:
+        yield f"  and {len(failed) - _MOST_FAILURES} more"
+
+
+def log_text(line: LogLine) -> str:
+    """A piece of a job's log. It may begin and end in the middle of a line."""
+    return visible(line.text)
+
+
+def _local(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, tz=UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+# --- JSON
+
+
+def set_object(row: SetRow, workers: Workers | None = None) -> dict[str, Any]:
+    """A set and its limits. Without `workers`, who works for it is left out."""
+    rate = row.limits.rate
+    return {
+        "set": row.name,
+        "jobs": sum(row.counts.values()),
+        "open": row.open_jobs,
+        "states": {state.value: row.counts.get(state, 0) for state in JobState},
+        "cost_usd": row.cost_usd,
+        "limits": {
+            **asdict(row.limits),
+            "rate": None if rate is None else {"starts": rate.starts, "period_s": rate.period_s},
+        },
+        **({} if workers is None else asdict(workers)),
+        "created_at": _iso(row.created_at),
+    }
+
+
+def job_object(row: JobRow) -> dict[str, Any]:
+    try:
+        branch: str | None = branch_of(row.job)
+    except UnknownFormatError:
+        branch = None
+    return {
+        "set": row.set_name,
+        "id": row.id,
+        "state": row.state.value,
+        "exit_code": row.exit_code,
+        "outcome": row.outcome,
+        "reason": row.reason,
+        "attempt": row.attempt,
+        "tries": row.tries,
+        "turns": row.turns,
+        "cost_usd": row.cost_usd,
+        "repository": row.repository,
+        "branch": branch,
+        "commit": row.commit,
+        "base": row.base,
+        "worker": row.holder,
+        "is_cancelled": row.is_cancelled,
+        "created_at": _iso(row.created_at),
+        "started_at": _iso(row.started_at),
+        "ended_at": _iso(row.ended_at),
+        "not_before": _iso(row.not_before or None),
+        "result": row.result,
+    }
+
+
+def attempt_object(row: AttemptRow) -> dict[str, Any]:
+    return {
+        "attempt": row.attempt,
+        "takeup": row.generation,
+        "machine": row.machine,
+        "worker": row.executor,
+        "started_at": _iso(row.started_at),
+        "ended_at": _iso(row.ended_at),
+        "exit_code": row.exit_code,
+        "reason": row.reason,
+        "turns": row.turns,
+        "cost_usd": row.cost_usd,
+    }
+
+
+def wait_object(sets: Sequence[SetRow], rows: Sequence[JobRow], exit_code: int) -> dict[str, Any]:
+    """The result of `wait`. `exit_code` is the exit code of the command."""
+    return {
+        "exit_code": exit_code,
+        "worst_exit_code": worst_exit_code(row.exit_code for row in rows if row.exit_code is not None),
+        "sets": [set_object(row) for row in sets],
+        "jobs": [job_object(row) for row in rows],
+    }
+
+
+def _iso(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, tz=UTC).isoformat(timespec="milliseconds")
