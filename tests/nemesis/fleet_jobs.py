@@ -44,7 +44,7 @@ def jobs_for(repository: Path, kind: str, count: int) -> list[dict[str, Any]]:
         if number % 5:
             job["sandbox"] = "off"
         if number % 10 == 0:
-            job["until"] = f"grep -qx {name} {LINES_FILE}"
+            job["until"] = f"grep -qx {name} {LINES_FILE} && test -s {COUNT_FILE}"
         found.append(job)
     return found
 

@@ -41,11 +41,10 @@ _PROC = Path("/proc")
 _STUCK_S = 300.0
 """What takes longer than this many seconds never happens."""
 _POLL_S = 0.05
-_FLEET = os.environ.get("SHIM", "-m ralph fleet").split()
 
 
 class StuckError(Exception):
-    """Something that a scenario waits for has not happened. The message says what."""
+    """Something without which a scenario cannot go on has not happened. The message says what."""
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Worker:
         self.starts += 1
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *_FLEET, "work", "-j", str(self.slots), *words],
+                [sys.executable, "-m", "ralph", "fleet", "work", "-j", str(self.slots), *words],
                 cwd=self.home,
                 env=self.room.environment(self.home, self.state),
                 stdin=subprocess.DEVNULL,
@@ -190,7 +189,7 @@ class FleetRoom:
     def start_fleet(self, *words: str) -> subprocess.Popen[str]:
         """Starts `ralph fleet` with these words, on a machine without a worker."""
         return subprocess.Popen(
-            [sys.executable, *_FLEET, *words],
+            [sys.executable, "-m", "ralph", "fleet", *words],
             cwd=self._admin,
             env=self.environment(self._admin, self._admin / "state"),
             stdin=subprocess.DEVNULL,
@@ -227,7 +226,9 @@ class FleetRoom:
             return connection.execute(statement.encode(), values).fetchall()
 
     def git(self, *words: str, cwd: Path | None = None) -> str:
-        """Runs git, in the bare repository unless `cwd` names another directory. Returns its standard output."""
+        """Runs git, in the bare repository unless `cwd` names another directory. Returns its standard output. Raises
+        StuckError.
+        """
         who = {"GIT_AUTHOR_NAME": "first", "GIT_AUTHOR_EMAIL": "first@nemesis.example"}
         who |= {name.replace("AUTHOR", "COMMITTER"): value for name, value in who.items()}
         ran = subprocess.run(
@@ -236,8 +237,10 @@ class FleetRoom:
             env={"PATH": os.environ["PATH"], "HOME": str(self._admin), **who},
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+        if ran.returncode:
+            raise StuckError(f"git {' '.join(words)}: {ran.stderr.strip()}")
         return ran.stdout
 
     def processes(self) -> dict[int, str]:

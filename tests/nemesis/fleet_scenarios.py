@@ -271,7 +271,7 @@ def _cancelled(stage: Stage) -> Iterator[str]:
     )
     began = len(room.run_processes())
     called_s = time.monotonic()
-    room.fleet("cancel", "cancelled", exit_code=None)
+    room.fleet("cancel", "--all", "--set", "cancelled")
     while (left := room.run_processes()) and time.monotonic() - called_s < within_s(60):
         room.pause(0.05)
     took_s = time.monotonic() - called_s
