@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import enum
 import fcntl
+import functools
 import os
 import shutil
 import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
@@ -46,6 +49,10 @@ _LOG_EVERY_S = 1.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _PUSHES = 5
+GIT_AWAY_S = 900.0
+"""A job that has ended waits so long for its remote. Then the attempt ends, and the next begins at the last checkpoint."""
+_FIRST_GIT_WAIT_S = 5.0
+_LONGEST_GIT_WAIT_S = 60.0
 _BUDGET_DELAY_S = 15.0
 """A job that waits for what running jobs have reserved of the budget looks again after this time."""
 
@@ -108,13 +115,14 @@ class Takeup:
         self.taken = taken
         self._stop: Stop | None = None
         self._stopping = threading.Lock()
+        self._stopped = threading.Event()
         self._repositories = Repositories(worker.repositories, worker.environment)
         self._process: JobProcess | None = None
         self._log = _Log(worker, taken)
         self._folder = worker.folder / taken.set_name / taken.id
         self._last_commit: str | None = None
         self._next_checkpoint = 0.0
-        self._is_told_too_large = False
+        self._unseen_usd = 0.0
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A takeup that is lost stays so."""
@@ -122,13 +130,16 @@ class Takeup:
             if self._stop is Stop.LOST or self._stop is why:
                 return
             self._stop = why
+        self._stopped.set()
         if why is not Stop.DRAINED:
             self._repositories.stop()
-        if self._process is not None:
-            if why is Stop.LOST:
-                self._process.kill()
-            else:
-                self._process.stop()
+        self._stop_process()
+
+    def _stop_process(self) -> None:
+        if self._process is not None and self._stop is Stop.LOST:
+            self._process.kill()
+        elif self._process is not None and self._stop is not None:
+            self._process.stop()
 
     def run(self) -> None:
         """Works until the store knows how it ended. Raises LostError, StoreError and WaitStoppedError."""
@@ -150,6 +161,8 @@ class Takeup:
             except Exception as error:  # noqa: BLE001 - one job's bug must not end the worker, and is told
                 self._end(Outcome.INTERNAL_ERROR, describe_bug(error))
         finally:
+            if self._process is not None:
+                self._process.kill()
             self._log.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -173,6 +186,10 @@ class Takeup:
             rate_limited=self._hold(job),
         )
         self._process = process
+        if self.taken.ending is not None:
+            code, reason = self.taken.ending.exit_code, self.taken.ending.reason
+            unstarted = ProcessEnd(exit_code=code, reason=reason)
+            return self._deliver(job, checkout, expected, unstarted, self.taken.ending)
         end = self._followed(job, process, checkout)
         if self._stop is Stop.LOST:
             raise LostError
@@ -181,7 +198,7 @@ class Takeup:
             code = Outcome.LIMIT_REACHED.exit_code()
             return self._plan(ProcessEnd(exit_code=code), end, is_try=False)
         decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
-        if self._stop is Stop.DRAINED and end.exit_code not in {0, 1}:
+        if self._stop is Stop.DRAINED and isinstance(decision, Again):
             decision = Again(0.0, "its worker was told to stop")
         if self._stop is Stop.CANCELLED:
             decision = Final(128 + 15, "cancelled")
@@ -231,13 +248,15 @@ class Takeup:
     def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
         granted, spent = self.taken.granted_usd, self.taken.cost_usd
+        # Work after the checkpoint was paid for, and is paid for again.
+        self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
         while True:
             own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
             may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
-            process.start(may_spend, spent)
-            if self._stop is not None:
-                self.stop(self._stop)
+            process.start(may_spend)
+            self._stop_process()
             end = self._watched(process, checkout)
+            end = replace(end, cost_usd=end.cost_usd + self._unseen_usd)
             self._told_spending(end.cost_usd, end.turns)
             if end.limit != "max_budget_usd" or granted is None or may_spend == own or self._stop is not None:
                 return end
@@ -264,7 +283,7 @@ class Takeup:
                 seen = changed
                 spending = process.spending()
                 if self.taken.granted_usd is not None:
-                    self._told_spending(spending.cost_usd, spending.turns)
+                    self._told_spending(spending.cost_usd + self._unseen_usd, spending.turns)
                 if time.monotonic() >= self._next_checkpoint:
                     self._checkpoint(checkout, is_last=False)
         return process.end(status)
@@ -291,7 +310,7 @@ class Takeup:
             commit = made.commit if made is not None else self._last_commit
             ref = None if commit is None else checkpoint_ref(taken.id, taken.attempt)
             if commit is not None and ref is not None:
-                self._push_checkpoint(checkout, commit, ref)
+                self._push_checkpoint(checkout, commit, ref, is_last=is_last)
             for path in made.left_out if made is not None else ():
                 self._log.add(f"[fleet] not in the checkpoint: {path}\n")
         except (RepositoryError, TooLargeError, OSError) as error:
@@ -304,11 +323,28 @@ class Takeup:
         self._last_commit = commit
         self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
 
-    def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str) -> None:
+    def _although_away(self, push: Callable[[], T]) -> T:
+        """Repeats a push while the remote cannot be reached: what the job has done is nowhere else. Raises
+        RepositoryError after `GIT_AWAY_S`, and when the worker is told to stop.
+        """
+        until, wait_s = time.monotonic() + GIT_AWAY_S, _FIRST_GIT_WAIT_S
+        while True:
+            try:
+                return push()
+            except RepositoryError as error:
+                if not error.is_temporary or time.monotonic() > until or self._stopped.wait(wait_s):
+                    raise
+                self._log.add(f"[fleet] waiting for the remote: {error}\n")
+                self._worker.tell(f"{self.taken.set_name}/{self.taken.id}: waiting for the remote: {error}")
+                wait_s = min(2 * wait_s, _LONGEST_GIT_WAIT_S)
+            self._refuse_lost()
+
+    def _push_checkpoint(self, checkout: JobCheckout, commit: str, ref: str, *, is_last: bool) -> None:
         """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         for _ in range(_PUSHES):
             self._refuse_lost()
-            if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
+            push = functools.partial(checkout.push_checkpoint, commit, ref)
+            if isinstance(self._although_away(push) if is_last else push(), Delivered):
                 return
         raise RepositoryError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
 
@@ -341,7 +377,8 @@ class Takeup:
         branch = branch_of(job)
         for _ in range(_PUSHES):
             self._refuse_lost()
-            pushed = checkout.push_branch(commit, branch, expected)
+            push = functools.partial(checkout.push_branch, commit, branch, expected)
+            pushed = self._although_away(push)
             if isinstance(pushed, Delivered):
                 return None
             if not self._is_replaceable(checkout, pushed, branch):

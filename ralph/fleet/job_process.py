@@ -90,13 +90,13 @@ class JobProcess:
         self._readers: list[threading.Thread] = []
         self._is_told_to_stop = threading.Event()
 
-    def start(self, may_spend_usd: float | None, spent_usd: float) -> None:
-        """Begins the job, or resumes it if the state directory has its session. This process may spend `may_spend_usd`
-        beyond the `spent_usd` of the earlier ones. None means no limit. Raises OSError.
+    def start(self, may_spend_usd: float | None) -> None:
+        """Begins the job, or resumes it if the state directory has its session. This process may spend `may_spend_usd`.
+        None means no limit. Raises OSError.
         """
         budget_usd = may_spend_usd
         if self._job.until is not None and may_spend_usd is not None:
-            budget_usd = spent_usd + may_spend_usd  # a loop counts the whole job
+            budget_usd = self.spending().cost_usd + may_spend_usd  # a loop counts all its processes
         self.state.mkdir(mode=0o700, exist_ok=True)
         self.turn_lock.touch(mode=0o600)
         self._result.unlink(missing_ok=True)

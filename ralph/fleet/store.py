@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import LEAST_GRANT_USD, JobState, grant_usd
+from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -157,6 +157,8 @@ class TakeUp(Struct, frozen=True, kw_only=True):
     """The part that this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
     base: str | None
     commit: str | None
+    ending: Final | None = None
+    """The job's process must not start again, and this is why. The work so far is delivered."""
 
 
 class Later(Struct, frozen=True):
@@ -430,28 +432,15 @@ class FleetStore:
             if row.is_cancelled:
                 self._set(c, set_name, job, **_cancelled(now))
                 return NotOurs()
-            if row.state == JobState.RUNNING.value and row.tries >= self._limits_in(c, set_name).max_attempts:
-                reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
-                code = Outcome.API_UNAVAILABLE.exit_code()
-                self._set(c, set_name, job, **_ended(now, code, Outcome.API_UNAVAILABLE, reason))
-                return NotOurs()
-            held = c.execute(
-                sa.select(holds.c.until, holds.c.reason).where(
-                    holds.c.credential == credential, holds.c.until > now
-                )
-            ).one_or_none()
-            if held is not None:
-                return self._later(c, row, held.until, held.reason)
             limits = self._limits_in(c, set_name)
             granted = self._granted(c, set_name, job, limits)
-            if granted is not None and granted <= 0:
-                if self._reserved_by_others(c, set_name, job) > 0:
-                    return self._later(
-                        c, row, now + 5, "the rest of the set's budget is reserved by running jobs"
-                    )
-                reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
-                code = Outcome.LIMIT_REACHED.exit_code()
-                self._set(c, set_name, job, **_ended(now, code, Outcome.LIMIT_REACHED, reason))
+            obstacle = self._obstacle(c, row, limits, granted=granted, credential=credential, now=now)
+            if isinstance(obstacle, Later):
+                return obstacle
+            if obstacle is not None and (row.generation == 0 or row.tries > limits.max_attempts):
+                # Nothing is there to deliver, or delivering has cost a worker too.
+                values = _ended(now, obstacle.exit_code, outcome_of(obstacle.exit_code), obstacle.reason)
+                self._set(c, set_name, job, **values)
                 return NotOurs()
             generation = row.generation + 1
             self._set(
@@ -477,7 +466,8 @@ class FleetStore:
                     started_at=now,
                 )
             )
-        return _taken(row, generation, row.tries + 1, limits, granted)
+        taken = _taken(row, generation, row.tries + 1, limits, granted)
+        return taken if obstacle is None else msgspec.structs.replace(taken, ending=obstacle)
 
     def is_current(self, taken: TakeUp) -> tuple[bool, bool]:
         """Whether the job is still this worker's, and whether a user has cancelled it."""
@@ -694,6 +684,31 @@ class FleetStore:
             .where(attempts.c.generation == taken.generation)
             .values(ended_at=now, exit_code=exit_code, reason=reason, turns=row.turns, cost_usd=row.cost_usd)
         )
+
+    def _obstacle(
+        self,
+        c: sa.Connection,
+        row: Any,
+        limits: SetLimits,
+        *,
+        granted: float | None,
+        credential: str,
+        now: float,
+    ) -> Later | Final | None:
+        """Why the job's process must not start: not now, or never again. None if it may start."""
+        if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
+            reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
+            return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
+        limited = (holds.c.credential == credential, holds.c.until > now)
+        held = c.execute(sa.select(holds.c.until, holds.c.reason).where(*limited)).one_or_none()
+        if held is not None:
+            return self._later(c, row, held.until, held.reason)
+        if granted is None or granted > 0:
+            return None
+        if self._reserved_by_others(c, row.set_name, row.id) > 0:
+            return self._later(c, row, now + 5, "the rest of the set's budget is reserved by running jobs")
+        reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
+        return Final(Outcome.LIMIT_REACHED.exit_code(), reason)
 
     def _close_lost_attempts(self, c: sa.Connection, set_name: str, job: str, now: float) -> None:
         """Records that the workers of earlier takeups are gone, if those takeups have no end."""
