@@ -93,9 +93,11 @@ def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> M
         environment["RALPH_FLEET_DB"] = url
         name = url.rpartition("/")[2]
         postgres.administer("CREATE EXTENSION IF NOT EXISTS pg_stat_statements", database=name)
-        write_jobs(folder, jobs)
-        # A first worker makes the tables, so that this is no part of the figures.
-        fleet(environment, folder, "work", "-j", "1", "--until-done")
+        write_jobs(folder, "warm", 1)
+        write_jobs(folder, "bench", jobs)
+        # The first worker makes the tables and the mirror, which is no part of the figures.
+        fleet(environment, folder, "submit", "warm.jsonl")
+        fleet(environment, folder, "work", "--until-done")
         before_s = time.monotonic()
         fleet(environment, folder, "submit", "bench.jsonl")
         found.submit_s = time.monotonic() - before_s
@@ -125,7 +127,7 @@ def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> M
             [(wrong, first, last_end)] = rows_of(
                 watch,
                 "SELECT count(*) FILTER (WHERE exit_code <> 0), min(started_at), max(ended_at) "
-                "FROM ralph_fleet.jobs",
+                "FROM ralph_fleet.jobs WHERE set_name = 'bench'",
             )
             if wrong:
                 raise SystemExit(f"{wrong} jobs did not end with 0")
@@ -161,6 +163,7 @@ def shell_loop(base_url: str, jobs: int, slots: int) -> tuple[float, float]:
             text=True,
             cwd=folder,
             env=environment,
+            stderr=subprocess.DEVNULL,
             check=True,
         )
         return time.monotonic() - started_s, used_by_children() - used_s
@@ -193,17 +196,17 @@ def place(base_url: str) -> Iterator[tuple[Path, dict[str, str]]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_jobs(folder: Path, count: int) -> None:
+def write_jobs(folder: Path, name: str, count: int) -> None:
     jobs = [
         {
-            "id": f"job-{number:06}",
+            "id": f"{name}-{number:06}",
             "repository": str(folder / "repository.git"),
             "prompt": "Do it.",
             "sandbox": "off",
         }
         for number in range(count)
     ]
-    (folder / "bench.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
 
 
 def fleet(environment: dict[str, str], folder: Path, *words: str) -> None:
@@ -212,6 +215,7 @@ def fleet(environment: dict[str, str], folder: Path, *words: str) -> None:
         cwd=folder,
         env=environment,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         check=True,
     )
 
