@@ -158,10 +158,10 @@ class FleetRoom:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for worker in self.workers:
-                if worker.process is not None:
-                    worker.process.poll()
             time.sleep(_POLL_S)
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.wait()
         self.api.close()
 
     def remove(self) -> None:
@@ -286,6 +286,17 @@ class FleetRoom:
         """Waits. Raises StoppedError if the campaign ends."""
         if self.stopping.wait(seconds):
             raise StoppedError
+
+    def wait_for_jobs(self) -> None:
+        """Waits until all jobs have ended. Raises StuckError if none ends for a long time."""
+        left = self.unfinished()
+        while left:
+            self.status = f"{left} jobs are left"
+            self.wait(self._fewer_than(left), f"still {left} jobs are left")
+            left = self.unfinished()
+
+    def _fewer_than(self, jobs: int) -> Callable[[], bool]:
+        return lambda: self.unfinished() < jobs
 
     def wait_for_workers(self) -> list[str]:
         """Waits until all workers have ended by themselves. Returns a sentence for each that did not end with 0."""

@@ -207,7 +207,7 @@ def _store_away(stage: Stage) -> Iterator[str]:
         room.pause(0.1)
     meanwhile = room.api.request_count - before
     stage.postgres.start()
-    room.wait(lambda: not room.unfinished(), "jobs are left after the store was back")
+    room.wait_for_jobs()
     yield from room.wait_for_workers()
     yield from delivered(room, "away", count)
     if not meanwhile:
@@ -307,7 +307,7 @@ def _rated(stage: Stage) -> Iterator[str]:
         jobs = jobs_for(room.repository, name, count)
         room.submit(name, jobs, "--rate", rate, *ATTEMPTS)
     room.add_workers(3, 4, *WORK)
-    room.wait(lambda: not room.unfinished(), "jobs are left")
+    room.wait_for_jobs()
     yield from room.wait_for_workers()
     said = []
     for name, rate, most, period_s, count in _RATES:
@@ -349,7 +349,7 @@ def _budgeted(stage: Stage) -> Iterator[str]:
     words = ("--max-budget-usd", f"{budget_usd:g}", *ATTEMPTS)
     room.submit("budgeted", jobs_for(room.repository, "budgeted", count), *words)
     workers = room.add_workers(3, 2, *WORK)
-    room.wait(lambda: not room.unfinished(), "jobs are left")
+    room.wait_for_jobs()
     yield from room.wait_for_workers()
     spent_usd = room.api.request_count * CALL_USD
     running = sum(worker.slots for worker in workers)
