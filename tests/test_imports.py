@@ -115,6 +115,14 @@ def test_doctor_imports_nothing_of_the_fleet(tmp_path: Path) -> None:
     assert not {name for name in loaded if re.match(r"(dbos|psycopg|sqlalchemy|ralph[.]fleet)\b", name)}
 
 
+def test_the_help_of_fleet_imports_nothing_of_it_and_only_work_imports_the_engine(tmp_path: Path) -> None:
+    loaded = loaded_by("fleet submit --help", "", tmp_path)
+    assert not {name for name in loaded if re.match(r"(dbos|psycopg|sqlalchemy|ralph[.]fleet)\b", name)}
+    loaded = loaded_by("fleet ls", "", tmp_path, code=2)
+    assert "ralph.fleet.store" in loaded
+    assert "dbos" not in loaded
+
+
 RULES = {"permissions": {"deny": ["Bash(rm:*)"]}}
 
 

@@ -410,8 +410,9 @@ def _opened(db: str | None) -> "Iterator[Fleet]":
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
             signal.signal(number, hear)
     console = _console()
     try:
@@ -425,6 +426,9 @@ def _opened(db: str | None) -> "Iterator[Fleet]":
         raise typer.Exit(128 + (heard[0] if heard else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _console() -> "Console":

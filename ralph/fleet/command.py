@@ -188,7 +188,7 @@ class Fleet:
                 is_late = True
                 break
             if self._console.show_status is not None:
-                self._console.show_status(listing.progress_line(sets))
+                self._console.show_status(f"[now] {listing.progress_line(sets)}")
                 has_status = True
             if not is_told and time.monotonic() >= begun + _TELLS_OF_NO_WORKER_AFTER_S:
                 workers = self._workers()

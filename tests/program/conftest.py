@@ -112,7 +112,7 @@ class Ralph:
         return finished, time.monotonic() - started
 
 
-_WITHOUT_RUNS = {"sessions", "doctor", "demo", "mock-api", "--version", "-v", "--help", "-h"}
+_WITHOUT_RUNS = {"sessions", "fleet", "doctor", "demo", "mock-api", "--version", "-v", "--help", "-h"}
 """First words of command lines that start no run."""
 _ABOUT_SANDBOXES = ("--sandbox", "--net", "--allow-host", "--restricted")
 

@@ -1,0 +1,315 @@
+"""Which changes of the store happen once, and which writer it refuses, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.decisions import JobState
+from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.store import FleetStore, JobRow, Later, NotOurs, TakeUp
+from ralph.values.outcome import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+REPOSITORY = "https://git.example.org/x.git"
+NO_LIMITS = SetLimits()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def connect(request, tmp_path) -> Iterator[Callable[[], FleetStore]]:
+    """Makes a store with connections of its own, as another process has."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    database = database_of(url, {"RALPH_STATE_DIR": str(tmp_path)})
+    prepare(database)
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(closing(FleetStore(database)))
+
+
+@pytest.fixture
+def store(connect: Callable[[], FleetStore]) -> FleetStore:
+    made = connect()
+    made.create()
+    return made
+
+
+def job(name: str, **values: Any) -> Job:
+    return Job(id=name, repository=values.pop("repository", REPOSITORY), prompt="Do it.", **values)
+
+
+def jobs(count: int) -> list[Job]:
+    return [job(f"j{number}") for number in range(count)]
+
+
+def take(store: FleetStore, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
+    return store.take_up("s", name, attempt, executor=by, machine="m", credential=key)
+
+
+def taken(store: FleetStore, name: str, **how: Any) -> TakeUp:
+    found = take(store, name, **how)
+    assert isinstance(found, TakeUp), found
+    return found
+
+
+def row(store: FleetStore, name: str) -> JobRow:
+    found = store.job_row("s", name)
+    assert found is not None
+    return found
+
+
+def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of calls that begin at one moment, each in its own thread."""
+    ready = threading.Barrier(len(calls))
+
+    def call(one: Callable[[], Any]) -> Any:
+        ready.wait()
+        return one()
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(call, calls))
+
+
+# --- Submitting
+
+
+def test_a_store_has_no_tables_before_the_first_submit_and_makes_them_once(connect) -> None:
+    stores = [connect() for _ in range(4)]
+    assert not stores[0].exists()
+    at_once([one.create for one in stores])
+    assert stores[0].exists()
+
+
+def test_two_submits_at_once_make_one_set(connect, store) -> None:
+    stores = [connect() for _ in range(4)]
+    done = at_once([partial(one.submit, "s", NO_LIMITS, jobs(20)) for one in stores])
+    assert sorted((one.new, one.known) for one in done) == [(0, 20)] * 3 + [(20, 0)]
+    assert [one.id for one in store.job_rows("s")] == [one.id for one in jobs(20)] == store.job_ids("s")
+
+
+def test_a_key_with_another_content_is_refused_and_nothing_is_added(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    with pytest.raises(UsageError, match="has a job j0 with another content"):
+        store.submit("s", SetLimits(concurrency=3), [job("new"), job("j0", max_turns=3)])
+    assert (store.job_ids("s"), store.limits("s")) == (["j0"], NO_LIMITS)
+    assert store.submit("s", SetLimits(concurrency=3), [job("new"), *jobs(1)]).has_new_limits
+    assert (store.job_ids("s"), store.limits("s").concurrency) == (["j0", "new"], 3)
+
+
+def test_two_open_sets_do_not_share_a_branch_of_a_repository(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    with pytest.raises(UsageError, match="the set s has an open job j0 on the same repository"):
+        store.submit("other", NO_LIMITS, jobs(1))
+    store.submit("elsewhere", NO_LIMITS, [job("j0", repository="https://git.example.org/y.git")])
+    store.end_job(taken(store, "j0"), exit_code=0, reason="")
+    assert store.submit("other", NO_LIMITS, jobs(1)).new == 1
+
+
+# --- Working
+
+
+def test_a_stale_holder_changes_nothing(connect, store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    stale, current = taken(store, "j0"), taken(connect(), "j0", by="w-2")
+    before = row(store, "j0")
+    refused = [
+        store.set_base(stale, "base"),
+        store.set_commit(stale, "commit"),
+        store.spend(stale, 9.0, 9),
+        store.save_checkpoint(stale, "ref", "commit", b"stale"),
+        store.plan_next(stale, exit_code=75, delay_s=1, reason=""),
+        store.end_job(stale, exit_code=0, reason=""),
+    ]
+    assert refused == [False] * len(refused)
+    assert (row(store, "j0"), store.checkpoint("s", "j0")) == (before, None)
+    assert store.is_current(stale) == (False, False)
+    assert store.is_current(current) == (True, False)
+    accepted = [
+        store.set_base(current, "base"),
+        store.set_commit(current, "commit"),
+        store.spend(current, 0.5, 3),
+        store.save_checkpoint(current, "ref", "commit", b"state"),
+    ]
+    assert accepted == [True] * len(accepted)
+    saved = store.checkpoint("s", "j0")
+    assert saved is not None
+    assert (saved.commit, saved.state) == ("commit", b"state")
+    assert store.end_job(current, exit_code=0, reason="done", commit="pushed")
+    assert store.end_job(current, exit_code=0, reason="done", commit="pushed"), "may be called again"
+    ended = row(store, "j0")
+    assert (ended.state, ended.exit_code, ended.commit, ended.turns, ended.cost_usd, ended.holder) == (
+        *(JobState.DONE, 0, "pushed", 3, 0.5, None),
+    )
+    assert store.checkpoint("s", "j0") is None
+    first, second = store.attempt_rows("s", "j0")
+    assert (first.exit_code, second.exit_code, second.cost_usd) == (None, 0, 0.5)
+
+
+def test_whoever_lost_a_job_that_was_put_off_ends_it_no_more(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    stale = taken(store, "j0")
+    store.hold("k", 60, "the key is held")
+    assert isinstance(take(store, "j0", by="w-2"), Later)
+    refused = [store.save_checkpoint(stale, None, None, b""), store.end_job(stale, exit_code=0, reason="")]
+    assert (refused, row(store, "j0").state) == ([False, False], JobState.QUEUED)
+
+
+def test_an_attempt_is_planned_once_and_a_drain_is_no_try(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    first = taken(store, "j0")
+    for _ in range(2):
+        assert store.plan_next(first, exit_code=75, delay_s=60, reason="overloaded")
+    planned = row(store, "j0")
+    assert (planned.state, planned.attempt, planned.tries) == (JobState.QUEUED, 2, 1)
+    assert planned.not_before > planned.created_at + 59
+    assert isinstance(take(store, "j0", attempt=1), NotOurs), "the workflow of the first attempt"
+    drained = taken(store, "j0", attempt=2)
+    assert store.plan_next(drained, exit_code=143, delay_s=0, reason="drained", is_try=False)
+    assert (row(store, "j0").attempt, row(store, "j0").tries) == (3, 1)
+
+
+def test_a_job_whose_workers_are_lost_is_given_up_after_the_last_try(store) -> None:
+    store.submit("s", SetLimits(max_attempts=2), jobs(1))
+    tries = [taken(store, "j0", by=f"w-{number}") for number in (1, 2)]
+    assert [one.tries for one in tries] == [1, 2]
+    assert isinstance(take(store, "j0", by="w-3"), NotOurs)
+    assert not store.end_job(tries[-1], exit_code=0, reason="")
+    ended = row(store, "j0")
+    assert (ended.state, ended.exit_code) == (JobState.DONE, 75)
+    assert "gave up after 2 attempts" in (ended.reason or "")
+
+
+def test_a_job_that_the_engine_must_get_is_claimed_by_one_worker(connect, store) -> None:
+    store.submit("s", NO_LIMITS, [job("late", priority=-1), *jobs(5)])
+    stores = [connect() for _ in range(4)]
+    claimed = at_once([partial(one.due_jobs, "s") for one in stores])
+    assert sorted(due.id for found in claimed for due in found) == ["j0", "j1", "j2", "j3", "j4", "late"]
+    due = {one.id: one for found in claimed for one in found}
+    assert (due["late"].priority, due["j0"].attempt, due["j0"].host) == (-1, 1, "git.example.org")
+    store.mark_queued("s", due.values())
+    assert store.due_jobs("s") == []
+
+
+def test_grants_never_exceed_the_budget(connect, store) -> None:
+    budget = 8.0
+    store.submit("s", SetLimits(max_budget_usd=budget), jobs(6))
+    stores = enumerate([connect() for _ in range(6)])
+    found = at_once([partial(take, one, f"j{n}", by=f"w-{n}") for n, one in stores])
+    granted = [one.granted_usd or 0.0 for one in found if isinstance(one, TakeUp)]
+    assert len(granted) == 6
+    assert all(usd > 0 for usd in granted)
+    assert sum(granted) <= budget
+    assert sum(one.reserved_usd for one in store.job_rows("s")) == pytest.approx(sum(granted))
+    spent = 0.0
+    for one in found:  # each spends its grant, then what else it gets
+        usd = one.granted_usd
+        while usd:
+            spent += usd
+            total = usd if one.granted_usd == usd else row(store, one.id).cost_usd + usd
+            assert store.spend(one, total, 1)
+            usd, _ = store.ask_more(one, 0.01)
+        assert store.end_job(one, exit_code=3, reason="")
+    assert sum(one.cost_usd for one in store.job_rows("s")) == pytest.approx(spent)
+    assert spent <= budget + 1e-6
+
+
+def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store) -> None:
+    store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
+    first = taken(store, "j0")
+    assert first.granted_usd == 1.0
+    put_off = take(store, "j1")
+    assert isinstance(put_off, Later)
+    assert "reserved" in put_off.reason
+    store.spend(first, 1.0, 1)
+    store.end_job(first, exit_code=0, reason="")
+    assert isinstance(take(store, "j1", attempt=2), NotOurs)
+    ended = row(store, "j1")
+    assert (ended.state, ended.exit_code, ended.reason) == (
+        JobState.DONE,
+        3,
+        "the set's budget of $1 is spent",
+    )
+
+
+def test_a_held_key_puts_off_its_jobs_and_no_others(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(2))
+    store.hold("k", 60, "the key is held")
+    store.hold("k", 1, "a shorter hold does not end a longer one")
+    put_off = take(store, "j0", key="k")
+    assert put_off == Later("the key is held")
+    assert row(store, "j0").attempt == 2
+    assert row(store, "j0").not_before > row(store, "j0").created_at + 50
+    taken(store, "j1", key="another")
+
+
+def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> None:
+    wanted = [*jobs(2), job("after", after=("j0", "j1")), job("last", after=("after",))]
+    store.submit("s", NO_LIMITS, wanted)
+    assert [one.id for one in store.due_jobs("s")] == ["j0", "j1"]
+    store.end_job(taken(store, "j0"), exit_code=0, reason="")
+    assert store.due_jobs("s") == []
+    store.end_job(taken(store, "j1"), exit_code=4, reason="")
+    for _ in range(2):  # one step of the chain each time
+        assert store.due_jobs("s") == []
+    blocked = [row(store, "after"), row(store, "last")]
+    assert [(one.state, one.exit_code) for one in blocked] == [(JobState.BLOCKED, 4)] * 2
+    assert store.retry("s", ["j1"]) == 1
+    assert [one.id for one in store.due_jobs("s")] == ["j1"]
+    store.end_job(taken(store, "j1", attempt=2), exit_code=0, reason="")
+    assert [one.id for one in store.due_jobs("s")] == ["after"]
+
+
+# --- Cancelling and retrying
+
+
+def test_a_cancelled_job_does_not_begin_and_a_running_one_is_told(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(3))
+    running = taken(store, "j0")
+    assert store.cancel("s", ["j0", "j1"]) == (1, 1)
+    assert [one.state for one in store.job_rows("s")] == [
+        *(JobState.RUNNING, JobState.CANCELLED, JobState.QUEUED),
+    ]
+    assert isinstance(take(store, "j1"), NotOurs)
+    assert store.is_current(running) == (True, True)
+    assert store.plan_next(running, exit_code=75, delay_s=5, reason="overloaded"), (
+        "no next attempt is planned"
+    )
+    assert (row(store, "j0").state, row(store, "j0").exit_code) == (JobState.CANCELLED, 143)
+    assert store.cancel("s", None) == (1, 0)
+    assert store.retry("s", None) == 3
+    again = row(store, "j0")
+    assert (again.state, again.attempt, again.tries, again.is_cancelled, again.exit_code) == (
+        *(JobState.QUEUED, 2, 0, False, None),
+    )
+
+
+def test_a_running_job_that_was_cancelled_ends_when_it_is_taken_over(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    taken(store, "j0")
+    store.cancel("s", None)
+    assert isinstance(take(store, "j0", by="w-2"), NotOurs)
+    assert row(store, "j0").state is JobState.CANCELLED
+
+
+def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(3))
+    for name, code in (("j0", 0), ("j1", 74)):
+        store.end_job(taken(store, name), exit_code=code, reason="")
+    assert store.retry("s", None) == 1
+    assert [one.state for one in store.job_rows("s")] == [JobState.DONE, JobState.QUEUED, JobState.QUEUED]
+    assert store.retry("s", ["j0", "j2"]) == 1
+
+
+def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(2))
+    for name in ("j0", "j1", "j0"):
+        store.add_log(taken(store, name), f"{name}\n")
+    first, second = store.log_lines("s", "j0")
+    assert (first.text, first.generation, second.generation) == ("j0\n", 1, 2)
+    assert store.log_lines("s", "j0", first.number) == [second]
