@@ -27,9 +27,10 @@ VERSION = "1"
 POLL_S = 0.5
 """How often a worker without a job asks for one."""
 _WORKFLOW = "attempt"
-_MIDDLE_PRIORITY = 1_000_000
+_MIDDLE_PRIORITY = 1_000_001
 """The engine's priority of a job with priority 0. The engine starts lower numbers first."""
 _ACTIVE = ["PENDING"]
+_LIVE = {"PENDING", "ENQUEUED", "DELAYED"}
 
 
 class Engine:
@@ -74,7 +75,7 @@ class Engine:
             self._queue,
             worker_concurrency=1,
             global_concurrency=limits.concurrency,
-            partition_concurrency=limits.per_host,
+            partition_concurrency=_smaller(limits.per_host, limits.concurrency),
             limiter=None if rate is None else {"limit": rate.starts, "period": rate.period_s},
             polling_interval_sec=POLL_S,
             on_conflict="always_update",
@@ -99,6 +100,13 @@ class Engine:
             found.setdefault(status.executor_id or "", []).append(status.workflow_id)
         return found
 
+    def live(self, workflow_ids: Sequence[str]) -> set[str]:
+        """Those of these workflows that the engine has and that have not ended."""
+        if not workflow_ids:
+            return set()
+        found = DBOS.list_workflows(workflow_ids=list(workflow_ids), load_input=False, load_output=False)
+        return {status.workflow_id for status in found if status.status in _LIVE}
+
     def resume(self, workflow_ids: Sequence[str]) -> None:
         """Puts workflows back into the queue. Call it only while holding the lock of their executor."""
         for workflow_id in workflow_ids:
@@ -106,6 +114,11 @@ class Engine:
 
     def close(self) -> None:
         DBOS.destroy(workflow_completion_timeout_sec=0)
+
+
+def _smaller(per_host: int | None, concurrency: int | None) -> int | None:
+    """The engine refuses a limit of a host that is above the one of the queue."""
+    return per_host if per_host is None or concurrency is None else min(per_host, concurrency)
 
 
 def queue_name(set_name: str) -> str:

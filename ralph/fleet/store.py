@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
 OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
-_QUEUED = (JobState.QUEUED.value,)
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """The log of one takeup is not longer than this. The rest is in the session's journal."""
 MOST_CLAIMED = 50
@@ -39,8 +38,11 @@ MOST_CLAIMED = 50
 CLAIM_S = 30.0
 """If a worker dies while it gives jobs to the engine, another one does so after this time."""
 MOST_COUNTED = 1000
+SEEN_WITHIN_S = 30.0
 FORGOTTEN_S = 600.0
 """An executor that was not seen for so long is not listed any more."""
+_MOST_PARAMETERS = 10_000
+"""Postgres takes 65,535 parameters in one statement."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -119,12 +121,22 @@ class SetRow(Struct, frozen=True, kw_only=True):
         return sum(count for state, count in self.counts.items() if not state.is_final)
 
 
-class OpenSet(Struct, frozen=True):
+class OpenSet(Struct, frozen=True, kw_only=True):
     """A set with jobs that have not ended, for the workers."""
 
     name: str
     open_jobs: int
-    queued_jobs: int
+    due_jobs: int
+    """Jobs that may begin now."""
+    running_jobs: int
+    concurrency: int | None
+    workers: int
+    """Slots of all machines that work for the set."""
+
+    @property
+    def useful_slots(self) -> int:
+        """The number of slots, of all machines, that have something to do."""
+        return min(self.due_jobs + self.running_jobs, self.concurrency or MOST_COUNTED)
 
 
 class LogLine(Struct, frozen=True):
@@ -262,6 +274,7 @@ class FleetStore:
                 "not_before": 0.0,
                 "is_queued": False,
                 "claimed_until": 0.0,
+                "generation": jobs.c.generation + 1,
                 "is_cancelled": False,
                 "holder": None,
                 "reserved_usd": 0.0,
@@ -344,20 +357,29 @@ class FleetStore:
     def open_sets(self) -> list[OpenSet]:
         """The sets with jobs that have not ended. Counts are exact up to `MOST_COUNTED`."""
         with reading(self._engine) as c:
-            names = c.execute(sa.select(sets.c.name).order_by(sets.c.created_at)).scalars().all()
+            now = self._now(c)
+            seen = sa.select(executors.c.set_name, sa.func.count()).where(
+                executors.c.seen_at > now - SEEN_WITHIN_S
+            )
+            found_workers = c.execute(seen.group_by(executors.c.set_name)).all()
+            workers: dict[str, int] = dict(found_workers)
+            due = (jobs.c.state == JobState.QUEUED.value, jobs.c.not_before <= now)
             found = [
-                OpenSet(name, self._count(c, name, OPEN_STATES), self._count(c, name, _QUEUED))
-                for name in names
+                OpenSet(
+                    name=row.name,
+                    open_jobs=self._count(c, row.name, jobs.c.state.in_(OPEN_STATES)),
+                    due_jobs=self._count(c, row.name, *due),
+                    running_jobs=self._count(c, row.name, jobs.c.state == JobState.RUNNING.value),
+                    concurrency=_limits_from(row.limits).concurrency,
+                    workers=workers.get(row.name, 0),
+                )
+                for row in c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
             ]
         return [one for one in found if one.open_jobs]
 
-    def _count(self, c: sa.Connection, set_name: str, states: Sequence[str]) -> int:
-        some = sa.select(sa.literal(1)).where(jobs.c.set_name == set_name, jobs.c.state.in_(states))
-        return int(
-            c.execute(
-                sa.select(sa.func.count()).select_from(some.limit(MOST_COUNTED).subquery())
-            ).scalar_one()
-        )
+    def _count(self, c: sa.Connection, set_name: str, *conditions: Any) -> int:
+        some = sa.select(sa.literal(1)).where(jobs.c.set_name == set_name, *conditions).limit(MOST_COUNTED)
+        return int(c.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one())
 
     def limits(self, set_name: str) -> SetLimits:
         with reading(self._engine) as c:
@@ -366,22 +388,18 @@ class FleetStore:
             )
 
     def due_jobs(self, set_name: str) -> list[DueJob]:
-        """Lets jobs go whose predecessors have ended, and claims jobs that the engine must get. Nobody else claims them
-        for `CLAIM_S`. Looks first without a lock, because mostly there is nothing.
+        """Claims jobs that the engine must get. Nobody else claims them for `CLAIM_S`. Looks first without a lock, because
+        mostly there is nothing.
         """
         due = (
             *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value),
             *(jobs.c.is_queued.is_(False), jobs.c.claimed_until < sa.bindparam("now")),
         )
-        waiting = (jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value)
         with reading(self._engine) as c:
-            now = self._now(c)
-            some = sa.or_(sa.exists().where(*due), sa.exists().where(*waiting))
-            if not c.execute(sa.select(some), {"now": now}).scalar():
+            if not c.execute(sa.select(sa.exists().where(*due)), {"now": self._now(c)}).scalar():
                 return []
         with self._engine.begin() as c:
             now = self._now(c)
-            self._release_waiting(c, set_name, now)
             rows = c.execute(
                 sa.select(jobs.c.id, jobs.c.attempt, jobs.c.not_before, jobs.c.content, jobs.c.repository)
                 .where(*due)
@@ -405,6 +423,64 @@ class FleetStore:
             )
             for row in rows
         ]
+
+    def release_waiting(self, set_name: str) -> None:
+        """Jobs that wait for others become queued if those have ended with 0, and blocked if one has not."""
+        is_waiting = (jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value)
+        with reading(self._engine) as c:
+            waiting = c.execute(sa.select(jobs.c.id, jobs.c.after).where(*is_waiting)).all()
+            if not waiting:
+                return
+            ended = sa.select(jobs.c.id, jobs.c.exit_code).where(
+                jobs.c.set_name == set_name, jobs.c.state.in_(FINAL_STATES)
+            )
+            codes = {row.id: row.exit_code for row in c.execute(ended)}
+        released: dict[str, tuple[str, int] | None] = {}
+        for row in waiting:
+            before = json.loads(row.after)
+            failed = next((name for name in before if codes.get(name)), None)
+            if failed is not None:
+                released[row.id] = (failed, codes[failed])
+            elif all(codes.get(name) == 0 for name in before):
+                released[row.id] = None
+        if not released:
+            return
+        with self._engine.begin() as c:
+            now = self._now(c)
+            for job, failure in released.items():
+                values: dict[str, Any] = {"state": JobState.QUEUED.value}
+                if failure is not None:
+                    name, code = failure
+                    reason = f"{name}, which must come before, ended with exit {code}"
+                    values = {**_ended(now, code, outcome_of(code), reason), "state": JobState.BLOCKED.value}
+                # Another worker may have released the job meanwhile, so that it has even ended.
+                c.execute(jobs.update().where(*is_waiting, jobs.c.id == job).values(**values))
+
+    def unended(self, set_name: str) -> list[tuple[str, int, int]]:
+        """Id, attempt and generation of the jobs whose workflow the engine should have, queued or running."""
+        with reading(self._engine) as c:
+            begun = sa.and_(
+                jobs.c.state == JobState.QUEUED.value,
+                jobs.c.is_queued.is_(True),
+                jobs.c.not_before < self._now(c) - CLAIM_S,
+            )
+            query = (
+                sa.select(jobs.c.id, jobs.c.attempt, jobs.c.generation)
+                .where(jobs.c.set_name == set_name, sa.or_(jobs.c.state == JobState.RUNNING.value, begun))
+                .order_by(jobs.c.position)
+                .limit(MOST_COUNTED)
+            )
+            return [(row.id, row.attempt, row.generation) for row in c.execute(query)]
+
+    def begin_again(self, set_name: str, job: str, attempt: int, generation: int) -> None:
+        """Plans the next attempt of a job whose workflow has ended in the engine although the job has not."""
+        with self._engine.begin() as c:
+            row = self._locked_row(c, set_name, job)
+            is_open = row is not None and row.state in {JobState.QUEUED.value, JobState.RUNNING.value}
+            if is_open and (row.attempt, row.generation) == (attempt, generation):
+                self._close_lost_attempts(c, set_name, job, self._now(c))
+                again = _queued_again(attempt, 0.0, "the engine had lost it")
+                self._set(c, set_name, job, **again, generation=generation + 1)
 
     def mark_queued(self, set_name: str, due: Iterable[DueJob]) -> None:
         """Records that the engine has the workflows of these attempts."""
@@ -440,8 +516,8 @@ class FleetStore:
                 return obstacle
             if obstacle is not None and (row.started_at is None or row.tries > limits.max_attempts):
                 # Nothing is there to deliver, or delivering has cost a worker too.
-                values = _ended(now, obstacle.exit_code, outcome_of(obstacle.exit_code), obstacle.reason)
-                self._set(c, set_name, job, **values, generation=row.generation + 1)
+                ended = _ended(now, obstacle.exit_code, outcome_of(obstacle.exit_code), obstacle.reason)
+                self._set(c, set_name, job, **ended, generation=row.generation + 1)
                 return NotOurs()
             generation = row.generation + 1
             self._set(
@@ -547,14 +623,24 @@ class FleetStore:
                     job=taken.id,
                     generation=taken.generation,
                     at=self._now(c),
-                    text=text,
+                    text=storable(text),
                 )
             )
 
     def end_job(
-        self, taken: TakeUp, *, exit_code: int, reason: str, result: str = "", commit: str | None = None
+        self,
+        taken: TakeUp,
+        *,
+        exit_code: int,
+        reason: str,
+        result: str = "",
+        commit: str | None = None,
+        keeps_checkpoint: bool = False,
     ) -> bool:
-        """Ends the job. Returns False if it is not this worker's any more. May be called again."""
+        """Ends the job. `keeps_checkpoint` is True if `retry` is to resume it from there. Returns False if the job is not
+        this worker's any more. May be called again.
+        """
+        reason = storable(reason)
         outcome = outcome_of(exit_code)
         with self._engine.begin() as c:
             now = self._now(c)
@@ -562,17 +648,21 @@ class FleetStore:
             if row is None or row.generation != taken.generation:
                 return False
             values = _cancelled(now) if row.is_cancelled else _ended(now, exit_code, outcome, reason)
-            self._set(c, taken.set_name, taken.id, **values, result=result, commit=commit or row.commit)
+            self._set(
+                c, taken.set_name, taken.id, **values, result=storable(result), commit=commit or row.commit
+            )
             self._end_attempt(c, taken, row, now, exit_code=exit_code, reason=reason)
-            c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
+            if not keeps_checkpoint:
+                c.execute(checkpoints.delete().where(*_checkpoint_of(taken.set_name, taken.id)))
         return True
 
     def plan_next(
         self, taken: TakeUp, *, exit_code: int, delay_s: float, reason: str, is_try: bool = True
     ) -> bool:
         """Ends this attempt and plans the next. `is_try` is False if the attempt does not count, because the worker was
-        told to stop. Returns False if the job is not this worker's any more, also if this call was made before.
+        told to stop. Returns False if the job is not this worker's any more. May be called again.
         """
+        reason = storable(reason)
         with self._engine.begin() as c:
             now = self._now(c)
             row = self._locked_row(c, taken.set_name, taken.id)
@@ -594,10 +684,11 @@ class FleetStore:
     def hold(self, credential: str, for_s: float, reason: str) -> None:
         """No job begins with this key for `for_s` seconds."""
         with self._engine.begin() as c:
+            self._lock_set(c, f"hold {credential}")
             until = self._now(c) + for_s
             known = c.execute(sa.select(holds.c.until).where(holds.c.credential == credential)).scalar()
             if known is None:
-                c.execute(holds.insert().values(credential=credential, until=until, reason=reason))
+                c.execute(holds.insert().values(credential=credential, until=until, reason=storable(reason)))
             elif until > known:
                 c.execute(
                     holds.update().where(holds.c.credential == credential).values(until=until, reason=reason)
@@ -721,32 +812,6 @@ class FleetStore:
             .values(ended_at=now, reason="its worker was lost")
         )
 
-    def _release_waiting(self, c: sa.Connection, set_name: str, now: float) -> None:
-        """Jobs that wait for others become queued if those have ended with 0, and blocked if one has not."""
-        waiting = c.execute(
-            sa.select(jobs.c.id, jobs.c.after).where(
-                jobs.c.set_name == set_name, jobs.c.state == JobState.WAITING.value
-            )
-        ).all()
-        if not waiting:
-            return
-        ended = c.execute(
-            sa.select(jobs.c.id, jobs.c.exit_code).where(
-                jobs.c.set_name == set_name, jobs.c.state.in_(FINAL_STATES)
-            )
-        ).all()
-        codes = {row.id: row.exit_code for row in ended}
-        for row in waiting:
-            before = json.loads(row.after)
-            failed = next((name for name in before if codes.get(name)), None)
-            if failed is not None:
-                reason = f"{failed}, which must come before, ended with exit {codes[failed]}"
-                outcome = outcome_of(codes[failed])
-                values = {**_ended(now, codes[failed], outcome, reason), "state": JobState.BLOCKED.value}
-                self._set(c, set_name, row.id, **values)
-            elif all(codes.get(name) == 0 for name in before):
-                self._set(c, set_name, row.id, state=JobState.QUEUED.value)
-
     def _chosen(self, set_name: str, ids: Sequence[str] | None) -> list[Any]:
         some = [] if ids is None else [jobs.c.id.in_(list(ids))]
         return [jobs.c.set_name == set_name, *some]
@@ -755,14 +820,18 @@ class FleetStore:
         """Two sets that work on one branch would push over each other's work."""
         if not new:
             return
-        rows = c.execute(
-            sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository, jobs.c.content).where(
-                jobs.c.set_name != set_name,
-                jobs.c.state.notin_(FINAL_STATES),
-                jobs.c.repository.in_({job.repository for job in new}),
+        open_ids: dict[tuple[str, str], str] = {}
+        repositories = sorted({job.repository for job in new})
+        for at in range(0, len(repositories), _MOST_PARAMETERS):
+            some = repositories[at : at + _MOST_PARAMETERS]
+            rows = c.execute(
+                sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository).where(
+                    jobs.c.set_name != set_name,
+                    jobs.c.state.notin_(FINAL_STATES),
+                    jobs.c.repository.in_(some),
+                )
             )
-        ).all()
-        open_ids = {(row.repository, row.id): row.set_name for row in rows}
+            open_ids |= {(row.repository, row.id): row.set_name for row in rows}
         for job in new:
             other = open_ids.get((job.repository, job.id))
             if other is not None:
@@ -786,6 +855,11 @@ def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd
         base=row.base,
         commit=row.commit,
     )
+
+
+def storable(text: str) -> str:
+    """The text without NUL and halves of surrogate pairs, which Postgres does not take."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
 def outcome_of(exit_code: int) -> Outcome:
