@@ -57,6 +57,8 @@ _VARIABLES = {
     "RALPH_STATE_DIR": "The directory for sessions and loops, in place of the user's state directory.",
     "RALPH_FLEET_DB": "The store of ralph fleet, in place of the SQLite file in the state directory.",
     "RALPH_TURN_LOCK": "A file on which ralph holds a shared lock while it changes files.",
+    "RALPH_SANDBOX_READ": "Paths, separated by colons, that commands may read in addition to sandbox.read.",
+    "RALPH_SANDBOX_HIDE": "Paths, separated by colons, that commands and tools must not read, but for the work in them.",
     "NO_COLOR": "If it is set, no color is used.",
 }
 """Variables that belong to no setting."""

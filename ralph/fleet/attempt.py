@@ -29,7 +29,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TypeVar
 
@@ -49,6 +49,8 @@ _LOG_EVERY_S = 1.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _PUSHES = 5
+_BEGINS_ANEW = {0, 1, 2, 4}
+"""After these exit codes a retried job begins anew. After all others it resumes its session."""
 GIT_AWAY_S = 900.0
 """A job that has ended waits so long for its remote. Then the attempt ends, and the next begins at the last checkpoint."""
 _FIRST_GIT_WAIT_S = 5.0
@@ -83,18 +85,22 @@ class Worker:
         machine: str,
         folder: Path,
         repositories: Path,
+        hidden: Sequence[Path],
         environment: Mapping[str, str],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
         checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     ) -> None:
-        """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine."""
+        """`folder` is the folder of this executor alone. `repositories` has the mirrors of the machine.
+        `hidden` are files and folders of the fleet that no job may read.
+        """
         self.store = store
         self.lock = lock
         self.waiting = waiting
         self.machine = machine
         self.folder = folder
         self.repositories = repositories
+        self.hidden = hidden
         self.environment = environment
         self.tell = tell
         self.redact = redact
@@ -182,6 +188,8 @@ class Takeup:
             job,
             self._folder,
             self._worker.environment,
+            objects=checkout.objects,
+            hidden=self._worker.hidden,
             told=self._log.add,
             rate_limited=self._hold(job),
         )
@@ -357,41 +365,55 @@ class Takeup:
             self._tell_end(end, decision, None)
             return
         maker = Maker(taken.set_name, taken.id, taken.attempt, taken.generation)
+        is_resumable = decision.exit_code not in _BEGINS_ANEW
+        if is_resumable and taken.ending is None:
+            self._checkpoint(checkout, is_last=True)
         final = checkout.finish(f"{job.id}: {_subject(job)}", maker)
         for path in final.left_out:
             self._log.add(f"[fleet] not in the branch: {path}\n")
         commit = None
-        if final.commit not in (taken.base, taken.base or checkout.commit):
+        if final.commit != (taken.base or checkout.commit):
             commit = final.commit
             if not worker.ask(lambda: worker.store.set_commit(taken, final.commit)):
                 raise self._lost()
             problem = self._pushed(job, checkout, commit, expected)
             if problem is not None:
-                decision = Final(Outcome.IO_ERROR.exit_code(), problem)
-        self._tell_end(end, decision, commit)
-        with suppress(RepositoryError, StoppedError):
-            self._repositories.remove_checkpoints(job.repository, taken.id)
+                ref = checkpoint_ref(taken.id, taken.attempt)
+                self._push_checkpoint(checkout, commit, ref, is_last=True)
+                decision = Final(problem.exit_code, f"{problem.reason}; the work is at {ref}: {commit}")
+                is_resumable = True
+        self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
+        if not is_resumable:
+            with suppress(RepositoryError, StoppedError):
+                self._repositories.remove_checkpoints(job.repository, taken.id)
 
-    def _pushed(self, job: Job, checkout: JobCheckout, commit: str, expected: str | None) -> str | None:
+    def _pushed(self, job: Job, checkout: JobCheckout, commit: str, expected: str | None) -> Final | None:
         """Pushes the branch. Returns why that is impossible, or None."""
-        branch = branch_of(job)
+        branch, code = branch_of(job), Outcome.IO_ERROR.exit_code()
         for _ in range(_PUSHES):
             self._refuse_lost()
             push = functools.partial(checkout.push_branch, commit, branch, expected)
-            pushed = self._although_away(push)
+            try:
+                pushed = self._although_away(push)
+            except RepositoryError as error:
+                if error.is_temporary:
+                    raise
+                return Final(error.outcome.exit_code(), str(error))
             if isinstance(pushed, Delivered):
                 return None
             if not self._is_replaceable(checkout, pushed, branch):
-                return f"the branch {branch} was changed by somebody else meanwhile; the work is {commit}"
+                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
             expected = pushed.found
-        return f"the branch {branch} is changed again and again; the work is {commit}"
+        return Final(code, f"the branch {branch} is changed again and again")
 
     def _is_replaceable(self, checkout: JobCheckout, found: NotDelivered, branch: str) -> bool:
         return found.found is None or self._is_own(checkout, found.found, branch)
 
     # --- telling the store
 
-    def _tell_end(self, end: ProcessEnd, decision: Final, commit: str | None) -> None:
+    def _tell_end(
+        self, end: ProcessEnd, decision: Final, commit: str | None, *, keeps_checkpoint: bool = False
+    ) -> None:
         taken, worker = self.taken, self._worker
         self._log.stop()
         reason = worker.redact(decision.reason)
@@ -402,6 +424,7 @@ class Takeup:
                 reason=reason,
                 result=worker.redact(end.result),
                 commit=commit,
+                keeps_checkpoint=keeps_checkpoint,
             )
         ):
             raise self._lost()
@@ -432,7 +455,7 @@ class Takeup:
         if isinstance(decision, Again):
             self._plan(end, decision)
         else:
-            self._tell_end(end, decision, None)
+            self._tell_end(end, decision, None, keeps_checkpoint=True)
 
     def _end_stopped(self) -> None:
         """Ends a takeup whose git call was stopped."""
@@ -443,13 +466,7 @@ class Takeup:
 
     def _hold(self, job: Job) -> Callable[[float], None]:
         key = fingerprint(self._worker.environment, job.base_url)
-
-        def hold(seconds: float) -> None:
-            reason = f"the API limits the rate of this key for {seconds:.0f} s"
-            with suppress(StoreError, WaitStoppedError):
-                self._worker.ask(lambda: self._worker.store.hold(key, seconds, reason))
-
-        return hold
+        return functools.partial(self._log.hold, key)
 
     def _refuse_lost(self) -> None:
         """Raises LostError unless the job and the executor's lock are still this worker's."""
@@ -467,14 +484,15 @@ class Takeup:
 
 
 class _Log:
-    """Brings the narration of a job into the store, a piece each second. It is cut when it is too long, and dropped while
-    the store is away: the session's journal has everything.
+    """Brings the narration of a job and the limits of its key into the store, each second. The narration is cut when it is
+    too long. Both are dropped while the store is away: the session's journal has everything.
     """
 
     def __init__(self, worker: Worker, taken: TakeUp) -> None:
         self._worker = worker
         self._taken = taken
         self._pieces: list[str] = []
+        self._holds: list[tuple[str, float]] = []
         self._left = 4 * 1024 * 1024
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -490,6 +508,11 @@ class _Log:
             self._left -= len(text)
             self._pieces.append(text if self._left > 0 else "[fleet] the log is cut here\n")
 
+    def hold(self, credential: str, for_s: float) -> None:
+        """No job of any worker begins with this key for so long."""
+        with self._lock:
+            self._holds.append((credential, for_s))
+
     def stop(self) -> None:
         """Writes the rest. May be called twice."""
         self._ended.set()
@@ -504,9 +527,13 @@ class _Log:
     def _write(self) -> None:
         with self._lock:
             text, self._pieces = "".join(self._pieces), []
-        if text:
-            with suppress(Exception):  # a log must not stop a job; `_Log` says what is lost
-                self._worker.store.add_log(self._taken, self._worker.redact(text))
+            held, self._holds = self._holds, []
+        store = self._worker.store
+        with suppress(Exception):  # a log must not stop a job; `_Log` says what is lost
+            for credential, for_s in held:
+                store.hold(credential, for_s, f"the API limits the rate of this key for {for_s:.0f} s")
+            if text:
+                store.add_log(self._taken, self._worker.redact(text))
 
 
 @contextmanager

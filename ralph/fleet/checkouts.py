@@ -340,6 +340,8 @@ class JobCheckout:
     def __init__(self, git: GitCalls, place: CheckoutPlace, commit: str, seen: Mapping[str, str]) -> None:
         """`Repositories` makes checkouts. `seen` maps refs of checkpoints to the commits at the remote."""
         self.directory = place.directory
+        self.objects = place.objects
+        """The objects that the checkout borrows."""
         self.commit = commit
         """The commit that HEAD was when this checkout was made."""
         self._git = git

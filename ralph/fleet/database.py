@@ -114,6 +114,15 @@ class Database(Struct, frozen=True, kw_only=True):
     folder: Path
     """The folder on this machine for locks and work: STATE/fleet."""
 
+    @property
+    def private_places(self) -> tuple[Path, ...]:
+        """Ralph's state directory, and the files of a SQLite database."""
+        file = self.file
+        files = (
+            () if file is None else (file, *(file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")))
+        )
+        return (self.folder.parent, *files)
+
     def without_password(self, text: str) -> str:
         """The text of a foreign error as one line, in which the password is replaced."""
         password = sa.make_url(self.url.plain).password

@@ -26,10 +26,10 @@ from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.sessions.looking import look_at
-from ralph.values.credentials import TURN_LOCK
+from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ralph.fleet.jobs import Job
@@ -70,10 +70,13 @@ class JobProcess:
         folder: Path,
         environment: Mapping[str, str],
         *,
+        objects: Path,
+        hidden: Sequence[Path],
         told: Callable[[str], None],
         rate_limited: Callable[[float], None],
     ) -> None:
-        """`told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
+        """Commands may read `objects`, the objects that the checkout borrows. They may not read `hidden`, but for the
+        checkout. `told` gets the narration, in pieces of whole lines. `rate_limited` gets the seconds that a server asked to
         wait. Both are called from threads.
         """
         self._job = job
@@ -83,7 +86,9 @@ class JobProcess:
         self.state = folder / "state"
         self.turn_lock = folder / "turn.lock"
         self._result = folder / "result.json"
-        self._environment = child_environment(environment, self.state, self.turn_lock)
+        self._environment = child_environment(
+            environment, self.state, self.turn_lock, objects=objects, hidden=hidden
+        )
         self._told = told
         self._rate_limited = rate_limited
         self._process: subprocess.Popen[bytes] | None = None
@@ -261,16 +266,23 @@ class JobProcess:
         self._told(line.decode("utf-8", "replace"))
 
 
-def child_environment(environment: Mapping[str, str], state: Path, turn_lock: Path) -> dict[str, str]:
+def child_environment(
+    environment: Mapping[str, str], state: Path, turn_lock: Path, *, objects: Path, hidden: Sequence[Path]
+) -> dict[str, str]:
     """The variables of a job's process. Those that lead to the store are not among them: a model's command could read
-    them.
+    them. `objects` and `hidden` are as in `JobProcess`. The agent can change the file in its checkout that names the
+    objects, so the worker names them.
     """
     kept = {
         name: value
         for name, value in environment.items()
         if name != VARIABLE and not name.startswith(("PG", "RALPH_TURN_"))
     }
-    return {**kept, "RALPH_STATE_DIR": str(state), TURN_LOCK: str(turn_lock)}
+    places = {
+        name: os.pathsep.join(filter(None, (environment.get(name), *map(str, added))))
+        for name, added in ((SANDBOX_READ, (objects,)), (SANDBOX_HIDE, hidden))
+    }
+    return {**kept, **places, "RALPH_STATE_DIR": str(state), TURN_LOCK: str(turn_lock)}
 
 
 def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
@@ -282,7 +294,8 @@ def fingerprint(environment: Mapping[str, str], base_url: str | None) -> str:
 
 def _each_line(stream: object, hear: Callable[[bytes], None]) -> None:
     for line in stream:  # type: ignore[attr-defined] # a pipe
-        hear(line)
+        with suppress(Exception):  # a pipe that nobody reads would stop the process for ever
+            hear(line)
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -8,6 +8,7 @@ and the supervisor starts a new one with a new id.
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import secrets
 import shutil
@@ -32,6 +33,7 @@ from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
 from ralph.values.redaction import Redactor
+from ralph.values.tool_calls import describe_bug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +53,11 @@ _RESTART_S = 1.0
 _LOST_EXIT = 3
 _IDLE_EXIT = 0
 _STORE_EXIT = 4
+_BUG_EXIT = 70
+_RELEASE_S = 2.0
+_RECONCILE_S = 60.0
+_TURN_S = 10.0
+"""A slot works so long for its set before it goes to one for which nobody works."""
 _HARD_STOP_S = 8.0
 _FOLDER_LOCK = "lock"
 
@@ -184,19 +191,19 @@ class _Supervisor:
 
 
 def _wanted(rows: list[OpenSet], slots: list[str], most: int) -> list[str]:
-    """The sets for which slots must be started: those with the fewest slots for their jobs first."""
+    """The sets for which slots must be started: those with the fewest slots for what they have to do first. A set that has
+    nothing to do now still gets one, if one is free: its slot takes over what a lost worker has left.
+    """
     counts = {row.name: slots.count(row.name) for row in rows}
-    most_useful = {row.name: row.open_jobs for row in rows}
     wanted = []
-    free = most - len(slots)
-    while free > 0:
-        open_sets = [name for name in counts if counts[name] < most_useful[name]]
-        if not open_sets:
+    for _ in range(most - len(slots)):
+        useful = [row.name for row in rows if counts[row.name] < row.useful_slots]
+        unwatched = [row.name for row in rows if not counts[row.name]]
+        if not useful and not unwatched:
             break
-        name = min(open_sets, key=lambda name: counts[name])
+        name = min(useful or unwatched, key=lambda name: counts[name])
         counts[name] += 1
         wanted.append(name)
-        free -= 1
     return wanted
 
 
@@ -224,12 +231,13 @@ class _Slot:
         self._signals = 0
         self._last_signal_at = -ONE_SIGNAL_S
         self._hard_stop = threading.Event()
+        self._lost = threading.Event()
         self._drain_ends: float | None = None
         self._running: Takeup | None = None
         self._takeup_lock = threading.Lock()
         self._orphans: set[str] = set()
         self._exit_code: int | None = None
-        self._idle_since = time.monotonic()
+        self._idle_since = self._began = time.monotonic()
         redactor = Redactor(known_secrets(environment))
         self._redact = redactor.redact
 
@@ -241,6 +249,7 @@ class _Slot:
                 number, signal.SIG_IGN
             )  # a terminal sends them to all; the supervisor passes them on
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        threading.Thread(target=self._watch_signals, daemon=True).start()
         waiting = Waiting(self._database, self._tell, self._hard_stop)
         try:
             lock = patiently(
@@ -248,6 +257,7 @@ class _Slot:
             )
         except WaitStoppedError:
             return _IDLE_EXIT
+        self._lost = lock.lost
         store = FleetStore(self._database)
         folder = self._database.folder / "work" / self._executor
         _locked_folder(folder)
@@ -258,6 +268,7 @@ class _Slot:
             machine=self._machine,
             folder=folder,
             repositories=self._database.folder / "repositories",
+            hidden=self._database.private_places,
             environment=self._environment,
             tell=self._tell,
             redact=self._redact,
@@ -269,18 +280,22 @@ class _Slot:
             )
             patiently(lambda: engine.launch(limits), waiting=waiting)
             self._limits = limits
-            return self._look_after(worker, engine)
+            self._look_after(worker, engine)
         except WaitStoppedError:
-            return _LOST_EXIT if lock.lost.is_set() else _IDLE_EXIT
+            pass  # the reason is looked at below
         except StoreError as error:
             self._tell(str(error))
-            return _STORE_EXIT
+            self._exit_code = _STORE_EXIT
         finally:
+            self._wait_for_takeup()
+            if lock.lost.is_set():
+                self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
             shutil.rmtree(folder, ignore_errors=True)
             if not lock.lost.is_set():
                 with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
                     store.executor_gone(self._executor)
                 lock.close()
+        return _LOST_EXIT if lock.lost.is_set() else self._exit_code or _IDLE_EXIT
 
     # --- the thread of the engine
 
@@ -289,7 +304,7 @@ class _Slot:
         the end of a workflow that another worker continues.
         """
         try:
-            if self._signals:
+            if self._signals or self._hard_stop.is_set():
                 self._for_ever()
             taken = worker.ask(lambda: self._taken(worker, set_name, job, attempt))
             if taken is None:
@@ -312,6 +327,10 @@ class _Slot:
         except StoreError as error:
             self._tell(str(error))
             self._exit_code = _STORE_EXIT
+            self._for_ever()
+        except Exception as error:  # noqa: BLE001 - the workflow must stay open: a survivor takes the job over
+            self._tell(f"{set_name}/{job}: {self._database.without_password(describe_bug(error))}")
+            self._exit_code = _BUG_EXIT
             self._for_ever()
 
     def _taken(self, worker: Worker, set_name: str, job: str, attempt: int) -> TakeUp | None:
@@ -349,29 +368,46 @@ class _Slot:
             self._signals += 1
         self._last_signal_at = now
 
-    def _look_after(self, worker: Worker, engine: Engine) -> int:
-        next_others = next_sets = 0.0
-        while True:
-            if worker.lock.lost.is_set() or self._exit_code == _LOST_EXIT:
-                return self._end_lost()
-            if self._exit_code is not None:
-                return self._exit_code
-            if self._signals and self._drained():
-                return _IDLE_EXIT
-            now = time.monotonic()
-            worker.ask(lambda: self._tend(worker, engine))
-            if now >= next_others:
-                worker.ask(lambda: self._renew_limits(worker, engine))
-                worker.ask(lambda: self._take_over(worker, engine))
-                worker.ask(lambda: worker.store.seen(self._executor, self._machine, self._set_name))
-                next_others = now + _LOOK_AFTER_OTHERS_S
-            if now >= next_sets:
-                next_sets = now + _LOOK_FOR_OTHER_SETS_S
+    def _look_after(self, worker: Worker, engine: Engine) -> None:
+        """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
+        every = {
+            self._tend: _TICK_S,
+            self._release: _RELEASE_S,
+            self._take_over: _LOOK_AFTER_OTHERS_S,
+            self._renew_limits: _LOOK_AFTER_OTHERS_S,
+            self._reconcile: _RECONCILE_S,
+        }
+        due_at = dict.fromkeys(every, 0.0)
+        due_at[self._reconcile] = time.monotonic() + _RECONCILE_S
+        next_look_at = 0.0
+        while not self._hard_stop.wait(_TICK_S):
+            for task, every_s in every.items():
+                if time.monotonic() >= due_at[task]:
+                    worker.ask(functools.partial(task, worker, engine))
+                    due_at[task] = time.monotonic() + every_s
+            if time.monotonic() >= next_look_at:
                 if self._is_idle(worker):
-                    return _IDLE_EXIT
-            worker.lock.lost.wait(_TICK_S)
+                    return
+                next_look_at = time.monotonic() + _LOOK_FOR_OTHER_SETS_S
+
+    def _release(self, worker: Worker, _engine: Engine) -> None:
+        worker.store.release_waiting(self._set_name)
+
+    def _reconcile(self, worker: Worker, engine: Engine) -> None:
+        """Plans the next attempt of jobs whose workflow the engine does not have any more. It is not seen in practice,
+        and would be a lost job.
+        """
+        unended = worker.store.unended(self._set_name)
+        ids = {
+            f"{self._set_name}/{job}/{attempt}": (job, attempt, generation)
+            for job, attempt, generation in unended
+        }
+        for workflow in ids.keys() - engine.live(list(ids)):
+            worker.store.begin_again(self._set_name, *ids[workflow])
+            self._tell(f"{workflow.rpartition('/')[0]}: the engine had lost it; it begins again")
 
     def _renew_limits(self, worker: Worker, engine: Engine) -> None:
+        worker.store.seen(self._executor, self._machine, self._set_name)
         limits = worker.store.limits(self._set_name)
         if limits != self._limits:
             engine.set_limits(limits)
@@ -384,6 +420,7 @@ class _Slot:
             engine.enqueue(job, self._limits)
         if due:
             worker.store.mark_queued(self._set_name, due)
+            self._idle_since = time.monotonic()
         with self._takeup_lock:
             running = self._running
         if running is not None:
@@ -424,42 +461,52 @@ class _Slot:
         own = next((row for row in rows if row.name == self._set_name), None)
         if own is None:
             return True
-        others = (row for row in rows if not self._options.sets or row.name in self._options.sets)
-        return idle_s > _IDLE_S and not own.queued_jobs and any(row.queued_jobs for row in others)
-
-    def _drained(self) -> bool:
-        """Whether the process may end after a signal: the job has ended, was handed back, or there is no more time."""
-        now = time.monotonic()
-        with self._takeup_lock:
-            running = self._running
-        if self._drain_ends is None:
-            self._drain_ends = now + self._options.drain_s
-        if running is None:
-            return True
-        if self._signals > 1:
-            running.stop(Stop.LOST)
-            self._hard_stop.set()
-            return True
-        if now > self._drain_ends:
-            running.stop(Stop.DRAINED)
+        age_s = time.monotonic() - self._began
+        for row in rows:
+            if row.name == self._set_name or (self._options.sets and row.name not in self._options.sets):
+                continue
+            if idle_s > _IDLE_S and row.due_jobs:
+                return True
+            if age_s > _TURN_S and not row.workers and row.useful_slots:
+                return True
         return False
 
-    def _end_lost(self) -> int:
-        with self._takeup_lock:
-            running = self._running
-        if running is not None:
-            running.stop(Stop.LOST)
+    def _watch_signals(self) -> None:
+        """Stops the running job when a signal or a loss asks for it. It has a thread of its own: the others may be waiting
+        for the store.
+        """
+        while not self._hard_stop.wait(_TICK_S / 2):
+            with self._takeup_lock:
+                running = self._running
+            if self._lost.is_set() or self._exit_code is not None:
+                if running is not None:
+                    running.stop(Stop.LOST)
+                break
+            if not self._signals:
+                continue
+            now = time.monotonic()
+            if self._drain_ends is None:
+                self._drain_ends = now + self._options.drain_s
+            if self._signals > 1:
+                if running is not None:
+                    running.stop(Stop.LOST)
+                break
+            if running is None:
+                break
+            if now > self._drain_ends:
+                running.stop(Stop.DRAINED)
         self._hard_stop.set()
-        until = time.monotonic() + _HARD_STOP_S
+        time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
+        os._exit(_LOST_EXIT)
+
+    def _wait_for_takeup(self) -> None:
+        """Waits until the running takeup has ended its process."""
+        until = time.monotonic() + _HARD_STOP_S / 2
         while time.monotonic() < until:
             with self._takeup_lock:
                 if self._running is None:
-                    break
+                    return
             time.sleep(0.05)
-        self._tell(
-            f"{self._executor} was taken over after a silence: its job was stopped, and a new slot begins"
-        )
-        return _LOST_EXIT
 
 
 def _machine() -> str:

@@ -25,7 +25,7 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_rea
 from ralph.sandbox.detection import begin_trial
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
-from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
+from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.permission_mode import is_permitted
@@ -495,7 +495,7 @@ def withheld_notice(around: Surroundings) -> tuple[str, ...]:
     a command that needs such a variable fails.
     """
     withheld = around.environment.keys() - around.tools_environment.keys()
-    names = sorted(name for name in withheld if not name.startswith("ANTHROPIC_") and name != TURN_LOCK)
+    names = sorted(name for name in withheld - CALLERS_VARIABLES if not name.startswith("ANTHROPIC_"))
     if not names:
         return ()
     listed = ", ".join(names)

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from ralph.machine.repository import is_within
 from ralph.sandbox.detection import INSTALL, find_means
 from ralph.sandbox.levels import STRICT, BoxLevel, Means, box_level
+from ralph.sandbox.sandbox_settings import callers_places
 from ralph.sandbox.tree_limits import DEFAULT_PROCESSES
+from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
@@ -110,11 +112,15 @@ class BoxPlan(Struct, frozen=True):
 def plan_box(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path], work: Path | None
 ) -> BoxPlan:
-    """Decides which sandbox commands get on this machine. `environment` is the user's own environment. `roots` are
-    the directories that commands may write. `work` is the checkout; ralph does not look there for programs that it
+    """Decides which sandbox commands get on this machine. `environment` is the user's own environment. Its variable
+    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write. `work` is the checkout; ralph does not look there for programs that it
     starts itself. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
+    try:
+        lent, _ = (callers_places(name, environment.get(name, "")) for name in (SANDBOX_READ, SANDBOX_HIDE))
+    except ValueError as error:
+        raise CannotConfineError(str(error)) from None
     _refuse_what_nothing_counts(wanted)
     if net == "full" and wanted.allow_hosts:
         raise CannotConfineError(
@@ -128,7 +134,7 @@ def plan_box(
     real_roots = tuple(os.path.realpath(root) for root in roots)
     write, read, sockets = (
         tuple(_given(place, home, real_roots) for place in places)
-        for places in (wanted.write, wanted.read, wanted.sockets)
+        for places in (wanted.write, (*wanted.read, *lent), wanted.sockets)
     )
     read_deny = tuple(os.path.realpath(_absolute(place, home)) for place in wanted.read_deny)
     means = find_means(environment.get("PATH", os.defpath), work, shares_network=net == "full")

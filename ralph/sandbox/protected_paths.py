@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ralph.machine.repository import is_within
 from ralph.sandbox.secret_places import SECRET_PLACES, Bases, expanded
@@ -28,6 +29,7 @@ _OWN = "is ralph's own configuration"
 _STATE = "holds ralph's own state: sessions and the records of loops"
 _GIT = "is git's own: what stands there can make git run programs"
 _DENIED = "must not be read, as your user's settings say (sandbox.read_deny)"
+_HIDDEN = "is hidden by the program that started ralph (RALPH_SANDBOX_HIDE)"
 _PACKAGE = "is the ralph that runs"
 _INTERPRETER = "holds the Python that ralph runs on"
 
@@ -51,6 +53,8 @@ class ProtectedPath(Struct, frozen=True):
     predicate: str
     advice: str
     may_be_read: bool = False
+    spares_roots: bool = False
+    """True if the roots in the directory are not protected with it."""
 
 
 class ProtectedName(Struct, frozen=True):
@@ -142,6 +146,8 @@ class PlaceFacts(Struct, frozen=True):
     """Files and directories that must not be read because of the user's settings."""
     given: tuple[str, ...] = ()
     """Secret files and directories that may be read because of the user's settings, without symbolic links."""
+    hidden: tuple[str, ...] = ()
+    """Files and directories that the program that started ralph hides. The roots in them are not hidden."""
 
 
 class ProtectedPaths(Struct, frozen=True):
@@ -159,20 +165,27 @@ class ProtectedPaths(Struct, frozen=True):
         if any(is_within(path, place) for place in self.given):
             return None
         for place in self.paths:
-            if not place.may_be_read and is_within(path, place.path):
+            if not place.may_be_read and self._covers(place, path):
                 return Protection(place.path, place.predicate, place.advice)
         return None
 
     def why_not_written(self, path: str) -> Protection | None:
         """The reason why a path must not be written, or None if this table allows writing it."""
         for place in self.paths:
-            if is_within(path, place.path):
+            if self._covers(place, path):
                 return Protection(place.path, place.predicate, place.advice)
         plain = path.translate(_IGNORED_CHARACTERS)
         for known in self.names:
             if known.is_part_of(plain):
                 return Protection(known.name, known.predicate, known.advice)
         return self._as_dotfile(path)
+
+    def _covers(self, place: ProtectedPath, path: str) -> bool:
+        if not is_within(path, place.path):
+            return False
+        return not place.spares_roots or not any(
+            is_within(path, root) and is_within(root, place.path) for root in self.roots
+        )
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
         """The paths inside a directory that must not be read, relative to the directory. The directory itself is not
@@ -212,10 +225,11 @@ def protected_paths(facts: PlaceFacts, resolved: Callable[[str], str]) -> Protec
     """Makes the table from the facts. `resolved` resolves the symbolic links of a path that need not exist."""
     found: dict[str, ProtectedPath] = {}
     denied = (ProtectedPath(path, _DENIED, _ASK_TO_COPY) for path in facts.denied)
-    found_places = (*_own_places(facts), *_secret_places(facts), *denied)
+    hidden = (ProtectedPath(path, _HIDDEN, _ASK_TO_COPY, spares_roots=True) for path in facts.hidden)
+    found_places = (*_own_places(facts), *_secret_places(facts), *denied, *hidden)
     for place in (*found_places, *_git_places(facts), *_code_places(facts)):
         path = resolved(place.path)
-        found.setdefault(path, ProtectedPath(path, place.predicate, place.advice, place.may_be_read))
+        found.setdefault(path, replace(place, path=path))
     homes = tuple(dict.fromkeys(map(resolved, facts.homes)))
     return ProtectedPaths(tuple(found.values()), facts.roots, homes, given=facts.given)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from ralph.machine.repository import git_directories
 from ralph.machine.ripgrep import RipgrepError, ripgrep_path
 from ralph.sandbox.protected_paths import PlaceFacts, protected_paths
+from ralph.sandbox.sandbox_settings import callers_places
+from ralph.values.credentials import SANDBOX_HIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +54,7 @@ def gather_paths(
         git_directories=git_directories(roots, environment),
         denied=tuple(denied),
         given=tuple(given),
+        hidden=callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
     )
     return protected_paths(facts, _Resolver())
 

@@ -47,7 +47,13 @@ class Secret(Generic[T]):
 
 
 TURN_LOCK = "RALPH_TURN_LOCK"
-"""The environment variable with the path of the lock that another program shares with ralph. Tools do not get it."""
+"""The environment variable with the path of the lock that another program shares with ralph."""
+SANDBOX_READ = "RALPH_SANDBOX_READ"
+"""The environment variable with paths that the program that starts ralph lets commands read."""
+SANDBOX_HIDE = "RALPH_SANDBOX_HIDE"
+"""The environment variable with paths that the program that starts ralph hides from commands and tools."""
+CALLERS_VARIABLES = frozenset({TURN_LOCK, SANDBOX_READ, SANDBOX_HIDE})
+"""The variables by which another program tells ralph how to work. Tools do not get them."""
 Headers = Secret[tuple[tuple[str, str], ...]]
 """The names and values of headers (latin-1), in the order in which they are sent. Any value may be a credential."""
 NO_HEADERS: Headers = Secret(())
@@ -227,8 +233,8 @@ def child_environment(
     """The environment for a tool's process. It contains the variables named in `pass_env`, and all variables that are
     harmless.
 
-    A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_, is `TURN_LOCK`, or is in
-    `withheld`. Its name or its value looks like a credential. Its value contains one of `secrets`. It holds a
+    A variable is not harmless in any of these cases: Its name begins with ANTHROPIC_, or is in
+    `CALLERS_VARIABLES` or `withheld`. Its name or its value looks like a credential. Its value contains one of `secrets`. It holds a
     server's address that contains a credential.
     """
     login_names = _login_names(environment)
@@ -236,7 +242,7 @@ def child_environment(
     def is_harmless(name: str, value: str) -> bool:
         return not (
             name in withheld
-            or name == TURN_LOCK
+            or name in CALLERS_VARIABLES
             or name.upper().startswith("ANTHROPIC_")
             or looks_like_credential_name(name)
             or looks_like_credential_value(value)

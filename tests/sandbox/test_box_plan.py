@@ -77,6 +77,22 @@ def test_a_limit_on_processes_and_memory_is_refused_where_nothing_can_be_counted
         planned(monkeypatch, FULL, SandboxSettings(max_processes=most))
 
 
+def test_the_program_that_starts_ralph_adds_places_to_read_to_those_of_the_user(monkeypatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "RALPH_SANDBOX_READ", "/mirror/objects:/other")
+    assert planned(monkeypatch, FULL, SandboxSettings(read=("/mine",))).read == (
+        "/mine",
+        "/mirror/objects",
+        "/other",
+    )
+
+
+@every_row("variable", ["RALPH_SANDBOX_READ", "RALPH_SANDBOX_HIDE"])
+def test_a_relative_path_of_the_program_that_starts_ralph_is_refused(variable) -> None:
+    for mode in ("auto", "off"):
+        with pytest.raises(CannotConfineError, match=f"{variable} must hold absolute paths, not 'x'"):
+            plan_box(SandboxSettings(mode=mode), ENVIRONMENT | {variable: "/y:x"}, (), None)
+
+
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
     with pytest.raises(CannotConfineError, match="home directory"):
         planned(monkeypatch, FULL, SandboxSettings(mode="strict"), "/home")

@@ -54,6 +54,21 @@ def test_names_that_only_look_alike_are_not(path: str) -> None:
     assert table().why_not_written(path) is None
 
 
+def test_a_hidden_directory_hides_all_but_the_work_in_it() -> None:
+    made = table(roots=("/state/job/work",), hidden=("/state",), given=("/state/mirror",))
+    for path in ("/state", "/state/job", "/state/job/works", "/state/later"):
+        assert "RALPH_SANDBOX_HIDE" in str(made.why_not_read(path))
+        assert made.why_not_written(path) is not None
+    for path in ("/state/job/work", "/state/job/work/main.py"):
+        assert made.why_not_read(path) is None
+        assert made.why_not_written(path) is None
+    assert made.why_not_read("/state/mirror/x") is None
+    assert made.why_not_written("/state/mirror/x") is not None
+    assert made.why_not_written("/state/job/work/.git/config") is not None
+    above = table(roots=("/",), hidden=("/state",))
+    assert above.why_not_read("/state/x") is not None, "a root around the directory opens nothing"
+
+
 def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> None:
     """An example is a container that works in /usr/src with the system's Python."""
     made = table(roots=("/usr/src/app",), prefixes=("/usr",), code=("/usr/lib/python3", "/usr/bin"))

@@ -249,7 +249,8 @@ def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str
     assert (child_environment(environment, (), secrets), secrets) == (environment, frozenset())
 
 
-def test_tools_do_not_get_the_lock_that_another_program_shares_with_ralph() -> None:
-    assert child_environment({"RALPH_TURN_LOCK": "/run/lock", "RALPH_STATE_DIR": "/state"}, (), ()) == {
+def test_tools_do_not_get_what_another_program_tells_ralph() -> None:
+    told = ("RALPH_TURN_LOCK", "RALPH_SANDBOX_READ", "RALPH_SANDBOX_HIDE")
+    assert child_environment({**dict.fromkeys(told, "/x"), "RALPH_STATE_DIR": "/state"}, (), ()) == {
         "RALPH_STATE_DIR": "/state"
     }
