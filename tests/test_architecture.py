@@ -93,7 +93,7 @@ TOUCHES_THE_WORLD = (
     "pages.gathering",
     "pages.git_changes",
     "pages.journal",
-    "pages.page",
+    "pages.page_frame",
     "prompt",
     "run.command",
     "run.context",
