@@ -89,6 +89,7 @@ TOUCHES_THE_WORLD = (
     "output.standard_streams",
     "output.telemetry",
     "pages.command",
+    "pages.fleet_command",
     "pages.finding",
     "pages.gathering",
     "pages.git_changes",

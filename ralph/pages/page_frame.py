@@ -96,6 +96,7 @@ class Join(Struct, frozen=True):
     to_x: float
     to_y: int
     title: str
+    is_problem: bool
 
 
 class Timeline(Struct, frozen=True):
