@@ -319,6 +319,42 @@ def wait(
         return store.wait(tuple(sets or ()), timeout_s=timeout_s, is_json=json_)
 
 
+@fleet.command(short_help="Write one HTML page about all jobs.")
+def report(
+    sets: SomeSets = None,
+    *,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
+            show_default=False,
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in your browser.")] = False,
+    db: Store = None,
+) -> int:
+    """Write one HTML page about all jobs of the store, or of these sets, the worst jobs first.
+
+    The page says what failed and why, what it cost, which machine worked on what and when, and how to go on. It needs
+    no network and runs no script but its own. Works while the jobs run, too.
+
+    Exit codes: 0 written, 2 no such set, or no place for the page, 74 the page cannot be written.
+    """
+    with _opened(db) as store:
+        from ralph.pages.fleet_command import (  # noqa: PLC0415 - not needed for --help
+            FleetReportRequest,
+            write_fleet_report,
+        )
+
+        request = FleetReportRequest(
+            sets=tuple(sets or ()), output=absolute(output), is_opened=open_, is_store_named=db is not None
+        )
+        return write_fleet_report(request, store)
+
+
 @fleet.command(short_help="Write jobs for another scheduler.")
 def export(
     file: Annotated[

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
-    from ralph.fleet.store import JobRow, SetRow
+    from ralph.fleet.store import AttemptRow, JobRow, SetRow
 
 T = TypeVar("T")
 
@@ -269,6 +269,17 @@ class Fleet:
         if chosen.names and count < len(chosen.names):
             self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
         return 0
+
+    # --- report
+
+    def rows_for_report(self, names: Sequence[str]) -> tuple[list[SetRow], list[JobRow], list[AttemptRow]]:
+        """The sets with these names, or all, with their jobs and the attempts of those. Raises UsageError."""
+        sets = self._sets(names)
+        jobs = self._rows(sets)
+        attempts: list[AttemptRow] = []
+        for one in sets:
+            attempts += self._ask(lambda: self._store.attempt_rows(one.name))  # noqa: B023 - called at once
+        return sets, jobs, attempts
 
     # --- export
 

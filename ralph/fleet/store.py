@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd
+from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd, outcome_of
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -873,14 +873,6 @@ def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd
 def storable(text: str) -> str:
     """The text without NUL and halves of surrogate pairs, which Postgres does not take."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-
-
-def outcome_of(exit_code: int) -> Outcome:
-    """The outcome of an exit code of ralph. Ends by a signal are interruptions."""
-    if exit_code > 128:
-        return Outcome.INTERRUPTED
-    others = (outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED)
-    return next((outcome for outcome in others if outcome.exit_code() == exit_code), Outcome.INTERNAL_ERROR)
 
 
 def _of(set_name: str, job: str) -> tuple[Any, ...]:
