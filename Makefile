@@ -34,11 +34,13 @@ generated:
 soak:
 	$(PYTHON) quickstart.py soak $(SOAK)
 
-# Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ...
+# Five hundred SIGKILLs and every failing call to the disk: about five minutes. NEMESIS="--seed 7", ... Then a fleet of
+# three workers that are killed and stopped: about fifteen minutes. FLEET="--jobs 50 --every 1", FLEET="--only killed", ...
 nemesis:
 	$(PYTHON) quickstart.py nemesis $(NEMESIS)
 	RALPH_RESUME_TABLE=all $(PYTHON) quickstart.py test tests/recorded/test_resume_table.py
 	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/test_disk.py -k whichever
+	.venv-dev/bin/python -m tests.nemesis.fleet $(FLEET)
 
 bench:
 	$(PYTHON) quickstart.py --version >/dev/null

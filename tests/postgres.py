@@ -31,7 +31,7 @@ from tests.outside_programs import NotInstalledError
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 USER = "ralph"
@@ -93,7 +93,8 @@ finally:
 class PostgresServer:
     """A running server. Raises NotInstalledError if there are no programs, or if no ordinary user may run them."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` come before those of tests, for servers that are measured."""
         programs = _programs()
         # Not below /tmp of a checkout: others than root must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="ralph-postgres-", dir=temporary()))
@@ -111,7 +112,11 @@ class PostgresServer:
             self.log = self._folder / "log"
             self.port = free_port()
             command = [str(programs / "postgres"), "-D", str(self.data), "-p", str(self.port)]
-            command += [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
+            command += [
+                word
+                for key, value in {**_SETTINGS, **(settings or {})}.items()
+                for word in ("-c", f"{key}={value}")
+            ]
             order = {"folder": str(self._folder), "log": str(self.log), "command": command, "who": who}
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _GUARD, json.dumps(order)],

@@ -127,7 +127,8 @@ def test_a_stale_holder_changes_nothing(connect, store) -> None:
     before = row(store, "j0")
     refused = [
         store.set_base(stale, "base"),
-        store.set_commit(stale, "commit"),
+        store.plan_push(stale, "commit"),
+        store.set_pushed(stale, "commit"),
         store.spend(stale, 9.0, 9),
         store.save_checkpoint(stale, "ref", "commit", b"stale"),
         store.plan_next(stale, exit_code=75, delay_s=1, reason=""),
@@ -139,7 +140,8 @@ def test_a_stale_holder_changes_nothing(connect, store) -> None:
     assert store.is_current(current) == (True, False)
     accepted = [
         store.set_base(current, "base"),
-        store.set_commit(current, "commit"),
+        store.plan_push(current, "planned"),
+        store.set_pushed(current, "commit"),
         store.spend(current, 0.5, 3),
         store.save_checkpoint(current, "ref", "commit", b"state"),
     ]
@@ -167,7 +169,7 @@ def test_whoever_lost_a_job_that_was_put_off_ends_it_no_more(store) -> None:
     assert (refused, row(store, "j0").state) == ([False, False], JobState.QUEUED)
 
 
-def test_an_attempt_is_planned_once_and_a_drain_is_no_try(store) -> None:
+def test_an_attempt_is_planned_once_and_does_not_begin_before_its_time(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
     first = taken(store, "j0")
     for _ in range(2):
@@ -176,9 +178,16 @@ def test_an_attempt_is_planned_once_and_a_drain_is_no_try(store) -> None:
     assert (planned.state, planned.attempt, planned.tries) == (JobState.QUEUED, 2, 1)
     assert planned.not_before > planned.created_at + 59
     assert isinstance(take(store, "j0", attempt=1), NotOurs), "the workflow of the first attempt"
-    drained = taken(store, "j0", attempt=2)
+    assert isinstance(take(store, "j0", attempt=2), Later), "a worker whose clock is wrong"
+    assert row(store, "j0").not_before == planned.not_before
+
+
+def test_a_drain_is_no_try(store) -> None:
+    store.submit("s", NO_LIMITS, jobs(1))
+    drained = taken(store, "j0")
     assert store.plan_next(drained, exit_code=143, delay_s=0, reason="drained", is_try=False)
-    assert (row(store, "j0").attempt, row(store, "j0").tries) == (3, 1)
+    assert (row(store, "j0").attempt, row(store, "j0").tries) == (2, 0)
+    assert taken(store, "j0", attempt=2, by="w-2").tries == 1
 
 
 def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store) -> None:
@@ -236,7 +245,8 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
     assert spent <= budget + 1e-6
 
 
-def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store) -> None:
+def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, monkeypatch) -> None:
+    monkeypatch.setattr("ralph.fleet.store._RESERVED_S", 0.0)
     store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
     first = taken(store, "j0")
     assert first.granted_usd == 1.0
