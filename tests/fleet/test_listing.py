@@ -53,6 +53,7 @@ def row(name: str = "a", state: JobState = JobState.QUEUED, **values: Any) -> Jo
         "result": None,
         "base": None,
         "commit": None,
+        "planned": None,
         "turns": 0,
         "cost_usd": 0.0,
         "reserved_usd": 0.0,
