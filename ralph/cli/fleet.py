@@ -194,20 +194,19 @@ def work(
     Jobs of a worker that is gone are taken over by the others, from their last checkpoint. SIGTERM or Ctrl-C drains;
     a second signal ends at once.
     """
+    drain_s = duration("--drain", drain) or 0.0
+    whole("--jobs", slots)
+    named = tuple(sets or ())
+    with _opened(db) as store:
+        store.look_before_work(named, until_done=until_done)
     with _extra():
         from ralph.fleet.database import StoreError, database_of  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import WorkOptions  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
 
-    options = WorkOptions(
-        slots=whole("--jobs", slots) or 1,
-        sets=tuple(sets or ()),
-        until_done=until_done,
-        drain_s=duration("--drain", drain) or 0.0,
-    )
-    console = _console()
+    options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain_s)
     try:
-        return work_on(database_of(db, os.environ), options, os.environ, console.tell)
+        return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
     except StoreError as error:
         raise CannotError(error.outcome, str(error)) from None
 
