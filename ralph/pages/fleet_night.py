@@ -81,8 +81,9 @@ class JobDetails(Struct, frozen=True, kw_only=True):
     branch: str
     """Empty if this version of ralph cannot read the job."""
     commit: str
-    """The last commit of the job. Empty if there is none."""
-    is_pushed: bool
+    """The commit of the job that was pushed last. Empty if none was."""
+    unpushed: str
+    """The commit that the last attempt wanted to push, if it is another one."""
     prompt: str
     until: str
     after: str

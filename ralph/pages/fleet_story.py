@@ -52,7 +52,6 @@ _NAME_CHARS, _REASON_CHARS, _WORDS_CHARS = 80, 160, 300
 _HIDDEN_BYTES = 16
 """The room of a character that the page shows by its name."""
 _UNAVAILABLE = Outcome.API_UNAVAILABLE.exit_code()
-_IO_ERROR = Outcome.IO_ERROR.exit_code()
 _GOES_ON = {_UNAVAILABLE, Outcome.LIMIT_REACHED.exit_code(), Outcome.TIMED_OUT.exit_code()}
 _FAILED, _CANCELLING = "failed", "cancelling"
 _WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
@@ -248,14 +247,14 @@ class _Night:
             problem = words(str(error))
         else:
             branch, ref, prompt, until = branch_of(job), job.ref or "", job.prompt, job.until or ""
-        is_pushed = row.commit is not None and row.state is JobState.DONE and row.exit_code != _IO_ERROR
+        unpushed = row.planned if row.planned != row.commit else None
         return JobDetails(
             reason=self._room.reason(row.reason or ""),
             repository=words(row.repository),
             ref=words(ref),
             branch=words(branch),
             commit=words(row.commit or ""),
-            is_pushed=is_pushed,
+            unpushed=words(unpushed or ""),
             prompt=self._room.task(prompt),
             until=words(until),
             after=self._line(", ".join(_names_in(row.after)), _WORDS_CHARS),
@@ -263,7 +262,9 @@ class _Night:
             answer=self._room.words(row.result or ""),
             takeups=tuple(takeups[-_MOST_TAKEUPS:]),
             more_takeups=max(len(takeups) - _MOST_TAKEUPS, 0),
-            commands=tuple(plain(one) for one in self._commands(row, branch if is_pushed else "") if one),
+            commands=tuple(
+                plain(one) for one in self._commands(row, branch if row.commit is not None else "") if one
+            ),
         )
 
     def _words(self, text: str) -> str:

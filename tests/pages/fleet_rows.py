@@ -48,6 +48,7 @@ def job_row(
             "tries": 1,
             "generation": 0,
             "not_before": 0.0,
+            "planned": fields.get("commit"),
             "is_queued": False,
             "claimed_until": 0.0,
             "holder": None,
@@ -121,7 +122,7 @@ JOBS = [
         generation=1,
         turns=20,
         cost_usd=1.5,
-        commit=COMMIT,
+        planned=COMMIT,
         reason="the branch ralph/web was changed by somebody else meanwhile",
     ),
     job_row(

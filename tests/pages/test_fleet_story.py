@@ -9,7 +9,17 @@ from ralph.pages.excerpts import size_in_html
 from ralph.pages.fleet_night import TakeupEnd
 from ralph.pages.fleet_page import fleet_html_of, headline_of_night, totals_of_sets
 from ralph.pages.fleet_story import MOST_DETAILS, MOST_ROWS
-from tests.pages.fleet_rows import ATTEMPTS, BEGAN_S, MINUTE_S, NOW_S, attempt_row, job_row, night_of, set_row
+from tests.pages.fleet_rows import (
+    ATTEMPTS,
+    BEGAN_S,
+    COMMIT,
+    MINUTE_S,
+    NOW_S,
+    attempt_row,
+    job_row,
+    night_of,
+    set_row,
+)
 
 
 def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
@@ -110,6 +120,8 @@ def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None
     assert commands["export"] == ("ralph fleet logs -f upgrade/export",)
     assert commands["api"][0] == "git fetch git@host.example:shop/ledger.git ralph/api"
     assert not any("git fetch" in one for one in commands["web"])
+    unpushed = {job.id: job.details.unpushed for job in night.jobs if job.details is not None}
+    assert (unpushed["web"], unpushed["api"]) == (COMMIT, "")
     assert night.sets[0].commands == ("ralph fleet retry --failed --set upgrade", "ralph fleet work upgrade")
 
     def fetched(repository: str) -> list[str]:
