@@ -185,6 +185,7 @@ class _Supervisor:
         while self._slots:
             self._reap()
             time.sleep(0.05)
+        _remove_left_folders(self._database)  # a dying run may have written while its folder was removed
         if not self._signals:
             return 0
         return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
