@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
-from ralph.fleet.database import StoreError, WaitStoppedError, patiently
+from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, Again, Final, ProcessEnd, after_end
 from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.fleet.job_content import UnknownFormatError, job_from
@@ -57,6 +57,9 @@ _FIRST_GIT_WAIT_S = 5.0
 _LONGEST_GIT_WAIT_S = 60.0
 _BUDGET_DELAY_S = 15.0
 """A job that waits for what running jobs have reserved of the budget looks again after this time."""
+
+
+_HANDED_BACK = Again(0.0, "its worker was told to stop")
 
 
 class Stop(enum.Enum):
@@ -133,11 +136,12 @@ class Takeup:
     def stop(self, why: Stop) -> None:
         """Stops what runs. A takeup that is lost stays so."""
         with self._stopping:
-            if self._stop is Stop.LOST or self._stop is why:
+            if self._stop in {Stop.LOST, why} or (why is Stop.DRAINED and self._stop is Stop.CANCELLED):
                 return
             self._stop = why
+            has_begun = self._process is not None
         self._stopped.set()
-        if why is not Stop.DRAINED:
+        if why is not Stop.DRAINED or not has_begun:
             self._repositories.stop()
         self._stop_process()
 
@@ -168,7 +172,7 @@ class Takeup:
                 self._end(Outcome.INTERNAL_ERROR, describe_bug(error))
         finally:
             if self._process is not None:
-                self._process.kill()
+                self._process.end_now()
             self._log.stop()
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -193,7 +197,10 @@ class Takeup:
             told=self._log.add,
             rate_limited=self._hold(job),
         )
-        self._process = process
+        with self._stopping:
+            if self._stop is not None:
+                raise StoppedError
+            self._process = process
         if self.taken.ending is not None:
             code, reason = self.taken.ending.exit_code, self.taken.ending.reason
             unstarted = ProcessEnd(exit_code=code, reason=reason)
@@ -206,13 +213,17 @@ class Takeup:
             code = Outcome.LIMIT_REACHED.exit_code()
             return self._plan(ProcessEnd(exit_code=code), end, is_try=False)
         decision = after_end(end, tries=self.taken.tries, most_tries=self.taken.most_tries)
-        if self._stop is Stop.DRAINED and isinstance(decision, Again):
-            decision = Again(0.0, "its worker was told to stop")
+        if self._stop is Stop.DRAINED and (
+            isinstance(decision, Again) or end.exit_code > 128 or end.was_killed
+        ):
+            decision = _HANDED_BACK
         if self._stop is Stop.CANCELLED:
             decision = Final(128 + 15, "cancelled")
         if isinstance(decision, Again):
-            if not end.was_killed:  # a command of a killed process may still have been at work
+            if not end.was_killed and end.exit_code != 128 + 9:  # a killed one's command may still be at work
                 self._checkpoint(checkout, is_last=True)
+            if end.retry_after_s:
+                self._hold(job)(end.retry_after_s)
             self._plan(end, decision)
         else:
             self._deliver(job, checkout, expected, end, decision)
@@ -245,10 +256,14 @@ class Takeup:
             raise RepositoryError(
                 f"the branch {branch} exists and is not of this job: delete it, or name another one (branch)"
             )
+        if found is not None and not self._worker.ask(
+            lambda: self._worker.store.set_pushed(self.taken, found)
+        ):
+            raise self._lost()
         return found
 
     def _is_own(self, checkout: JobCheckout, commit: str, branch: str) -> bool:
-        if commit == self.taken.commit:
+        if commit in self.taken.own_commits:
             return True
         maker = checkout.made_by(commit, branch)
         return maker is not None and (maker.set, maker.job) == (self.taken.set_name, self.taken.id)
@@ -258,7 +273,7 @@ class Takeup:
         granted, spent = self.taken.granted_usd, self.taken.cost_usd
         # Work after the checkpoint was paid for, and is paid for again.
         self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
-        while True:
+        while (end := process.end_before()) is None:
             own = None if job.max_budget_usd is None else max(job.max_budget_usd - spent, 0.0)
             may_spend = min((usd for usd in (granted, own) if usd is not None), default=None)
             process.start(may_spend)
@@ -279,6 +294,7 @@ class Takeup:
                     else end
                 )
             spent = end.cost_usd
+        return end
 
     def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
         seen = process.last_change()
@@ -290,7 +306,7 @@ class Takeup:
             if changed != seen:
                 seen = changed
                 spending = process.spending()
-                if self.taken.granted_usd is not None:
+                if self.taken.granted_usd is not None or time.monotonic() >= self._next_checkpoint:
                     self._told_spending(spending.cost_usd + self._unseen_usd, spending.turns)
                 if time.monotonic() >= self._next_checkpoint:
                     self._checkpoint(checkout, is_last=False)
@@ -325,11 +341,25 @@ class Takeup:
             self._log.add(f"[fleet] no checkpoint: {error}\n")
             self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
             return
-        store = self._worker.store
-        if not self._worker.ask(lambda: store.save_checkpoint(taken, ref, commit, state)):
-            raise self._lost()
+        if not self._saved(ref, commit, state, is_last=is_last):
+            return
         self._last_commit = commit
         self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+
+    def _saved(self, ref: str | None, commit: str | None, state: bytes, *, is_last: bool) -> bool:
+        """Writes a checkpoint into the store. Only the last one waits for a store that is away. Returns False if it is."""
+        worker = self._worker
+        save = functools.partial(worker.store.save_checkpoint, self.taken, ref, commit, state)
+        try:
+            is_ours = worker.ask(save) if is_last else save()
+        except Exception as error:
+            if away_reason(error) is None or is_last:
+                raise
+            self._next_checkpoint = time.monotonic() + worker.checkpoint_every_s
+            return False
+        if not is_ours:
+            raise self._lost()
+        return True
 
     def _although_away(self, push: Callable[[], T]) -> T:
         """Repeats a push while the remote cannot be reached: what the job has done is nowhere else. Raises
@@ -374,11 +404,11 @@ class Takeup:
         commit = None
         if final.commit != (taken.base or checkout.commit):
             commit = final.commit
-            if not worker.ask(lambda: worker.store.set_commit(taken, final.commit)):
+            if not worker.ask(lambda: worker.store.plan_push(taken, final.commit)):
                 raise self._lost()
             problem = self._pushed(job, checkout, commit, expected)
             if problem is not None:
-                ref = checkpoint_ref(taken.id, taken.attempt)
+                ref = f"{checkpoint_ref(taken.id, taken.attempt)}-work"
                 self._push_checkpoint(checkout, commit, ref, is_last=True)
                 decision = Final(problem.exit_code, f"{problem.reason}; the work is at {ref}: {commit}")
                 is_resumable = True
@@ -462,7 +492,9 @@ class Takeup:
         if self._stop is Stop.LOST:
             raise LostError
         end = ProcessEnd(exit_code=128 + 15, cost_usd=self.taken.cost_usd)
-        self._tell_end(end, Final(128 + 15, "cancelled"), None)
+        if self._stop is Stop.DRAINED:
+            return self._plan(end, _HANDED_BACK)
+        return self._tell_end(end, Final(128 + 15, "cancelled"), None)
 
     def _hold(self, job: Job) -> Callable[[float], None]:
         key = fingerprint(self._worker.environment, job.base_url)

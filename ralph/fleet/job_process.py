@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.fleet.database import VARIABLE
 from ralph.fleet.decisions import ProcessEnd
@@ -146,6 +147,40 @@ class JobProcess:
         if self._process is not None:
             _signal(self._process, signal.SIGKILL)
 
+    def end_now(self) -> None:
+        """Ends the process if it still runs, and waits for its end."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOPS_WITHIN_S)
+
+    def end_before(self) -> ProcessEnd | None:
+        """The end of a job whose restored session or loop is completed: its worker was lost before it had told so. None if
+        the process must start.
+        """
+        if self._job.until is not None:
+            with suppress(RecordError):
+                for record in self._records():
+                    ended = record.load().ended
+                    if ended is not None and ended.exit_code == 0:
+                        return self._end_of_loop(0, self.spending())
+            return None
+        journal = self.journal()
+        if journal is None:
+            return None
+        history = look_at(journal).history
+        if not history.is_completed:
+            return None
+        ended_run = history.runs[-1].ended
+        words = (ended_run.result or "") if ended_run is not None else ""
+        spending = self.spending()
+        return ProcessEnd(
+            exit_code=0,
+            result=words[:_MOST_RESULT_CHARS],
+            turns=spending.turns,
+            cost_usd=spending.cost_usd,
+        )
+
     def end(self, status: int) -> ProcessEnd:
         """How the process ended. `status` is what `wait` returned."""
         for reader in self._readers:
@@ -159,7 +194,7 @@ class JobProcess:
             end = self._end_of_loop(code, spending)
         if was_killed:
             reason = f"it was killed by {signal.Signals(-status).name}"
-            return msgspec.structs.replace(end, was_killed=True, reason=reason)
+            return replace(end, was_killed=True, reason=reason)
         return end
 
     def spending(self) -> Spending:
@@ -199,9 +234,19 @@ class JobProcess:
                 base = [] if job.base_url is None else [f"--base-url={job.base_url}"]
                 yield from ("loop", "--continue", "--moved", *iterations, *base, *budget)
                 return
-            yield from ("loop", "--no-outage-waits", *words_of(job), *budget, "--", job.prompt)
+            yield from (
+                "loop",
+                "--no-outage-waits",
+                "--output-format=stream-json",
+                *words_of(job),
+                *budget,
+                "--",
+                job.prompt,
+            )
             return
         always = ("--output-format=stream-json", f"--result-file={self._result}")
+        if job.max_turns is not None:
+            job = replace(job, max_turns=max(job.max_turns - self.spending().turns, 1))
         if self._has_session():
             yield from ("run", "--resume", self._session, "--moved", *always, *words_of(job), *budget)
             return

@@ -154,9 +154,10 @@ def story_lines(row: JobRow, attempts: Sequence[AttemptRow], now: float) -> Iter
         yield "  attempts:"
     for one in attempts:
         length = duration(max((one.ended_at or now) - one.started_at, 0.0))
-        end = "running" if one.ended_at is None else f"exit {one.exit_code}{_because(one.reason)}"
-        if one.ended_at is None and one.generation != row.generation:
-            end = "lost: its worker was gone or silent"
+        if one.exit_code is not None:
+            end = f"exit {one.exit_code}{_because(one.reason)}"
+        else:
+            end = "running" if one.ended_at is None else in_one_line(one.reason or "lost")
         yield f"    {one.attempt}  {_local(one.started_at)}  {length:>6}  {in_one_line(one.machine)}  {end}"
     if row.result:
         yield "  result:"

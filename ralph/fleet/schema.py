@@ -46,6 +46,7 @@ jobs = sa.Table(
     sa.Column("result", sa.Text),  # the last answer of the agent
     sa.Column("base", sa.Text),  # the commit at which the job began
     sa.Column("commit", sa.Text),  # what was pushed
+    sa.Column("planned", sa.Text),  # what is about to be pushed
     sa.Column("turns", sa.Integer, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),  # spent by all attempts, as far as they were told
     sa.Column("reserved_usd", sa.Float, nullable=False),  # what the running attempt may spend at most

@@ -41,6 +41,9 @@ MOST_COUNTED = 1000
 SEEN_WITHIN_S = 30.0
 FORGOTTEN_S = 600.0
 """An executor that was not seen for so long is not listed any more."""
+_CLOCKS_DIFFER_S = 2.0
+_RESERVED_S = 15.0
+"""A job waits so long before it looks again whether running jobs have given back what they had reserved."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -77,6 +80,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     result: str | None
     base: str | None
     commit: str | None
+    planned: str | None
     turns: int
     cost_usd: float
     reserved_usd: float
@@ -166,7 +170,8 @@ class TakeUp(Struct, frozen=True, kw_only=True):
     granted_usd: float | None
     """The part that this takeup may spend of the set's budget until it asks again. None if the set has no budget."""
     base: str | None
-    commit: str | None
+    own_commits: tuple[str, ...]
+    """Commits that earlier takeups of the job have pushed, or were about to push."""
     ending: Final | None = None
     """The job's process must not start again, and this is why. The work so far is delivered."""
 
@@ -556,8 +561,12 @@ class FleetStore:
         """Records the commit at which the job began."""
         return self._set_if_current(taken, base=commit)
 
-    def set_commit(self, taken: TakeUp, commit: str) -> bool:
+    def plan_push(self, taken: TakeUp, commit: str) -> bool:
         """Records which commit is about to be pushed, so that the next worker knows it as this job's own."""
+        return self._set_if_current(taken, planned=commit)
+
+    def set_pushed(self, taken: TakeUp, commit: str) -> bool:
+        """Records which commit is at the job's branch."""
         return self._set_if_current(taken, commit=commit)
 
     def spend(self, taken: TakeUp, cost_usd: float, turns: int) -> bool:
@@ -791,6 +800,8 @@ class FleetStore:
         if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
             reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
             return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
+        if row.not_before > now + _CLOCKS_DIFFER_S:  # the engine goes by the clocks of the workers
+            return self._later(c, row, row.not_before, "its time has not come")
         limited = (holds.c.credential == credential, holds.c.until > now)
         held = c.execute(sa.select(holds.c.until, holds.c.reason).where(*limited)).one_or_none()
         if held is not None:
@@ -798,7 +809,9 @@ class FleetStore:
         if granted is None or granted > 0:
             return None
         if self._reserved_by_others(c, row.set_name, row.id) > 0:
-            return self._later(c, row, now + 5, "the rest of the set's budget is reserved by running jobs")
+            return self._later(
+                c, row, now + _RESERVED_S, "the rest of the set's budget is reserved by running jobs"
+            )
         reason = f"the set's budget of ${limits.max_budget_usd:g} is spent"
         return Final(Outcome.LIMIT_REACHED.exit_code(), reason)
 
@@ -847,7 +860,7 @@ def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd
         cost_usd=row.cost_usd,
         granted_usd=granted_usd,
         base=row.base,
-        commit=row.commit,
+        own_commits=tuple(commit for commit in (row.commit, row.planned) if commit is not None),
     )
 
 

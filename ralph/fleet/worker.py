@@ -50,6 +50,7 @@ _IDLE_S = 3.0
 _LOOK_FOR_OTHER_SETS_S = 1.0
 """A slot whose set has nothing to begin ends after this time, if another set has something."""
 _RESTART_S = 1.0
+_LONGEST_RESTART_S = 60.0
 _LOST_EXIT = 3
 _IDLE_EXIT = 0
 _STORE_EXIT = 4
@@ -59,7 +60,7 @@ _RECONCILE_S = 60.0
 _TURN_S = 10.0
 """A slot works so long for its set before it goes to one for which nobody works."""
 _HARD_STOP_S = 8.0
-_FOLDER_LOCK = "lock"
+_LOCK_SUFFIX = ".lock"
 
 
 class WorkOptions(Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class _Supervisor:
         self._slots: dict[int, str] = {}
         self._signals: list[int] = []
         self._may_fork_at = 0.0
-        self._store_problem: str | None = None
+        self._restart_s = _RESTART_S
 
     def run(self) -> int:
         prepare(self._database)
@@ -171,8 +172,11 @@ class _Supervisor:
             ended, status = os.waitpid(process_id, os.WNOHANG)
             if ended:
                 del self._slots[process_id]
-                if status != 0:
-                    self._may_fork_at = time.monotonic() + _RESTART_S
+                if status == 0:
+                    self._restart_s = _RESTART_S
+                else:
+                    self._may_fork_at = time.monotonic() + self._restart_s
+                    self._restart_s = min(2 * self._restart_s, _LONGEST_RESTART_S)
                     _remove_left_folders(self._database)
 
     def _ended(self) -> int:
@@ -235,6 +239,7 @@ class _Slot:
         self._lost = threading.Event()
         self._drain_ends: float | None = None
         self._running: Takeup | None = None
+        self._is_busy = False
         self._takeup_lock = threading.Lock()
         self._orphans: set[str] = set()
         self._exit_code: int | None = None
@@ -261,7 +266,7 @@ class _Slot:
         self._lost = lock.lost
         store = FleetStore(self._database)
         folder = self._database.folder / "work" / self._executor
-        _locked_folder(folder)
+        folder_lock = _lock_folder(folder)
         worker = Worker(
             store,
             lock,
@@ -279,7 +284,9 @@ class _Slot:
             engine = Engine(
                 self._database, self._executor, self._set_name, lambda *job: self._work(worker, *job)
             )
-            patiently(lambda: engine.launch(limits), waiting=waiting)
+            engine.launch(
+                limits
+            )  # an engine that has launched in part cannot launch again: a new slot tries again
             self._limits = limits
             self._look_after(worker, engine)
         except WaitStoppedError:
@@ -288,10 +295,14 @@ class _Slot:
             self._tell(str(error))
             self._exit_code = _STORE_EXIT
         finally:
+            self._hard_stop.set()
             self._wait_for_takeup()
             if lock.lost.is_set():
                 self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.with_name(f"{folder.name}{_LOCK_SUFFIX}").unlink()
+            os.close(folder_lock)
             if not lock.lost.is_set():
                 with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
                     store.executor_gone(self._executor)
@@ -305,11 +316,13 @@ class _Slot:
         the end of a workflow that another worker continues.
         """
         try:
-            if self._signals or self._hard_stop.is_set():
+            with self._takeup_lock:
+                self._is_busy = not (self._signals or self._hard_stop.is_set())
+            if not self._is_busy:
                 self._for_ever()
             taken = worker.ask(lambda: self._taken(worker, set_name, job, attempt))
             if taken is None:
-                return
+                return self._end_work()
             takeup = Takeup(worker, taken)
             with self._takeup_lock:
                 self._running = takeup
@@ -318,7 +331,7 @@ class _Slot:
             finally:
                 with self._takeup_lock:
                     self._running = None
-                    self._idle_since = time.monotonic()
+            self._end_work()
         except LostError:
             self._tell(f"{set_name}/{job}: another worker has taken over this job; nothing was pushed")
             self._exit_code = _LOST_EXIT
@@ -333,6 +346,11 @@ class _Slot:
             self._tell(f"{set_name}/{job}: {self._database.without_password(describe_bug(error))}")
             self._exit_code = _BUG_EXIT
             self._for_ever()
+
+    def _end_work(self) -> None:
+        with self._takeup_lock:
+            self._is_busy = False
+            self._idle_since = time.monotonic()
 
     def _taken(self, worker: Worker, set_name: str, job: str, attempt: int) -> TakeUp | None:
         row = worker.store.job_row(set_name, job)
@@ -358,6 +376,7 @@ class _Slot:
         return None
 
     def _for_ever(self) -> None:
+        self._end_work()
         while True:
             time.sleep(3600)
 
@@ -446,7 +465,7 @@ class _Slot:
                             f"{workflow.rpartition('/')[0]}: taken over from {executor}, which is gone"
                         )
         with self._takeup_lock:
-            is_working = self._running is not None
+            is_working = self._is_busy
         # A workflow of this executor that nothing here works on, seen twice: the engine lost it in an outage.
         orphans = set() if is_working else own
         engine.resume(sorted(orphans & self._orphans))
@@ -455,7 +474,7 @@ class _Slot:
     def _is_idle(self, worker: Worker) -> bool:
         """Whether the set has no open jobs, or another set has more use for this slot."""
         with self._takeup_lock:
-            if self._running is not None:
+            if self._is_busy:
                 return False
             idle_s = time.monotonic() - self._idle_since
         rows = worker.ask(worker.store.open_sets)
@@ -478,7 +497,7 @@ class _Slot:
         """
         while not self._hard_stop.wait(_TICK_S / 2):
             with self._takeup_lock:
-                running = self._running
+                running, is_busy = self._running, self._is_busy
             if self._lost.is_set() or self._exit_code is not None:
                 if running is not None:
                     running.stop(Stop.LOST)
@@ -492,9 +511,9 @@ class _Slot:
                 if running is not None:
                     running.stop(Stop.LOST)
                 break
-            if running is None:
+            if not is_busy:
                 break
-            if now > self._drain_ends:
+            if now > self._drain_ends and running is not None:
                 running.stop(Stop.DRAINED)
         self._hard_stop.set()
         time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
@@ -505,7 +524,7 @@ class _Slot:
         until = time.monotonic() + _HARD_STOP_S / 2
         while time.monotonic() < until:
             with self._takeup_lock:
-                if self._running is None:
+                if not self._is_busy:
                     return
             time.sleep(0.05)
 
@@ -516,27 +535,35 @@ def _machine() -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:60] or "machine"
 
 
-def _locked_folder(folder: Path) -> int:
-    """Makes the folder of an executor and locks it while the process lives. Returns the descriptor of the lock."""
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    descriptor = os.open(folder / _FOLDER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
+def _lock_folder(folder: Path) -> int:
+    """Makes the folder of an executor, and a lock beside it that is held while the process lives. Returns the lock's
+    descriptor. Raises OSError.
+    """
+    lock = folder.with_name(f"{folder.name}{_LOCK_SUFFIX}")
+    lock.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # another process has just opened the lock to remove it
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock.stat().st_ino == os.fstat(descriptor).st_ino:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                return descriptor
+        os.close(descriptor)
 
 
 def _remove_left_folders(database: Database) -> None:
-    """Removes the folders of executors whose process is gone. Other machines may share the state directory, so the lock
-    of a folder tells, and not the process id in its name.
+    """Removes the folders of this machine's executors whose process is gone. Other machines may share the state
+    directory.
     """
-    with suppress(OSError):
-        for folder in (database.folder / "work").iterdir():
-            with suppress(OSError):
-                descriptor = os.open(folder / _FOLDER_LOCK, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-                finally:
-                    os.close(descriptor)
+    for lock in (database.folder / "work").glob(f"{_machine()}-*{_LOCK_SUFFIX}"):
+        with suppress(OSError):
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)), ignore_errors=True)
+                lock.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from ralph.fleet.decisions import JobState
+from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job, Rate, SetLimits
 from ralph.fleet.listing import (
@@ -144,11 +145,10 @@ def test_the_story_of_a_job_has_its_branch_its_attempts_and_its_last_answer() ->
         started_at=NOW - 500,
         result="one\ntwo",
     )
-    lost, now = {"ended_at": None, "exit_code": None, "reason": None}, {"started_at": NOW - 30}
     attempts = [
         attempt_row(),
-        attempt_row(generation=2, attempt=2, **lost),
-        attempt_row(generation=3, attempt=2, **(lost | now)),
+        attempt_row(generation=2, attempt=2, exit_code=None, reason="its worker was lost"),
+        attempt_row(generation=3, attempt=2, exit_code=None, reason=None, ended_at=None),
     ]
     lines = list(story_lines(job, attempts, NOW))
     assert lines[0] == "s/a: running"
@@ -156,7 +156,7 @@ def test_the_story_of_a_job_has_its_branch_its_attempts_and_its_last_answer() ->
     assert "  branch      ralph/a, nothing pushed yet" in text
     assert "  prompt      Port it." in text
     ends = [line.rpartition("  ")[2] for line in lines[lines.index("  attempts:") + 1 :][:3]]
-    assert ends == ["exit 75 (overloaded)", "lost: its worker was gone or silent", "running"]
+    assert ends == ["exit 75 (overloaded)", "its worker was lost", "running"]
     assert lines[-2:] == ["    one", "    two"]
 
 
@@ -217,3 +217,18 @@ def test_the_fields_of_the_objects_stay() -> None:
     assert told["states"]["running"] == 1
     waited = wait_object([set_row(done=2)], [ended("a", 3), ended("b", 74)], 124)
     assert (waited["exit_code"], waited["worst_exit_code"], len(waited["jobs"])) == (124, 74, 2)
+
+
+def test_the_page_of_the_fleet_has_every_state_every_field_and_the_order_of_the_codes() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/fleet.md").read_text().split())
+    fields = {*job_object(row()), *set_object(set_row(), Workers(0, 0)), *wait_object([], [], 0)}
+    words = fields | {state.value for state in JobState} | {"cancelling", "exit N", "attempts"}
+    assert {word for word in words if f"`{word}`" not in page and f'"{word}"' not in page} == set()
+    worst_first = sorted((0, 143, 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75), key=place_of)
+    assert ", ".join(map(str, worst_first)).replace("143", "128+n") in page
+
+
+def place_of(code: int) -> int:
+    """How many codes are worse."""
+    codes = (0, 143, 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75)
+    return sum(worst_exit_code([code, other]) == other != code for other in codes)

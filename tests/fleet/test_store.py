@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.fleet.database import database_of, prepare
-from ralph.fleet.decisions import JobState
+from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store import FleetStore, JobRow, Later, NotOurs, TakeUp
 from ralph.values.outcome import UsageError
@@ -174,15 +174,25 @@ def test_an_attempt_is_planned_once_and_a_drain_is_no_try(store) -> None:
     assert (row(store, "j0").attempt, row(store, "j0").tries) == (3, 1)
 
 
-def test_a_job_whose_workers_are_lost_is_given_up_after_the_last_try(store) -> None:
+def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store) -> None:
     store.submit("s", SetLimits(max_attempts=2), jobs(1))
     tries = [taken(store, "j0", by=f"w-{number}") for number in (1, 2)]
-    assert [one.tries for one in tries] == [1, 2]
-    assert isinstance(take(store, "j0", by="w-3"), NotOurs)
-    assert not store.end_job(tries[-1], exit_code=0, reason="")
+    assert [(one.tries, one.ending) for one in tries] == [(1, None), (2, None)]
+    reason = "gave up after 2 attempts: the worker of the last one was lost"
+    assert taken(store, "j0", by="w-3").ending == Final(75, reason)
+    assert isinstance(take(store, "j0", by="w-4"), NotOurs), "and that was the end of w-3"
     ended = row(store, "j0")
     assert (ended.state, ended.exit_code) == (JobState.DONE, 75)
-    assert "gave up after 2 attempts" in (ended.reason or "")
+    assert "gave up after 3 attempts" in (ended.reason or "")
+    assert not store.end_job(tries[-1], exit_code=0, reason="")
+    assert {one.reason for one in store.attempt_rows("s", "j0")} == {"its worker was lost"}
+
+
+def test_a_takeup_that_is_asked_for_twice_by_one_worker_is_one(store) -> None:
+    store.submit("s", SetLimits(max_budget_usd=8.0), jobs(1))
+    first = taken(store, "j0")
+    assert taken(store, "j0") == first
+    assert len(store.attempt_rows("s", "j0")) == 1
 
 
 def test_a_job_that_the_engine_must_get_is_claimed_by_one_worker(connect, store) -> None:
@@ -308,8 +318,8 @@ def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) 
 
 def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:
     store.submit("s", NO_LIMITS, jobs(2))
-    for name in ("j0", "j1", "j0"):
-        store.add_log(taken(store, name), f"{name}\n")
+    for number, name in enumerate(("j0", "j1", "j0")):
+        store.add_log(taken(store, name, by=f"w-{number}"), f"{name}\n")
     first, second = store.log_lines("s", "j0")
     assert (first.text, first.generation, second.generation) == ("j0\n", 1, 2)
     assert store.log_lines("s", "j0", first.number) == [second]

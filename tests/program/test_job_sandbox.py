@@ -5,6 +5,7 @@ else of the worker's state directory.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.loop.git.repositories import committed
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.program.namespaces import forbidding_namespaces
 
-LEVEL = plan_box(SandboxSettings(), {"PATH": "/usr/bin:/bin"}, (), None).level
+LEVEL = plan_box(SandboxSettings(), dict(os.environ), (), None).level
 
 pytestmark = [
     pytest.mark.sandboxed,
