@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
-    from ralph.fleet.store import JobRow, SetRow
+    from ralph.fleet.store import AttemptRow, JobRow, SetRow
 
 T = TypeVar("T")
 
@@ -172,7 +172,21 @@ class Fleet:
             if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
 
-    # --- wait, cancel, retry
+    # --- work, wait, cancel, retry
+
+    def look_before_work(self, set_names: Sequence[str], *, until_done: bool) -> None:
+        """Says what a worker would wait for. Raises UsageError if it is to end when all is done, and nothing is there:
+        a mistyped name or a wrong store would look like success.
+        """
+        if until_done:
+            self._sets(set_names)
+            return
+        known = set() if self._is_missing() else {row.name for row in self._ask(self._store.set_rows)}
+        for name in set_names:
+            if name not in known:
+                self._console.tell(f"there is no set {name} yet: waiting for it")
+        if not known and not set_names:
+            self._console.tell("there are no jobs yet: waiting for ralph fleet submit")
 
     def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""
@@ -255,6 +269,17 @@ class Fleet:
         if chosen.names and count < len(chosen.names):
             self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
         return 0
+
+    # --- report
+
+    def rows_for_report(self, names: Sequence[str]) -> tuple[list[SetRow], list[JobRow], list[AttemptRow]]:
+        """The sets with these names, or all, with their jobs and the attempts of those. Raises UsageError."""
+        sets = self._sets(names)
+        jobs = self._rows(sets)
+        attempts: list[AttemptRow] = []
+        for one in sets:
+            attempts += self._ask(lambda: self._store.attempt_rows(one.name))  # noqa: B023 - called at once
+        return sets, jobs, attempts
 
     # --- export
 

@@ -102,14 +102,23 @@ def grant_usd(left_usd: float, least_usd: float = LEAST_GRANT_USD) -> float:
     return max(min(left_usd, max(left_usd / SHARE, least_usd)), 0.0)
 
 
+def outcome_of(exit_code: int) -> Outcome:
+    """The outcome of an exit code of ralph. Ends by a signal are interruptions."""
+    if exit_code > 128:
+        return Outcome.INTERRUPTED
+    others = (outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED)
+    return next((outcome for outcome in others if outcome.exit_code() == exit_code), Outcome.INTERNAL_ERROR)
+
+
 def worst_exit_code(codes: Iterable[int]) -> int:
     """The worst of the exit codes of jobs. Ends by a signal (128+n) are less bad than all other failures. A code that
     ralph does not have is as bad as 70. 0 if there is no code.
     """
-    return min(codes, key=_badness, default=0)
+    return min(codes, key=badness, default=0)
 
 
-def _badness(code: int) -> int:
+def badness(code: int) -> int:
+    """The place of an exit code among all, from the worst, which is 0, to the code 0."""
     if code == 0:
         return len(_WORST_FIRST) + 1
     if code > 128:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd
+from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd, outcome_of
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -44,6 +44,8 @@ FORGOTTEN_S = 600.0
 _CLOCKS_DIFFER_S = 2.0
 _RESERVED_S = 15.0
 """A job waits so long before it looks again whether running jobs have given back what they had reserved."""
+_MOST_PARAMETERS = 10_000
+"""Postgres takes 65,535 parameters in one statement."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
@@ -831,14 +833,18 @@ class FleetStore:
         """Two sets that work on one branch would push over each other's work."""
         if not new:
             return
-        rows = c.execute(
-            sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository, jobs.c.content).where(
-                jobs.c.set_name != set_name,
-                jobs.c.state.notin_(FINAL_STATES),
-                jobs.c.repository.in_({job.repository for job in new}),
+        open_ids: dict[tuple[str, str], str] = {}
+        repositories = sorted({job.repository for job in new})
+        for at in range(0, len(repositories), _MOST_PARAMETERS):
+            some = repositories[at : at + _MOST_PARAMETERS]
+            rows = c.execute(
+                sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository).where(
+                    jobs.c.set_name != set_name,
+                    jobs.c.state.notin_(FINAL_STATES),
+                    jobs.c.repository.in_(some),
+                )
             )
-        ).all()
-        open_ids = {(row.repository, row.id): row.set_name for row in rows}
+            open_ids |= {(row.repository, row.id): row.set_name for row in rows}
         for job in new:
             other = open_ids.get((job.repository, job.id))
             if other is not None:
@@ -867,14 +873,6 @@ def _taken(row: Any, generation: int, tries: int, limits: SetLimits, granted_usd
 def storable(text: str) -> str:
     """The text without NUL and halves of surrogate pairs, which Postgres does not take."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
-
-
-def outcome_of(exit_code: int) -> Outcome:
-    """The outcome of an exit code of ralph. Ends by a signal are interruptions."""
-    if exit_code > 128:
-        return Outcome.INTERRUPTED
-    others = (outcome for outcome in Outcome if outcome is not Outcome.INTERRUPTED)
-    return next((outcome for outcome in others if outcome.exit_code() == exit_code), Outcome.INTERNAL_ERROR)
 
 
 def _of(set_name: str, job: str) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from ralph.values.redaction import Redactor
 from ralph.values.screen_text import counted, dollars, duration, in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ralph.pages.night import Work
 
@@ -56,8 +56,7 @@ def write_report(request: ReportRequest) -> int:
     """
     environment = dict(os.environ)
     redact = Redactor(known_secrets(environment)).redact_all
-    is_printed = request.output == _STANDARD_OUTPUT
-    path = None if is_printed else _place_of_page(request)
+    path = place_of_page(request.output, _repository_directories(request))
     sessions = None if request.session_directory is None else Path(request.session_directory)
     subject = find_subject(request.what, request.directory, environment, sessions)
     gathered = gather(subject, environment, sessions, page=path)
@@ -71,21 +70,32 @@ def write_report(request: ReportRequest) -> int:
     html = html_of(night)
     lines = [redact(in_one_line(headline(work))) for work in night.works[:_MOST_HEADLINES]]
     lines += [f"and {len(night.works) - _MOST_HEADLINES} more"] if len(night.works) > _MOST_HEADLINES else []
+    is_done = put_page(html, path, lines, _repository_directories(request), is_opened=request.is_opened)
+    return gathered.exit_code if is_done else Outcome.IO_ERROR.exit_code()
+
+
+def put_page(
+    html: bytes, path: Path | None, lines: Sequence[str], directories: Sequence[Path], *, is_opened: bool
+) -> bool:
+    """Writes the page to the file, or to standard output if `path` is None, and prints where it is and the lines.
+    Returns False if the file cannot be written, which standard error then tells. `directories` are those of
+    `place_of_page`.
+    """
     with suppress(ReaderLeftError):
         if path is None:
             print_bytes(html)
             for line in lines:
                 complain(line)
-            return gathered.exit_code
+            return True
         try:
-            write_result_file(str(path), html, _repository_directories(request))
+            write_result_file(str(path), html, directories)
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
-            return Outcome.IO_ERROR.exit_code()
+            return False
         print_lines([str(path.parent.resolve() / path.name), *lines])
-    if request.is_opened and path is not None:
-        _open(path, environment, complain)
-    return gathered.exit_code
+    if is_opened and path is not None:
+        _open(path, os.environ, complain)
+    return True
 
 
 def headline(work: Work) -> str:
@@ -104,16 +114,21 @@ def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
     return (request.directory,)
 
 
-def _place_of_page(request: ReportRequest) -> Path:
-    """The absolute path of the page. Raises UsageError if the page cannot or must not be written there."""
-    path = Path(request.output) if request.output is not None else Path.cwd() / REPORT_PAGE
-    problem = result_file_problem(str(path), _repository_directories(request))
+def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | None:
+    """The absolute path of the page, or None for standard output. `output` is that of a `ReportRequest`. No link within
+    the repositories of `directories` may lead the page out of them. Raises UsageError if the page cannot or must not be
+    written there.
+    """
+    if output == _STANDARD_OUTPUT:
+        return None
+    path = Path(output) if output is not None else Path.cwd() / REPORT_PAGE
+    problem = result_file_problem(str(path), directories)
     if problem is None and ".git" in (*path.parts, *Path(os.path.realpath(path.parent)).parts):
         problem = f"{path} lies in a git directory, which git alone writes"
-    if problem is None and request.output is None and os.path.lexists(path) and not _is_page(path):
+    if problem is None and output is None and os.path.lexists(path) and not _is_page(path):
         problem = f"{path} is there, and ralph report did not make it"
     if problem is not None:
-        raise UsageError(f"{problem}; name another file (-o FILE)" if request.output is None else problem)
+        raise UsageError(f"{problem}; name another file (-o FILE)" if output is None else problem)
     return path
 
 

@@ -1,4 +1,4 @@
-"""The page of a night in a real browser: Chromium of the distribution, driven over its own protocol."""
+"""The pages of a night and of a fleet in a real browser: Chromium of the distribution, driven over its own protocol."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.pages.fleet_page import fleet_html_of
 from ralph.pages.page import html_of
 from tests.outside_programs import program_or_skip
+from tests.pages.fleet_rows import night_of
 from tests.pages.hostile_night import FULL, HOSTILE, Walk
 from tests.pages.nights import NIGHT, SEVERAL
+from tests.pages.test_fleet_page import FULL_FLEET
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -168,4 +171,32 @@ def test_it_can_be_read_without_the_script(opened) -> None:
     entry = part.locator("details.e").nth(1)
     entry.locator("> summary").click()
     assert entry.locator("pre").first.is_visible()
+    shown.ends_quietly()
+
+
+def test_the_page_of_a_fleet_leads_from_a_bar_and_a_row_to_the_job(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.html"
+    file.write_bytes(fleet_html_of(Walk(HOSTILE).over(FULL_FLEET), UTC))
+    hostile = Opened(browser, file)
+    hostile.page.click("#unfold")
+    assert hostile.page.locator("img, iframe, object, embed, base, link, form:not(#search)").count() == 0
+    assert hostile.page.locator("body > footer").count() == 1
+    hostile.ends_quietly()
+
+    file.write_bytes(fleet_html_of(night_of(), UTC))
+    shown = Opened(browser, file, viewport={"width": 390, "height": 844})
+    page: Page = shown.page
+    search = page.locator("details.part", has=page.locator("b", has_text="upgrade/search"))
+    page.click("table.jobs >> text=upgrade/search")
+    assert search.evaluate("part => part.open")
+    command = search.locator("pre.command").first
+    assert command.inner_text() == "ralph fleet retry upgrade/search"
+    lost = page.locator("#time rect.k-lost")
+    assert "upgrade/billing attempt 1 by west-202-b: lost, 44m" in (lost.text_content() or "")
+    lost.click()
+    billing = page.locator("details.part", has=page.locator("b", has_text="upgrade/billing"))
+    assert billing.evaluate("part => part.open")
+    assert billing.locator("td", has_text="taken over").is_visible()
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
     shown.ends_quietly()

@@ -104,6 +104,14 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     assert not state_directory(ralph).exists()
 
 
+def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, ralph_here) -> None:
+    empty = ralph_here("fleet", "work", "--until-done")
+    assert (empty.code, "there is no fleet yet" in empty.stderr) == (2, True)
+    store.submit("night", SetLimits(), [job("a")])
+    ran = ralph_here("fleet", "work", "nigth", "--until-done")
+    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
+
+
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
     ended(store, "a", 0)

@@ -1,0 +1,460 @@
+"""Makes the content of a fleet's report page from the rows of a store. No I/O happens here.
+
+The page stays below 10 MB for any number of jobs: rows of jobs and details share a room, and what has none is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
+from ralph.fleet.job_content import UnknownFormatError
+from ralph.fleet.job_rules import branch_of
+from ralph.fleet.listing import limits_text
+from ralph.pages.excerpts import size_in_html
+from ralph.pages.fleet_night import (
+    ExitCount,
+    FleetNight,
+    JobDetails,
+    JobStory,
+    SetStory,
+    SlotRow,
+    StateCount,
+    Takeover,
+    TakeupBar,
+    TakeupEnd,
+    TakeupStory,
+)
+from ralph.pages.page_room import PageRoom
+from ralph.values.outcome import Outcome
+from ralph.values.screen_text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.fleet.store import AttemptRow, JobRow, SetRow
+    from ralph.pages.excerpts import Excerpts
+
+MOST_DETAILS = 300
+MOST_ROWS = 40
+"""The number of rows of the time line."""
+_ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
+"""The room of all rows of jobs, and what one takes beside its texts."""
+_MOST_TAKEUPS = 12
+_MOST_TAKEOVERS = 200
+_MOST_SETS = 200
+_MOST_EXITS = 30
+_NAME_CHARS, _REASON_CHARS, _WORDS_CHARS = 80, 160, 300
+_HIDDEN_BYTES = 16
+"""The room of a character that the page shows by its name."""
+_UNAVAILABLE = Outcome.API_UNAVAILABLE.exit_code()
+_IO_ERROR = Outcome.IO_ERROR.exit_code()
+_GOES_ON = {_UNAVAILABLE, Outcome.LIMIT_REACHED.exit_code(), Outcome.TIMED_OUT.exit_code()}
+_FAILED, _CANCELLING = "failed", "cancelling"
+_WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
+
+
+def fleet_night_of(
+    sets: Sequence[SetRow],
+    jobs: Sequence[JobRow],
+    attempts: Iterable[AttemptRow],
+    *,
+    made_at_s: float,
+    version: str,
+    excerpts: Excerpts,
+) -> FleetNight:
+    """The content of the page about these sets. `jobs` and `attempts` are all those of the sets. Attempts of jobs that
+    are not among `jobs` are left out: they were added after the jobs had been read.
+    """
+    return _Night(sets, jobs, attempts, made_at_s, excerpts).made(version)
+
+
+def state_of(row: JobRow) -> str:
+    """The state of a job in one word, which is one of `_WORST_FIRST`."""
+    if row.state is JobState.DONE and row.exit_code:
+        return _FAILED
+    if row.state is JobState.RUNNING and row.is_cancelled:
+        return _CANCELLING
+    return row.state.value
+
+
+def order_of(row: JobRow) -> tuple[int, int, str, int]:
+    """Sorts jobs from the worst to the best: those that failed by their exit codes, then those that another one blocked,
+    the cancelled ones, the open ones, and those that are done.
+    """
+    code = badness(row.exit_code) if row.exit_code is not None else 0
+    return _WORST_FIRST.index(state_of(row)), code, row.set_name, row.position
+
+
+class _Night:
+    def __init__(
+        self,
+        sets: Sequence[SetRow],
+        jobs: Sequence[JobRow],
+        attempts: Iterable[AttemptRow],
+        made_at_s: float,
+        excerpts: Excerpts,
+    ) -> None:
+        self._sets, self._excerpts = sets, excerpts
+        self._jobs = sorted(jobs, key=order_of)
+        self._of_set: dict[str, list[JobRow]] = defaultdict(list)
+        for job in self._jobs:
+            self._of_set[job.set_name].append(job)
+        self._by_key = {(row.set_name, row.id): row for row in jobs}
+        self._attempts: dict[tuple[str, str], list[AttemptRow]] = defaultdict(list)
+        known = [one for one in attempts if (one.set_name, one.job) in self._by_key]
+        self._now_s = max([made_at_s, *(one.ended_at or one.started_at for one in known)])
+        self._next_of_executor = _next_starts(known)
+        for one in sorted(known, key=lambda one: one.generation):
+            self._attempts[one.set_name, one.job].append(one)
+        self._room = PageRoom(excerpts, works=MOST_DETAILS, parts=MOST_DETAILS)
+        self._left_out: list[str] = []
+
+    def made(self, version: str) -> FleetNight:
+        stories = {key: self._takeups(key) for key in self._attempts}
+        jobs = self._job_stories(stories)
+        anchors = {
+            (row.set_name, row.id): story.anchor
+            for row, story in zip(self._jobs, jobs, strict=False)
+            if story.details is not None
+        }
+        rows, takeovers = self._time_line(stories, anchors)
+        sets = self._sets[:_MOST_SETS]
+        if len(sets) < len(self._sets):
+            self._left_out.append(f"{counted(len(self._sets) - len(sets), 'more set')}: ralph fleet ls")
+        return FleetNight(
+            made_at_s=self._now_s,
+            version=version,
+            place=self._place(),
+            sets=tuple(self._set_story(row) for row in sets),
+            exits=tuple(self._exits(anchors)),
+            attempts=sum(map(len, stories.values())),
+            lost=sum(one.kind is TakeupEnd.LOST for takeups in stories.values() for one in takeups),
+            jobs=tuple(jobs),
+            rows=tuple(rows),
+            takeovers=tuple(takeovers),
+            left_out=tuple(self._left_out),
+        )
+
+    def _place(self) -> str:
+        names = [self._line(row.name, _NAME_CHARS) for row in self._sets[:3]]
+        more = [f"{len(self._sets) - 3} more"] if len(self._sets) > 3 else []
+        noun = "set" if len(self._sets) == 1 else "sets"
+        return f"{noun} {', '.join([*names, *more])}"
+
+    def _line(self, text: str, most_chars: int) -> str:
+        return self._excerpts.line(text, most_chars)
+
+    # --- sets
+
+    def _set_story(self, row: SetRow) -> SetStory:
+        jobs = self._of_set[row.name]
+        states = Counter(map(state_of, jobs))
+        codes = [job.exit_code for job in jobs if job.exit_code is not None]
+        ends = [job.ended_at for job in jobs if job.ended_at is not None]
+        is_open = any(not job.state.is_final for job in jobs)
+        name = row.name
+        commands = []
+        if any(states[state] for state in ("failed", "blocked", "cancelled")):
+            commands.append(_command("ralph fleet retry --failed --set", name))
+        if is_open:
+            commands.append(_command("ralph fleet work", name))
+        return SetStory(
+            name=self._line(name, _NAME_CHARS),
+            limits=limits_text(row.limits),
+            jobs=len(jobs),
+            states=tuple(StateCount(state, states[state]) for state in _WORST_FIRST if states[state]),
+            exit_code=worst_exit_code(codes) if codes else None,
+            open_jobs=sum(not job.state.is_final for job in jobs),
+            cost_usd=sum(job.cost_usd for job in jobs),
+            reserved_usd=sum(job.reserved_usd for job in jobs),
+            budget_usd=row.limits.max_budget_usd,
+            turns=sum(job.turns for job in jobs),
+            began_s=min(
+                (job.started_at for job in jobs if job.started_at is not None), default=row.created_at
+            ),
+            ended_s=self._now_s if is_open else max(ends, default=row.created_at),
+            commands=tuple(self._excerpts.plain(one) for one in commands if one),
+        )
+
+    def _exits(self, anchors: dict[tuple[str, str], str]) -> Iterator[ExitCount]:
+        """Counts the jobs that failed themselves. Blocked and cancelled jobs are not among them."""
+        failed = [row for row in self._jobs if state_of(row) == _FAILED]
+        numbers = Counter(row.exit_code for row in failed)
+        firsts = {row.exit_code: row for row in reversed(failed)}
+        for code in list(numbers)[:_MOST_EXITS]:
+            first = firsts[code]
+            yield ExitCount(
+                code or 0,
+                first.outcome or "",
+                numbers[code],
+                self._line(first.reason or "", _REASON_CHARS),
+                anchors.get((first.set_name, first.id), ""),
+            )
+
+    # --- jobs
+
+    def _job_stories(self, stories: dict[tuple[str, str], list[TakeupStory]]) -> list[JobStory]:
+        made: list[JobStory] = []
+        room = _ROWS_BYTES
+        for number, row in enumerate(self._jobs):
+            story = self._job_story(row, stories.get((row.set_name, row.id), []), number)
+            room -= _ROW_BYTES + sum(map(_size, (story.set_name, story.id, story.reason, story.machines)))
+            if room < 0:
+                self._left_out.append(
+                    f"{counted(len(self._jobs) - number, 'more job')}, all of them {story.state} or better: "
+                    "ralph fleet ls SET"
+                )
+                break
+            made.append(story)
+        bare = sum(story.details is None for story in made)
+        if bare:
+            first = next(story for story in made if story.details is None)
+            worst = f"the first of them is {first.state}"
+            self._left_out.append(f"the details of {counted(bare, 'job')} ({worst}): ralph fleet show SET/ID")
+        return made
+
+    def _job_story(self, row: JobRow, takeups: Sequence[TakeupStory], number: int) -> JobStory:
+        machines = list(dict.fromkeys(one.machine for one in takeups))
+        return JobStory(
+            anchor=f"job{number}",
+            set_name=self._line(row.set_name, _NAME_CHARS),
+            id=self._line(row.id, _NAME_CHARS),
+            state=state_of(row),
+            is_problem=state_of(row) in {"failed", "blocked", "cancelled"},
+            is_open=not row.state.is_final,
+            exit_code=row.exit_code,
+            outcome=row.outcome or "",
+            reason=self._line(row.reason or "", _REASON_CHARS),
+            turns=row.turns,
+            cost_usd=row.cost_usd,
+            began_s=row.started_at,
+            ended_s=None if row.started_at is None else row.ended_at or self._now_s,
+            attempts=len(takeups),
+            machines=self._line(", ".join(machines), _NAME_CHARS),
+            details=self._details(row, takeups) if number < MOST_DETAILS else None,
+        )
+
+    def _details(self, row: JobRow, takeups: Sequence[TakeupStory]) -> JobDetails:
+        plain, words = self._excerpts.plain, self._words
+        branch = ref = prompt = until = problem = ""
+        try:
+            job = row.job
+        except UnknownFormatError as error:
+            problem = words(str(error))
+        else:
+            branch, ref, prompt, until = branch_of(job), job.ref or "", job.prompt, job.until or ""
+        is_pushed = row.commit is not None and row.state is JobState.DONE and row.exit_code != _IO_ERROR
+        return JobDetails(
+            reason=self._room.reason(row.reason or ""),
+            repository=words(row.repository),
+            ref=words(ref),
+            branch=words(branch),
+            commit=words(row.commit or ""),
+            is_pushed=is_pushed,
+            prompt=self._room.task(prompt),
+            until=words(until),
+            after=self._line(", ".join(_names_in(row.after)), _WORDS_CHARS),
+            problem=problem,
+            answer=self._room.words(row.result or ""),
+            takeups=tuple(takeups[-_MOST_TAKEUPS:]),
+            more_takeups=max(len(takeups) - _MOST_TAKEUPS, 0),
+            commands=tuple(plain(one) for one in self._commands(row, branch if is_pushed else "") if one),
+        )
+
+    def _words(self, text: str) -> str:
+        return self._excerpts.of(text, _WORDS_CHARS).text
+
+    def _commands(self, row: JobRow, pushed_branch: str) -> Iterator[str]:
+        name = f"{row.set_name}/{row.id}"
+        state = state_of(row)
+        if state in {"failed", "cancelled"}:
+            yield _command("ralph fleet retry", name)
+        if state == "blocked":
+            before = (self._by_key.get((row.set_name, one)) for one in _names_in(row.after))
+            for cause in [one for one in before if one is not None and one.exit_code][:3]:
+                yield _command("ralph fleet retry", f"{cause.set_name}/{cause.id}")
+        if pushed_branch and not row.repository.startswith("-"):
+            yield _command("git fetch", row.repository, pushed_branch)
+        if row.generation:
+            follow = "-f " if state == "running" else ""
+            yield _command(f"ralph fleet logs {follow}".rstrip(), name)
+
+    # --- attempts
+
+    def _takeups(self, key: tuple[str, str]) -> list[TakeupStory]:
+        """The attempts of a job in order."""
+        job, rows = self._by_key[key], self._attempts[key]
+        made: list[TakeupStory] = []
+        for at, row in enumerate(rows):
+            after = rows[at + 1] if at + 1 < len(rows) else None
+            kind = _end_of(row, job, is_last=after is None)
+            before = made[-1] if made else None
+            made.append(
+                TakeupStory(
+                    attempt=row.attempt,
+                    machine=self._line(row.machine, _NAME_CHARS),
+                    executor=self._line(row.executor, _NAME_CHARS),
+                    kind=kind,
+                    exit_code=row.exit_code,
+                    outcome="" if row.exit_code is None else outcome_of(row.exit_code).value,
+                    reason=self._line(row.reason or "", _REASON_CHARS),
+                    began_s=row.started_at,
+                    ended_s=self._end_s(row, job, after),
+                    turns=row.turns,
+                    cost_usd=row.cost_usd,
+                    has_taken_over=before is not None and before.kind is TakeupEnd.LOST,
+                )
+            )
+        return made
+
+    def _end_s(self, row: AttemptRow, job: JobRow, after: AttemptRow | None) -> float:
+        if row.ended_at is not None:
+            return max(row.ended_at, row.started_at)
+        ends = [
+            self._now_s,
+            *([after.started_at] if after is not None else []),
+            *([job.ended_at] if after is None and job.ended_at is not None else []),
+            self._next_of_executor.get((row.executor, row.started_at), self._now_s),
+        ]
+        return max(min(ends), row.started_at)
+
+    # --- time line
+
+    def _time_line(
+        self, stories: dict[tuple[str, str], list[TakeupStory]], anchors: dict[tuple[str, str], str]
+    ) -> tuple[list[SlotRow], list[Takeover]]:
+        packed: dict[str, list[_FilledRow]] = defaultdict(list)
+        ordered = sorted(
+            ((one.began_s, key, at) for key, takeups in stories.items() for at, one in enumerate(takeups))
+        )
+        of_takeup: dict[tuple[tuple[str, str], int], _FilledRow] = {}
+        for _, key, at in ordered:
+            one = stories[key][at]
+            slot = _row_for(packed[one.machine], one)
+            slot.take(one, _bar_of(key, one, anchors.get(key), self._excerpts))
+            of_takeup[key, at] = slot
+        slots = [slot for machine in sorted(packed) for slot in packed[machine]]
+        kept = sorted(slots, key=lambda slot: slot.interest)[:MOST_ROWS]
+        if len(kept) < len(slots):
+            count = sum(len(slot.bars) for slot in slots) - sum(len(slot.bars) for slot in kept)
+            self._left_out.append(
+                f"{counted(len(slots) - len(kept), 'row')} of the time line with {counted(count, 'attempt')}"
+            )
+        wanted = {id(slot) for slot in kept}
+        shown = [slot for slot in slots if id(slot) in wanted]
+        places = {id(slot): place for place, slot in enumerate(shown)}
+        rows = [
+            SlotRow(f"{machine} {number}" if len(packed[machine]) > 1 else machine, tuple(slot.bars))
+            for machine in sorted(packed)
+            for number, slot in enumerate(packed[machine], 1)
+            if id(slot) in places
+        ]
+        takeovers = [
+            Takeover(
+                places[id(of_takeup[key, at])],
+                one.ended_s,
+                places[id(of_takeup[key, at + 1])],
+                after.began_s,
+                f"{self._line(key[0], _NAME_CHARS)}/{self._line(key[1], _NAME_CHARS)}: from {one.executor} to "
+                f"{after.executor}",
+                one.kind is TakeupEnd.LOST,
+            )
+            for key, takeups in stories.items()
+            for at, (one, after) in enumerate(itertools.pairwise(takeups))
+            if one.executor != after.executor
+            and id(of_takeup[key, at]) in places
+            and id(of_takeup[key, at + 1]) in places
+        ]
+        takeovers.sort(key=lambda one: (not one.is_after_loss, one.at_s))
+        if len(takeovers) > _MOST_TAKEOVERS:
+            self._left_out.append(f"{counted(len(takeovers) - _MOST_TAKEOVERS, 'line')} between attempts")
+        return rows, takeovers[:_MOST_TAKEOVERS]
+
+
+class _FilledRow:
+    """A row of the time line while it is filled."""
+
+    def __init__(self) -> None:
+        self.bars: list[TakeupBar] = []
+        self.executor = ""
+        self.ended_s = 0.0
+
+    def take(self, one: TakeupStory, bar: TakeupBar) -> None:
+        self.bars.append(bar)
+        self.executor = one.executor
+        self.ended_s = max(one.ended_s, self.ended_s)
+
+    @property
+    def interest(self) -> tuple[int, int, int]:
+        """Rows with lost attempts come first, then those with failures, then those with more attempts."""
+        kinds = Counter(bar.kind for bar in self.bars)
+        return -kinds[TakeupEnd.LOST], -kinds[TakeupEnd.FAILED], -len(self.bars)
+
+
+def _row_for(slots: list[_FilledRow], one: TakeupStory) -> _FilledRow:
+    """The row of the same executor, else one that is free, else a new one. An executor has one job at a time."""
+    for slot in slots:
+        if slot.executor == one.executor and slot.ended_s <= one.began_s:
+            return slot
+    for slot in slots:
+        if slot.ended_s <= one.began_s:
+            return slot
+    slots.append(_FilledRow())
+    return slots[-1]
+
+
+def _bar_of(key: tuple[str, str], one: TakeupStory, anchor: str | None, excerpts: Excerpts) -> TakeupBar:
+    label = f"{excerpts.line(key[0], _NAME_CHARS)}/{excerpts.line(key[1], _NAME_CHARS)} attempt {one.attempt}"
+    return TakeupBar(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
+
+
+def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:
+    """For each executor and the start of each of its attempts, the start of its next attempt."""
+    starts: dict[str, list[float]] = defaultdict(list)
+    for one in attempts:
+        starts[one.executor].append(one.started_at)
+    return {
+        (executor, start): after
+        for executor, found in starts.items()
+        for start, after in itertools.pairwise(sorted(found))
+    }
+
+
+def _end_of(row: AttemptRow, job: JobRow, *, is_last: bool) -> TakeupEnd:
+    if row.ended_at is None:
+        return TakeupEnd.RUNNING if is_last and job.state is JobState.RUNNING else TakeupEnd.LOST
+    if row.exit_code is None:  # another worker has closed it
+        return TakeupEnd.LOST
+    if not row.exit_code:
+        return TakeupEnd.DONE
+    if is_last and job.state is JobState.CANCELLED:
+        return TakeupEnd.CANCELLED
+    is_end = is_last and job.state is JobState.DONE
+    if not is_end and (row.exit_code in _GOES_ON or row.exit_code > 128):
+        return TakeupEnd.LATER
+    return TakeupEnd.FAILED
+
+
+def _names_in(after: str) -> list[str]:
+    try:
+        names = json.loads(after)
+    except (ValueError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _command(words: str, *arguments: str) -> str:
+    """A command to copy. Empty if a word has characters that a terminal would obey or hide."""
+    if not all(one.isprintable() and one and not one.startswith("-") for one in arguments):
+        return ""
+    return " ".join([words, *map(shlex.quote, arguments)])
+
+
+def _size(text: str) -> int:
+    hidden = 0 if text.isprintable() else sum(not char.isprintable() for char in text)
+    return size_in_html(text) + hidden * _HIDDEN_BYTES

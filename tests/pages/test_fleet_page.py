@@ -1,0 +1,128 @@
+"""The HTML page of a fleet, without a browser, and the command that writes it as a whole process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.store import FleetStore, TakeUp
+from ralph.pages.command import MARK_OF_PAGE
+from ralph.pages.fleet_page import fleet_html_of
+from tests.pages.fleet_rows import night_of
+from tests.pages.hostile_night import HOSTILE, Walk
+from tests.pages.test_page import Structure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ralph.pages.fleet_night import FleetNight
+
+
+def full_night() -> FleetNight:
+    """A night in which each field has a text."""
+    night = night_of()
+    jobs = []
+    for job in night.jobs:
+        assert job.details is not None
+        details = replace(
+            job.details, ref="main", until="make test", after="api", problem="unknown format", more_takeups=1
+        )
+        jobs.append(replace(job, details=details))
+    return replace(night, jobs=tuple(jobs), notes=("use --db",), left_out=("3 more jobs",))
+
+
+FULL_FLEET = full_night()
+
+
+def test_texts_of_others_are_text_in_every_field() -> None:
+    """The page has the same elements with the same attributes, whatever its texts say."""
+    hostile, harmless = Walk(HOSTILE), Walk("harmless {}")
+    structure = Structure(fleet_html_of(hostile.over(FULL_FLEET), UTC))
+    assert structure.shape == Structure(fleet_html_of(harmless.over(FULL_FLEET), UTC)).shape
+    for tag, attributes in structure.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in {"style", "src", "action", "xlink:href"}, (tag, name)
+            if name == "href":
+                assert (value or "").startswith("#"), (tag, value)
+
+
+def test_every_text_of_a_fleet_stands_on_the_page() -> None:
+    walk = Walk("{}")
+    page = fleet_html_of(walk.over(FULL_FLEET), UTC).decode()
+    assert {name for name, number in walk.names.items() if number not in page} == set()
+
+
+def test_each_link_leads_to_a_place_of_the_page_and_each_place_has_its_own_name() -> None:
+    elements = Structure(fleet_html_of(night_of(), UTC)).elements
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"] for tag, attributes in elements if tag == "a"}
+    assert "#job0" in links
+    assert {f"#{name}" for name in ids} >= links
+
+
+def test_a_set_without_an_attempt_has_a_page_without_a_time_line() -> None:
+    page = fleet_html_of(night_of([], [], []), UTC).decode()
+    assert "Time line" not in page
+    assert page.rstrip().endswith("</html>")
+
+
+def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_there(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("RALPH_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("RALPH_FLEET_DB", raising=False)
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def report(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ralph", "fleet", "report", *words]
+        return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+
+    none = report()
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "there is no fleet yet" in none.stderr
+    assert not (tmp_path / "state").exists()
+
+    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path / "state")})
+    prepare(database)
+    store = FleetStore(database)
+    store.create()
+    jobs = [
+        Job(id=name, repository="/srv/shop.git", prompt=f"Do {name}.") for name in ("good", "bad", "later")
+    ]
+    store.submit("night", SetLimits(max_budget_usd=5.0), jobs)
+    for name, executor, code in (("good", "east-1-a", 0), ("bad", "west-2-b", 1)):
+        taken = store.take_up("night", name, 1, executor=executor, machine=executor[:4], credential="k")
+        assert isinstance(taken, TakeUp)
+        assert store.spend(taken, 0.5, 3)
+        assert store.end_job(taken, exit_code=code, reason=f"because of {name}", result=f"<b>{name}</b>")
+    store.close()
+
+    done = report()
+    assert done.returncode == 0, done.stderr
+    page = work / "ralph-report.html"
+    assert done.stdout.splitlines() == [
+        str(page),
+        "set night: 1 failed, 1 open of 3 jobs; the worst: exit 1, The task failed",
+    ]
+    text = page.read_text()
+    assert MARK_OF_PAGE in page.read_bytes()[:2048]
+    assert "because of bad" in text
+    assert "&lt;b&gt;bad&lt;/b&gt;" in text
+    assert re.search(r"<b>\$1\.00</b> of \$5\b", text)
+    assert "need the same --db" not in text
+    other = report("night", "-o", "-", "--db", f"sqlite:///{database.file}")
+    assert other.returncode == 0, other.stderr
+    assert "need the same --db" in other.stdout
+    wrong = report("nigth")
+    assert wrong.returncode == 2
+    assert "there is no set nigth; did you mean night?" in wrong.stderr

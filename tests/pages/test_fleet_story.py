@@ -1,0 +1,175 @@
+"""The content of a fleet's report: order, sums, attempts, commands, and what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from ralph.fleet.decisions import JobState
+from ralph.pages.excerpts import size_in_html
+from ralph.pages.fleet_night import TakeupEnd
+from ralph.pages.fleet_page import fleet_html_of, headline_of_night, totals_of_sets
+from ralph.pages.fleet_story import MOST_DETAILS, MOST_ROWS
+from tests.pages.fleet_rows import ATTEMPTS, BEGAN_S, MINUTE_S, NOW_S, attempt_row, job_row, night_of, set_row
+
+
+def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
+    ended = [
+        job_row(f"e{code}", JobState.DONE, code) for code in (0, 143, 75, 124, 3, 1, 4, 2, 69, 78, 77, 74, 70)
+    ]
+    others = [
+        job_row("waits", JobState.WAITING),
+        job_row("queued", JobState.QUEUED),
+        job_row("runs", JobState.RUNNING),
+        job_row("stops", JobState.RUNNING, is_cancelled=True),
+        job_row("gone", JobState.CANCELLED, 143),
+        job_row("blocked", JobState.BLOCKED, 70),
+    ]
+    night = night_of([set_row()], [*ended, *others], [])
+    failed = [f"e{code}" for code in (70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143)]
+    assert [job.id for job in night.jobs] == [
+        *failed,
+        *("blocked", "gone", "stops", "runs", "queued", "waits", "e0"),
+    ]
+    assert [one.exit_code for one in night.exits] == [70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143]
+    (one,) = night.sets
+    assert one.exit_code == 70
+    assert [(count.state, count.number) for count in one.states] == [
+        *(("failed", 12), ("blocked", 1), ("cancelled", 1), ("cancelling", 1), ("running", 1)),
+        *(("queued", 1), ("waiting", 1), ("done", 1)),
+    ]
+
+
+def test_sums_are_those_of_all_jobs_and_the_budget_is_known_only_if_each_set_has_one() -> None:
+    night = night_of()
+    totals = totals_of_sets(night)
+    assert totals.headline == "2 failed, 1 blocked, 1 cancelled, 3 open of 10 jobs"
+    assert totals.verdict == "bad"
+    assert (totals.jobs, totals.done, totals.turns) == (10, 3, 137)
+    assert totals.cost_usd == pytest.approx(10.875)
+    assert totals.reserved_usd == 1.5
+    assert totals.budget_usd == 25.0
+    assert (totals.began_s, totals.ended_s) == (BEGAN_S, NOW_S)
+    assert (night.attempts, night.lost) == (len(ATTEMPTS), 1)
+    assert headline_of_night(night).endswith("of 10 jobs; the worst: exit 74, Disk or git failed")
+    without = night_of([set_row(max_budget_usd=20.0), set_row("nightly")])
+    assert totals_of_sets(without).budget_usd is None
+    good = totals_of_sets(night_of([set_row()], [job_row("a")], []))
+    assert (good.headline, good.verdict) == ("All done: 1 job", "good")
+
+
+def test_an_attempt_that_lost_its_worker_ends_where_another_worker_takes_over() -> None:
+    night = night_of()
+    billing = next(job for job in night.jobs if job.id == "billing")
+    assert billing.machines == "west, east"
+    assert billing.details is not None
+    first, second = billing.details.takeups
+    assert (first.kind, second.kind) == (TakeupEnd.LOST, TakeupEnd.DONE)
+    assert (first.has_taken_over, second.has_taken_over) == (False, True)
+    (over,) = night.takeovers
+    assert over.is_after_loss
+    assert over.label == "upgrade/billing: from west-202-b to east-102-c"
+    assert (night.rows[over.row].name, night.rows[over.to_row].name) == ("west", "east 2")
+    assert [row.name for row in night.rows] == ["east 1", "east 2", "north", "west"]
+
+
+@pytest.mark.parametrize(
+    ("state", "job_code", "end_minute", "code", "takeups", "kind"),
+    [
+        (JobState.DONE, 0, 5, 0, 1, TakeupEnd.DONE),
+        (JobState.DONE, 75, 5, 75, 1, TakeupEnd.FAILED),
+        (JobState.QUEUED, None, 5, 75, 1, TakeupEnd.LATER),
+        (JobState.QUEUED, None, 5, 1, 1, TakeupEnd.FAILED),
+        (JobState.DONE, 0, 5, 143, 2, TakeupEnd.LATER),
+        (JobState.CANCELLED, 143, 5, 143, 1, TakeupEnd.CANCELLED),
+        (JobState.RUNNING, None, None, None, 1, TakeupEnd.RUNNING),
+        (JobState.RUNNING, None, None, None, 2, TakeupEnd.LOST),
+        (JobState.DONE, 75, None, None, 1, TakeupEnd.LOST),
+        (JobState.RUNNING, None, 5, None, 1, TakeupEnd.LOST),
+    ],
+)
+def test_the_end_of_an_attempt(state, job_code, end_minute, code, takeups, kind) -> None:
+    rows = [attempt_row("a", 1, "m-1", (0, end_minute), code)]
+    rows += [attempt_row("a", 2, "m-2", (10, 20), 0)] if takeups == 2 else []
+    night = night_of([set_row()], [job_row("a", state, job_code)], rows)
+    assert night.jobs[0].details is not None
+    assert night.jobs[0].details.takeups[0].kind is kind
+
+
+def test_an_attempt_without_a_recorded_end_is_drawn_until_the_next_fact() -> None:
+    jobs = [job_row("a", JobState.RUNNING), job_row("b")]
+    rows = [attempt_row("a", 1, "m-1", (0, None), None), attempt_row("b", 1, "m-1", (7, 9), 0)]
+    (row,) = night_of([set_row()], jobs, rows).rows
+    assert [bar.ended_s - BEGAN_S for bar in row.bars] == [7 * MINUTE_S, 9 * MINUTE_S]
+
+
+def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None:
+    night = night_of()
+    commands = {job.id: job.details.commands for job in night.jobs if job.details is not None}
+    assert commands["search"] == ("ralph fleet retry upgrade/search", "ralph fleet logs upgrade/search")
+    assert commands["docs"] == ("ralph fleet retry upgrade/search",)
+    assert commands["export"] == ("ralph fleet logs -f upgrade/export",)
+    assert commands["api"][0] == "git fetch git@host.example:shop/ledger.git ralph/api"
+    assert not any("git fetch" in one for one in commands["web"])
+    assert night.sets[0].commands == ("ralph fleet retry --failed --set upgrade", "ralph fleet work upgrade")
+
+    def fetched(repository: str) -> list[str]:
+        row = job_row("a", generation=1, commit="c0ffee", repository=repository)
+        details = night_of([set_row()], [row], []).jobs[0].details
+        assert details is not None
+        return [one for one in details.commands if one.startswith("git")]
+
+    assert fetched("/tmp/$(touch x)") == ["git fetch '/tmp/$(touch x)' ralph/a"]
+    assert fetched("--upload-pack=x") == []
+    assert fetched("/tmp/\x1b]0;x") == []
+
+
+def test_a_job_that_this_version_cannot_read_is_shown_with_the_reason() -> None:
+    night = night_of([set_row()], [job_row("a", content=b'{"format": 9}')], [])
+    assert night.jobs[0].details is not None
+    assert "has format 9" in night.jobs[0].details.problem
+    assert "has format 9" in fleet_html_of(night).decode()
+
+
+def test_known_credentials_are_not_on_the_page() -> None:
+    row = job_row(
+        *("a", JobState.DONE, 1),
+        reason="no: sk-secret-1234",
+        result="sk-secret-1234",
+        prompt="sk-secret-1234",
+    )
+    page = fleet_html_of(night_of([set_row()], [row], [], secrets=["sk-secret-1234"]))
+    assert b"sk-secret" not in page
+    assert b"[redacted" in page.lower()
+
+
+def test_ten_thousand_jobs_have_a_row_each_and_the_failed_ones_details() -> None:
+    text = "<\u202e&\"'>" * 400
+    failed = [
+        job_row(f"bad{at}", JobState.DONE, 1, reason=text, result=text, prompt=text) for at in range(400)
+    ]
+    done = [job_row(f"job{at}", result=text) for at in range(9_600)]
+    attempts = [
+        attempt_row(row.id, 1, f"m{at % 50}-{at}", (at % 300, at % 300 + 2), 0)
+        for at, row in enumerate([*failed, *done])
+    ]
+    night = night_of([set_row()], [*done, *failed], attempts)
+    page = fleet_html_of(night)
+    assert len(page) < 10_000_000
+    assert sum(job.details is not None for job in night.jobs) == MOST_DETAILS
+    assert all(job.state == "failed" for job in night.jobs[:400])
+    assert len(night.rows) == MOST_ROWS
+    assert "the details of 9700 jobs (the first of them is failed): ralph fleet show SET/ID" in night.left_out
+    assert any("of the time line with" in line for line in night.left_out)
+    assert len(night.jobs) == 10_000
+    assert page.count(b'<tr><td><span class="badge') == 10_000
+
+
+def test_rows_that_have_no_room_are_counted() -> None:
+    text = "'" * 160
+    jobs = [job_row(f"j{at}", JobState.DONE, 1, reason=text) for at in range(12_000)]
+    night = night_of([set_row()], jobs, [])
+    left = 12_000 - len(night.jobs)
+    assert 0 < left < 12_000
+    assert f"{left} more jobs, all of them failed or better: ralph fleet ls SET" in night.left_out
+    assert sum(size_in_html(job.reason) for job in night.jobs) < 5_000_000
+    assert night.sets[0].jobs == 12_000
