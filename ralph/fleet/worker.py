@@ -560,8 +560,10 @@ def _remove_left_folders(database: Database) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)), ignore_errors=True)
-                lock.unlink()
+                folder = lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX))
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():  # a run that is just dying may have written meanwhile
+                    lock.unlink()
             finally:
                 os.close(descriptor)
 
