@@ -82,7 +82,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     result: str | None
     base: str | None
     commit: str | None
-    planned: str | None
+    planned: str | None = None
     turns: int
     cost_usd: float
     reserved_usd: float
