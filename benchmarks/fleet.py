@@ -44,6 +44,7 @@ _SETTINGS = {
     "shared_preload_libraries": "pg_stat_statements",
     "pg_stat_statements.max": "10000",
 }
+WHOSE = ("engine", "fleet", "set's lock", "rest")
 _TOP = Path(__file__).parents[1]
 _SHELL_LOOP = """
 clone=$1/work/$2
@@ -67,6 +68,8 @@ class Measured:
     size: dict[str, int] = field(default_factory=dict)
     """Bytes of tables, indexes and what is stored beside them, by schema and table."""
     connections: int = 0
+    longest: list[tuple[float, int, str]] = field(default_factory=list)
+    """The statements on which the store spent most time: ms, calls and text."""
 
     @property
     def total_bytes(self) -> int:
@@ -77,6 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=SIZES)
     parser.add_argument("--slots", type=int, default=SLOTS)
+    parser.add_argument("--statements", type=int, default=0, help="print so many statements")
     options = parser.parse_args()
     scenario = Scenario([Step(Turn("Done."), repeat=FOREVER)], parse_requests=False)
     with PostgresServer(_SETTINGS) as postgres, MockProcess(scenario) as api:
@@ -85,6 +89,10 @@ def main() -> None:
         bare_jobs = min(options.jobs)
         bare = shell_loop(api.base_url, bare_jobs, options.slots)
     tell(runs, (bare_jobs, *bare), options.slots)
+    for run in runs if options.statements else ():
+        print(f"\n{run.jobs:,} jobs: ms and calls for each job")
+        for ms, calls, query in run.longest[: options.statements]:
+            print(f"{ms / run.jobs:10.2f}{calls / run.jobs:8.1f}  {query[:200]}")
 
 
 def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> Measured:
@@ -132,7 +140,7 @@ def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> M
             if wrong:
                 raise SystemExit(f"{wrong} jobs did not end with 0")
             found.wall_s = last_end - first
-            found.calls = calls_of(watch)
+            found.calls, found.longest = calls_of(watch)
             for schema, table, size in rows_of(
                 watch,
                 "SELECT n.nspname, c.relname, pg_total_relation_size(c.oid) FROM pg_class c "
@@ -220,21 +228,27 @@ def fleet(environment: dict[str, str], folder: Path, *words: str) -> None:
     )
 
 
-def calls_of(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, float]]:
-    """The calls and their time in ms: those of the engine's tables, those of the fleet's, and the rest, such as the
-    beginning and the end of transactions.
+def calls_of(
+    connection: psycopg.Connection[Any],
+) -> tuple[dict[str, tuple[int, float]], list[tuple[float, int, str]]]:
+    """The calls and their time in ms: those of the engine's tables, those of the fleet's, waits for the lock of a set, and
+    the rest, such as the beginning and the end of transactions. Then all statements, the longest first.
     """
-    found = {"engine": (0, 0.0), "fleet": (0, 0.0), "rest": (0, 0.0)}
+    found = dict.fromkeys(WHOSE, (0, 0.0))
+    statements = []
     for query, calls, ms in rows_of(
         connection,
         "SELECT query, calls, total_exec_time FROM pg_stat_statements "
-        "WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        "WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "ORDER BY total_exec_time DESC",
     ):
         if "pg_stat" in query or "pg_total_relation_size" in query:
             continue
-        whose = "fleet" if "ralph_fleet" in query else "engine" if "dbos" in query else "rest"
+        names = {"pg_advisory_xact_lock": "set's lock", "ralph_fleet": "fleet", "dbos": "engine"}
+        whose = next((whose for name, whose in names.items() if name in query), "rest")
         found[whose] = found[whose][0] + calls, found[whose][1] + ms
-    return found
+        statements.append((ms, calls, " ".join(query.split())))
+    return found, statements
 
 
 def rows_of(connection: psycopg.Connection[Any], statement: str) -> list[tuple[Any, ...]]:
@@ -281,7 +295,7 @@ def tell(runs: list[Measured], bare: tuple[int, float, float], slots: int) -> No
         [f"{(run.worker_cpu_s / run.jobs - bare_cpu_s / bare_jobs) * 1000:.0f}" for run in runs],
     )
     line("CPU of Postgres, ms", [f"{run.store_cpu_s / run.jobs * 1000:.1f}" for run in runs])
-    for whose in ("engine", "fleet", "rest"):
+    for whose in WHOSE:
         line(f"calls of the store, {whose}", [f"{run.calls[whose][0] / run.jobs:.1f}" for run in runs])
         line("... their time, ms", [f"{run.calls[whose][1] / run.jobs:.2f}" for run in runs])
     line("rows", [f"{sum(run.rows.values()) / run.jobs:.2f}" for run in runs])

@@ -189,6 +189,7 @@ class _Supervisor:
         while self._slots:
             self._reap()
             time.sleep(0.05)
+        _remove_left_folders(self._database)  # a dying run may have written while its folder was removed
         if not self._signals:
             return 0
         return 0 if self._signals[0] == signal.SIGTERM else 128 + self._signals[0]
@@ -559,8 +560,10 @@ def _remove_left_folders(database: Database) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)), ignore_errors=True)
-                lock.unlink()
+                folder = lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX))
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():  # a run that is just dying may have written meanwhile
+                    lock.unlink()
             finally:
                 os.close(descriptor)
 

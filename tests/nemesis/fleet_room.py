@@ -24,6 +24,7 @@ from ralph.mock_api import MockApi
 from tests.fork_server import REPOSITORY
 from tests.nemesis.process import StoppedError
 from tests.patience import within_s
+from tests.postgres import temporary
 
 if TYPE_CHECKING:
     import threading
@@ -127,7 +128,10 @@ class FleetRoom:
     url: str
     script: Script
     stopping: threading.Event
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="nemesis-fleet-")))
+    # Commands in the sandbox have a /tmp of their own, in which the home of a worker would be missing.
+    folder: Path = field(
+        default_factory=lambda: Path(tempfile.mkdtemp(prefix="nemesis-fleet-", dir=temporary()))
+    )
     workers: list[Worker] = field(default_factory=list)
     status: str = ""
     """The progress, for people."""

@@ -312,33 +312,30 @@ def _rated(stage: Stage) -> Iterator[str]:
     said = []
     for name, rate, most, period_s, count in _RATES:
         rows = room.rows(
-            "SELECT started_at_epoch_ms / 1000.0 FROM dbos.workflow_status WHERE workflow_uuid LIKE %s",
+            "SELECT split_part(workflow_uuid, '/', 2), min(started_at_epoch_ms) / 1000.0 "
+            "FROM dbos.workflow_status WHERE workflow_uuid LIKE %s GROUP BY 1",
             f"{name}/%",
         )
-        engine = sorted(float(at) for (at,) in rows)
-        ours = dict(
-            room.rows(
-                "SELECT job, min(started_at) FROM ralph_fleet.attempts WHERE set_name = %s GROUP BY job", name
-            )
-        )
-        if len(ours) != count:
-            yield f"{len(ours)} of {count} jobs of {name} have begun"
+        started = {job: float(at) for job, at in rows}
+        statement = "SELECT job, min(started_at) FROM ralph_fleet.attempts WHERE set_name = %s GROUP BY job"
+        begun = {job: float(at) for job, at in room.rows(statement, name)}
         asked = {
             job: datetime.fromisoformat(requests[0].received_at).timestamp()
             for job, requests in room.requests_of().items()
+            if job in begun
         }
-        delay_s = max(asked.get(job, at) - at for job, at in ours.items())
-        for whose, times, slack_s in (
-            ("the engine's starts", engine, 0.0),
-            ("the attempts", sorted(ours.values()), 0.5),
-            ("the requests", sorted(asked[job] for job in ours if job in asked), delay_s),
-        ):
-            spans = [later - first for first, later in zip(times, times[most:], strict=False)]
-            if spans and min(spans) < period_s - slack_s:
-                yield f"{rate}: {most + 1} of {whose} within {min(spans):.3f} s"
-        said.append(
-            f"{rate}: {count} jobs in {engine[-1] - engine[0]:.1f} s, {delay_s:.1f} s until a request"
-        )
+        if not len(started) == len(begun) == len(asked) == count:
+            yield f"{len(started)}, {len(begun)} and {len(asked)} of {count} jobs of {name} have begun"
+            continue
+        # What follows a start comes later by a time that differs from job to job.
+        for whose, times in (("starts", started), ("attempts", begun), ("first requests", asked)):
+            late_s = max(times[job] - at for job, at in started.items())
+            in_order = sorted(times.values())
+            spans = [later - first for first, later in zip(in_order, in_order[most:], strict=False)]
+            if min(spans) < period_s - late_s:
+                yield f"{rate}: {most + 1} {whose} within {min(spans):.3f} s"
+        took_s = max(started.values()) - min(started.values())
+        said.append(f"{rate}: {count} jobs started in {took_s:.1f} s, requests {late_s:.1f} s later at most")
     room.status = ", ".join(said)
 
 
