@@ -800,7 +800,7 @@ class FleetStore:
     ) -> Later | Final | None:
         """Why the job's process must not start: not now, or never again. None if it may start."""
         if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
-            reason = f"gave up after {row.tries} attempts: the worker of the last one was lost"
+            reason = f"gave up after {limits.max_attempts} attempts: the worker of the last one was lost"
             return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
         if row.not_before > now + _CLOCKS_DIFFER_S:  # the engine goes by the clocks of the workers
             return self._later(c, row, row.not_before, "its time has not come")
