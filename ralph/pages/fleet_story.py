@@ -279,7 +279,7 @@ class _Night:
             before = (self._by_key.get((row.set_name, one)) for one in _names_in(row.after))
             for cause in [one for one in before if one is not None and one.exit_code][:3]:
                 yield _command("ralph fleet retry", f"{cause.set_name}/{cause.id}")
-        if pushed_branch and not row.repository.startswith("-"):
+        if pushed_branch:
             yield _command("git fetch", row.repository, pushed_branch)
         if row.generation:
             follow = "-f " if state == "running" else ""

@@ -117,6 +117,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
     text = page.read_text()
     assert MARK_OF_PAGE in page.read_bytes()[:2048]
     assert "because of bad" in text
+    assert "night/bad attempt 1 by west-2-b: failed" in text
     assert "&lt;b&gt;bad&lt;/b&gt;" in text
     assert re.search(r"<b>\$1\.00</b> of \$5\b", text)
     assert "need the same --db" not in text
