@@ -95,7 +95,7 @@ class PostgresServer:
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """`settings` come before those of tests, for servers that are measured."""
-        programs = _programs()
+        self._clients = programs = _programs()
         # Not below /tmp of a checkout: others than root must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="ralph-postgres-", dir=temporary()))
         self._databases = 0
@@ -175,6 +175,11 @@ class PostgresServer:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             ran = connection.execute(statement.encode())
             return ran.fetchall() if ran.description else []
+
+    def dump(self, database: str) -> str:
+        """Everything that a database contains, as SQL."""
+        command = [str(self._clients / "pg_dump"), f"--dbname={self.url(database)}"]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
     @contextmanager
     def certified(self, certificate: Path, key: Path) -> Iterator[None]:

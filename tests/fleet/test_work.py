@@ -1,0 +1,242 @@
+"""`ralph fleet work` as whole processes: what becomes of a job and of its branch, whoever works on it. Kills, outages of
+the store and many workers at once are in tests/nemesis.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.fleet.checkpoint import unpack_state
+from ralph.fleet.jobs import SetLimits
+from ralph.machine.inbox import ONE_SIGNAL_S
+from ralph.mock_api import Fault, Step, Turn
+from tests.fleet.scripted import DONE, KEY, NEVER, Asked, Place, bash, job_of
+from tests.patience import PATIENCE_S, wait_until
+
+if TYPE_CHECKING:
+    from ralph.mock_api import Playable
+    from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+PASSWORD = "canary-password-9876543210"
+BYTES = re.compile(r"\\\\x((?:[0-9a-f]{2})+)")
+"""A value of bytes in a dump."""
+VARIABLES = {"PGPASSWORD": PASSWORD, "PGUSER": "nobody"}
+
+
+def handed_over(asked: Asked) -> Playable:
+    """Changes files in the first turn. The second turn's answer ends only on the second machine."""
+    match asked:
+        case Asked(said=0):
+            return bash("echo line >> kept.txt; rm doomed.txt; echo x > left.ignored; env > environment.txt")
+        case Asked(said=1, times=1):
+            return NEVER
+        case Asked(said=1):
+            return bash(
+                "test -e left.ignored && echo carried >> kept.txt; test -e doomed.txt || echo gone >> kept.txt"
+            )
+    return DONE
+
+
+def test_a_drained_job_is_resumed_on_another_machine_and_leaves_no_credential_anywhere(
+    tmp_path: Path,
+) -> None:
+    with Place(tmp_path, {"moved": handed_over}) as place:
+        before = os.umask(0)
+        try:
+            place.submit(place.job("moved"))
+            first = place.work("a", "--drain", "1s", **VARIABLES)
+        finally:
+            os.umask(before)
+        wait_until(lambda: place.asked("moved", 1))
+        folder = place.state("a") / "fleet"
+        files = [folder, *folder.iterdir()]
+        assert {"fleet.db", "fleet.db-wal", "work"} <= {path.name for path in files}
+        assert [path for path in files if path.lstat().st_mode & 0o077] == []
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == 0
+        assert "refs/ralph/moved/1" in place.refs()
+        assert place.git("show", "refs/ralph/moved/1:kept.txt") == "kept\nline"
+        handed_back = place.row("moved")
+        assert (handed_back.state.value, handed_back.attempt, handed_back.tries) == ("queued", 2, 0)
+
+        checkpoint = place.checkpoint("moved")
+        assert checkpoint is not None
+        unpack_state(checkpoint.state, tmp_path / "unpacked", 1 << 20)
+
+        place.finish("b", **VARIABLES)
+        row = place.row("moved")
+        assert (row.exit_code, row.tries, row.generation) == (0, 1, 2)
+        assert set(place.refs()) == {"refs/heads/main", "refs/heads/ralph/moved"}
+        assert place.git("show", "ralph/moved:kept.txt").split() == ["kept", "line", "gone"]
+        assert place.git("ls-tree", "--name-only", "ralph/moved").split() == [
+            ".gitignore",
+            "environment.txt",
+            "kept.txt",
+        ]
+        assert (place.asked("moved", 0), place.asked("moved", 1)) == (1, 2)
+        told = place.api.requests[2].json()
+        assert all(f"{place.state(machine)}/fleet/work/" in str(told["messages"]) for machine in "ab")
+
+        environment = place.git("show", "ralph/moved:environment.txt")
+        assert f"HOME={place.folder}" in environment
+        names = {line.partition("=")[0] for line in environment.splitlines()}
+        assert not [name for name in names if name.startswith(("RALPH_FLEET", "PG", "ANTHROPIC_API"))]
+        assert holders(KEY, tmp_path) == []
+        assert holders(PASSWORD, tmp_path) == []
+
+
+def holders(secret: str, folder: Path) -> list[Path]:
+    """The files below a folder that contain a text."""
+    return [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_no_credential_is_in_a_dump_of_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
+    def model(asked: Asked) -> Playable:
+        return bash("echo done > done.txt") if asked.said == 0 else Turn(f"I found {KEY} and {PASSWORD}.")
+
+    with postgres.database() as url:
+        name = url.rpartition("/")[2]
+        with Place(tmp_path, {"seen": model}, postgres.url(name, password=PASSWORD)) as place:
+            place.submit(place.job("seen"))
+            place.finish("a", **VARIABLES)
+            assert place.row("seen").exit_code == 0
+            dump = postgres.dump(name)
+            dump += "".join(bytes.fromhex(value).decode("utf-8", "replace") for value in BYTES.findall(dump))
+            assert "Job seen:" in dump
+            assert KEY not in dump
+            assert PASSWORD not in dump
+            assert holders(KEY, tmp_path) == holders(PASSWORD, tmp_path) == []
+
+
+def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> None:
+    def changed(asked: Asked) -> Playable:
+        if asked.said == 0:
+            return bash("echo line >> kept.txt")
+        place.git("update-ref", "refs/heads/ralph/changed", foreign)
+        return DONE
+
+    models = {
+        "away": lambda _asked: Step(fault=Fault(status=529, headers={"retry-after": "6"})),
+        "changed": changed,
+    }
+    with Place(tmp_path, models) as place:
+        foreign = place.commit_tree({"foreign.txt": "theirs\n"})
+        place.git("update-ref", "refs/heads/ralph/taken", foreign)
+        place.submit(
+            place.job("taken"),
+            place.job("lacking", env=("HOME", "NO_SUCH_TOKEN")),
+            place.job("newer"),
+            # Its key is another one, because a key waits for as long as its server said, with all jobs.
+            place.job("away", base_url=f"http://localhost:{place.api.port}", options=("--retry", "off")),
+            place.job("changed"),
+            limits=SetLimits(max_attempts=2),
+        )
+        with sqlite3.connect(place.state("a") / "fleet" / "fleet.db") as store:
+            store.execute("""UPDATE jobs SET content = '{"format": 99, "id": "newer"}' WHERE id = 'newer'""")
+        store.close()
+        place.finish("a")
+
+        refs = place.refs()
+        assert refs["refs/heads/ralph/taken"] == refs["refs/heads/ralph/changed"] == foreign
+        taken, changed_row = place.row("taken"), place.row("changed")
+        assert (taken.exit_code, "ralph/taken exists and is not of this job" in (taken.reason or "")) == (
+            78,
+            True,
+        )
+        assert changed_row.exit_code == 74
+        found = re.search(r"; the work is at (\S+): (\S+)$", changed_row.reason or "")
+        assert found is not None, place.log("a")
+        assert (refs[found[1]], found[2]) == (changed_row.commit, changed_row.commit)
+        assert place.git("show", f"{found[1]}:kept.txt") == "kept\nline"
+
+        lacking, newer = place.row("lacking"), place.row("newer")
+        assert (lacking.exit_code, "NO_SUCH_TOKEN" in (lacking.reason or "")) == (78, True)
+        assert (newer.exit_code, "format" in (newer.reason or "")) == (78, True)
+
+        away = place.row("away")
+        assert (away.exit_code, away.tries) == (75, 2)
+        assert (away.reason or "").startswith("gave up after 2 attempts: ")
+        assert "night/away: again in 6 s" in place.log("a")
+        requests = place.api.requests
+        assert [job_of(request) for request in requests] == ["away", "changed", "changed", "away"]
+        assert requests[-1].monotonic_s - requests[0].monotonic_s >= 6
+
+
+def test_a_loop_whose_worker_is_killed_in_an_iteration_continues_that_iteration(tmp_path: Path) -> None:
+    def loop(asked: Asked) -> Playable:
+        iteration = place.asked("looped", 0)
+        if asked.said == 0:
+            return bash("true" if iteration == 1 else f"echo {iteration} >> kept.txt")
+        return NEVER if iteration == 2 and place.asked("looped", 1) == 2 else DONE
+
+    with Place(tmp_path, {"looped": loop}) as place:
+        place.submit(place.job("looped", until="grep -q 3 kept.txt", max_iterations=3))
+        worker = place.work("a", "--until-done")
+        wait_until(lambda: place.asked("looped", 1) == 2 and place.checkpoint("looped"))
+        (slot,) = children_of(worker.pid)
+        os.kill(slot, signal.SIGKILL)
+        assert worker.wait(PATIENCE_S) == 0, place.log("a")
+        row = place.row("looped")
+        assert (row.exit_code, row.generation, row.turns) == (0, 2, 6)
+        assert place.git("show", "ralph/looped:kept.txt").split() == ["kept", "2", "3"]
+        assert place.asked("looped", 0) == 3
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_worker_leaves_no_process_and_a_second_signal_ends_one_at_once(tmp_path: Path) -> None:
+    def model(asked: Asked) -> Playable:
+        match asked:
+            case Asked(said=0):
+                return bash("echo line >> kept.txt")
+            case Asked(said=1, times=1):
+                wait_until(lambda: place.checkpoint("hard"))
+                return bash("setsid sleep 997 & sleep 996")
+            case Asked(times=1) | Asked(said=1, times=2):
+                return NEVER
+        return DONE
+
+    with Place(tmp_path, {"hard": model}) as place:
+        place.submit(place.job("hard"))
+        worker = place.work("a")
+        wait_until(lambda: "sleep 996" in str(place.processes()) and "sleep 997" in str(place.processes()))
+        worker.kill()
+        worker.wait()
+        wait_until(lambda: not place.processes(), 20)
+
+        worker = place.work("b")
+        wait_until(lambda: place.asked("hard", 1) == 2)
+        wait_until(lambda: ends_after_another_signal(worker))
+        assert (worker.returncode, place.processes()) == (0, {})
+        row = place.row("hard")
+        assert (row.state.value, row.attempt, row.generation) == ("running", 1, 2), "nothing was handed back"
+
+        place.finish("c")
+        row = place.row("hard")
+        assert (row.exit_code, row.attempt, row.generation) == (0, 1, 3)
+        assert place.git("show", "ralph/hard:kept.txt") == "kept\nline"
+        assert (place.asked("hard", 0), place.asked("hard", 1)) == (1, 3)
+
+
+def ends_after_another_signal(worker: subprocess.Popen[bytes]) -> bool:
+    """Sends a signal that no worker takes for a repetition of the one before."""
+    if worker.poll() is None:
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(1.5 * ONE_SIGNAL_S)
+        except subprocess.TimeoutExpired:
+            return False
+    return True
