@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 CHECKPOINT_EVERY_S = 30.0
 MOST_STATE_BYTES = 64 * 1024 * 1024
 """A larger state directory, compressed, is not carried to other machines."""
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.1
+_TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
@@ -297,19 +298,25 @@ class Takeup:
         return end
 
     def _watched(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd:
+        """Follows the process to its end. After a change of the journal it tells what was spent, and tries to take a
+        checkpoint until it gets one: while a turn runs there is none.
+        """
         seen = process.last_change()
+        is_new = False
+        next_word = 0.0
         while (status := process.wait(_LOOK_EVERY_S)) is None:
             if self._stop is not None:
                 status = wait_for_end(process, STOPS_WITHIN_S)
                 break
             changed = process.last_change()
-            if changed != seen:
-                seen = changed
+            is_new = is_new or changed != seen
+            seen = changed
+            if is_new and time.monotonic() >= next_word:
                 spending = process.spending()
-                if self.taken.granted_usd is not None or time.monotonic() >= self._next_checkpoint:
-                    self._told_spending(spending.cost_usd + self._unseen_usd, spending.turns)
-                if time.monotonic() >= self._next_checkpoint:
-                    self._checkpoint(checkout, is_last=False)
+                self._told_spending(spending.cost_usd + self._unseen_usd, spending.turns)
+                next_word = time.monotonic() + _TELL_EVERY_S
+            if is_new and time.monotonic() >= self._next_checkpoint:
+                is_new = not self._checkpoint(checkout, is_last=False)
         return process.end(status)
 
     def _told_spending(self, cost_usd: float, turns: int) -> None:
@@ -317,19 +324,19 @@ class Takeup:
         if not worker.ask(lambda: worker.store.spend(self.taken, cost_usd, turns)):
             raise self._lost()
 
-    def _checkpoint(self, checkout: JobCheckout, *, is_last: bool) -> None:
+    def _checkpoint(self, checkout: JobCheckout, *, is_last: bool) -> bool:
         """Saves files and journal as they are between two turns, if a file has changed or if it is the attempt's last.
-        A checkpoint that fails is told, and the job goes on.
+        A checkpoint that fails is told, and the job goes on. Returns False if a turn runs now.
         """
         process, taken = self._process, self.taken
         assert process is not None  # noqa: S101 - checkpoints are taken of a process
         try:
             with _turn_lock(process.turn_lock) as is_held:
                 if not is_held:
-                    return
+                    return False
                 made = checkout.snapshot(self._last_commit, f"Checkpoint of {taken.set_name}/{taken.id}")
                 if made is None and not is_last:
-                    return
+                    return True
                 state = pack_state(process.state, MOST_STATE_BYTES)
             commit = made.commit if made is not None else self._last_commit
             ref = None if commit is None else checkpoint_ref(taken.id, taken.attempt)
@@ -340,11 +347,12 @@ class Takeup:
         except (RepositoryError, TooLargeError, OSError) as error:
             self._log.add(f"[fleet] no checkpoint: {error}\n")
             self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
-            return
+            return True
         if not self._saved(ref, commit, state, is_last=is_last):
-            return
+            return True
         self._last_commit = commit
         self._next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+        return True
 
     def _saved(self, ref: str | None, commit: str | None, state: bytes, *, is_last: bool) -> bool:
         """Writes a checkpoint into the store. Only the last one waits for a store that is away. Returns False if it is."""
@@ -563,7 +571,7 @@ class _Log:
         store = self._worker.store
         with suppress(Exception):  # a log must not stop a job; `_Log` says what is lost
             for credential, for_s in held:
-                store.hold(credential, for_s, f"the API limits the rate of this key for {for_s:.0f} s")
+                store.hold(credential, for_s, f"the API asked to wait {for_s:.0f} s with this key")
             if text:
                 store.add_log(self._taken, self._worker.redact(text))
 
