@@ -155,8 +155,7 @@ def story_lines(row: JobRow, attempts: Sequence[AttemptRow], now: float) -> Iter
     for one in attempts:
         length = duration(max((one.ended_at or now) - one.started_at, 0.0))
         if one.exit_code is not None:
-            code = "lost" if one.exit_code is None else f"exit {one.exit_code}"
-            end = f"{code}{_because(one.reason)}"
+            end = f"exit {one.exit_code}{_because(one.reason)}"
         else:
             end = "running" if one.ended_at is None else in_one_line(one.reason or "lost")
         yield f"    {one.attempt}  {_local(one.started_at)}  {length:>6}  {in_one_line(one.machine)}  {end}"
