@@ -1,0 +1,52 @@
+"""Which sets the slots of a worker go to, and whose folders a worker removes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.store import OpenSet
+from ralph.fleet.worker import _lock_folder, _machine, _remove_left_folders, _wanted
+
+
+def a_set(
+    name: str, *, due: int = 0, running: int = 0, open_jobs: int = 9, concurrency: int | None = None
+) -> OpenSet:
+    return OpenSet(
+        name=name, open_jobs=open_jobs, due_jobs=due, running_jobs=running, concurrency=concurrency, workers=0
+    )
+
+
+def test_slots_are_spread_over_the_sets_that_have_something_to_do() -> None:
+    assert sorted(_wanted([a_set("a", due=9), a_set("b", due=1)], [], 4)) == ["a", "a", "a", "b"]
+    assert _wanted([a_set("a", due=9), a_set("b", due=9)], ["a", "a"], 3) == ["b"]
+    assert _wanted([a_set("a", due=9)], ["a", "a"], 2) == []
+
+
+def test_a_set_takes_no_more_slots_than_its_limit_lets_work() -> None:
+    assert _wanted([a_set("a", due=100, concurrency=2), a_set("b", due=100)], [], 6).count("a") == 2
+
+
+def test_a_set_whose_jobs_all_wait_is_watched_only_by_a_slot_that_nobody_else_needs() -> None:
+    waits = a_set("waits", due=0)
+    assert _wanted([waits, a_set("a", due=5)], [], 2) == ["a", "a"]
+    assert sorted(_wanted([waits, a_set("a", due=1)], [], 3)) == ["a", "waits"]
+
+
+def test_folders_of_living_executors_and_of_other_machines_stay(tmp_path) -> None:
+    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
+    prepare(database)
+    work = database.folder / "work"
+    living = work / f"{_machine()}-1-living"
+    held = _lock_folder(living)
+    other = work / "elsewhere-1-gone"
+    os.close(_lock_folder(other))
+    gone = work / f"{_machine()}-2-gone"
+    code = f"from pathlib import Path; from ralph.fleet.worker import _lock_folder; _lock_folder(Path({str(gone)!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert gone.is_dir()
+    _remove_left_folders(database)
+    assert [living.is_dir(), other.is_dir(), gone.exists()] == [True, True, False]
+    os.close(held)
