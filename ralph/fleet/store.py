@@ -488,11 +488,16 @@ class FleetStore:
                 self._set(c, set_name, job, **again, generation=generation + 1)
 
     def mark_queued(self, set_name: str, due: Iterable[DueJob]) -> None:
-        """Records that the engine has the workflows of these attempts."""
+        """Records that the engine has the workflows of these attempts. One statement, because a takeup of one of them
+        waits meanwhile, and all other takeups of the set wait for that one.
+        """
+        current = sa.tuple_(jobs.c.id, jobs.c.attempt).in_([(job.id, job.attempt) for job in due])
         with self._engine.begin() as c:
-            for job in due:
-                current = (*_of(set_name, job.id), jobs.c.attempt == job.attempt)
-                c.execute(jobs.update().where(*current).values(is_queued=True, claimed_until=0.0))
+            c.execute(
+                jobs.update()
+                .where(jobs.c.set_name == set_name, current)
+                .values(is_queued=True, claimed_until=0.0)
+            )
 
     def take_up(
         self, set_name: str, job: str, attempt: int, *, executor: str, machine: str, credential: str
