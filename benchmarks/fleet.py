@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from benchmarks.harness import MockProcess
-from ralph.mock_api import FOREVER, Scenario, Step, Turn
+from ralph.mock_api import FOREVER, Fault, Scenario, Step, Turn
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SLOTS = 8
 SIZES = (100, 1000)
-IDLE_S = 30.0
+LONG_S = 30.0
 _TICKS_S = 1 / os.sysconf("SC_CLK_TCK")
 _SETTINGS = {
     "fsync": "on",
@@ -88,7 +88,10 @@ def main() -> None:
         runs = [measure(postgres, api.base_url, jobs, options.slots) for jobs in options.jobs]
         bare_jobs = min(options.jobs)
         bare = shell_loop(api.base_url, bare_jobs, options.slots)
+        long = in_long_jobs(postgres, options.slots)
     tell(runs, (bare_jobs, *bare), options.slots)
+    print("\neach second and slot, in a job that waits for an answer:")
+    print("  {:.1f} statements, {:.1f} ms CPU of Postgres, {:.1f} ms CPU of the worker".format(*long))
     for run in runs if options.statements else ():
         print(f"\n{run.jobs:,} jobs: ms and calls for each job")
         for ms, calls, query in run.longest[: options.statements]:
@@ -156,6 +159,46 @@ def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> M
             file=sys.stderr,
         )
     return found
+
+
+def in_long_jobs(postgres: PostgresServer, slots: int) -> tuple[float, float, float]:
+    """Each second and slot while all slots wait for long answers: statements, ms of the server's processor, and ms of the
+    worker's.
+    """
+    scenario = Scenario(
+        [Step(Turn("Done."), Fault(stall_after_events=2, stall_s=2 * LONG_S), repeat=FOREVER)],
+        parse_requests=False,
+    )
+    with (
+        MockProcess(scenario, keep_requests=slots) as api,
+        postgres.database() as url,
+        place(api.base_url) as (folder, environment),
+    ):
+        environment["RALPH_FLEET_DB"] = url
+        name = url.rpartition("/")[2]
+        postgres.administer("CREATE EXTENSION IF NOT EXISTS pg_stat_statements", database=name)
+        write_jobs(folder, "long", slots)
+        fleet(environment, folder, "submit", "long.jsonl")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ralph", "fleet", "work", "-j", str(slots)],
+            cwd=folder,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
+        while len(api.requests()) < slots:
+            time.sleep(0.5)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        before = (cpu_of_server(postgres), sum(map(cpu_of, children)))
+        postgres.administer("SELECT pg_stat_statements_reset()", database=name)
+        time.sleep(LONG_S)
+        after = (cpu_of_server(postgres), sum(map(cpu_of, children)))
+        [(calls,)] = postgres.administer("SELECT sum(calls) FROM pg_stat_statements", database=name)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    server_s, worker_s = (last - first for first, last in zip(before, after, strict=True))
+    per = LONG_S * slots
+    return float(calls) / per, server_s / per * 1000, worker_s / per * 1000
 
 
 def shell_loop(base_url: str, jobs: int, slots: int) -> tuple[float, float]:
@@ -266,14 +309,19 @@ def cpu_of_server(postgres: PostgresServer) -> float:
     assert postgres.process_id is not None
     main = postgres.process_id
     children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-    used = 0.0
-    for pid in (str(main), *children):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # ended meanwhile: then it is among the main process' children that it has waited for
-            continue
-        used += sum(int(ticks) for ticks in fields[11 : 15 if pid == str(main) else 13]) * _TICKS_S
-    return used
+    # What has ended meanwhile is among the children that the main process has waited for.
+    return cpu_of(str(main), with_children=True) + sum(map(cpu_of, children))
+
+
+def cpu_of(pid: str, *, with_children: bool = False) -> float:
+    """The processor's time of a process in seconds, with that of its children that it has waited for if asked. 0 if it
+    has ended.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(ticks) for ticks in fields[11 : 15 if with_children else 13]) * _TICKS_S
 
 
 def tell(runs: list[Measured], bare: tuple[int, float, float], slots: int) -> None:
