@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,8 +42,8 @@ def run_with(ralph, serve, *steps: Playable, **options: object) -> tuple[int, in
 
 
 def peak_mb(ralph, *arguments: str) -> tuple[int, float]:
-    """Runs `ralph`. Returns the exit code, and the peak of its memory in MiB."""
-    process = ralph.start(*arguments)
+    """Runs `ralph` in an interpreter of its own. Returns the exit code, and the peak of its memory in MiB."""
+    process = replace(ralph, starts_afresh=True).start(*arguments)
     peak = 0
     reader = threading.Thread(target=process.communicate)
     reader.start()
