@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _NAME_IN_GIT = "ralph-loop.lock"
 _NAME_OF_OURS = "lock"
 _MOST_BYTES = 16_384
+_AFTER_KILL_S = 3.0
+_PAUSE_S = 0.02
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Errors of flock(2), and those of network file systems.
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -87,16 +90,29 @@ class CheckoutLock:
             self.descriptor = -1
 
     def _take(self) -> None:
+        """If the loop that had the lock was killed, its iteration is ending: waits for a moment until it has."""
+        until_s = time.monotonic() + _AFTER_KILL_S
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckoutError(_refusal(_holder(self.descriptor), self.path)) from None
+            while not _locked(self.descriptor):
+                holder = _holder(self.descriptor)
+                if holder is None or _is_there(holder.pid) or time.monotonic() > until_s:
+                    raise CheckoutError(_refusal(holder, self.path))
+                time.sleep(_PAUSE_S)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
             self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
         with suppress(OSError):  # only `--status` needs this second lock
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _locked(descriptor: int) -> bool:
+    """Locks the file if no other process has locked it. Returns whether it did."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def holder_of(directory: Path, place: Path) -> int | None:

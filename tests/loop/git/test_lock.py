@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ralph.loop.git import lock as lock_module
 from ralph.loop.git.lock import CheckoutLock
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
@@ -66,7 +67,8 @@ def test_two_working_trees_have_two_locks(repository: Repository) -> None:
     second.close()
 
 
-def test_an_iteration_that_outlives_its_loop_holds_the_lock(plain: PlainDirectory) -> None:
+def test_an_iteration_that_outlives_its_loop_holds_the_lock(plain: PlainDirectory, monkeypatch) -> None:
+    monkeypatch.setattr(lock_module, "_AFTER_KILL_S", 0.1)
     with subprocess.Popen(["true"]) as ended:
         pass
     lock = locked(plain)
@@ -79,6 +81,16 @@ def test_an_iteration_that_outlives_its_loop_holds_the_lock(plain: PlainDirector
             locked(plain)
         iteration.kill()
     locked(plain).close()
+
+
+def test_an_iteration_that_is_ending_is_waited_for(plain: PlainDirectory) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    lock = locked(plain)
+    with subprocess.Popen(["sleep", "0.2"], pass_fds=[lock.descriptor]):
+        lock.path.write_text(json.dumps({"pid": ended.pid, "directory": "/d", "started_at": "then"}))
+        lock.close()
+        locked(plain).close()
 
 
 def test_a_process_that_was_not_given_the_lock_does_not_hold_it(plain: PlainDirectory) -> None:
