@@ -399,8 +399,7 @@ class Takeup:
     ) -> None:
         taken, worker = self.taken, self._worker
         if self._stop is Stop.CANCELLED:
-            self._repositories = Repositories(worker.repositories, worker.environment)
-            self._tell_end(end, decision, None)
+            self._tell_end(end, decision, None, keeps_checkpoint=True)
             return
         maker = Maker(taken.set_name, taken.id, taken.attempt, taken.generation)
         is_resumable = decision.exit_code not in _BEGINS_ANEW
@@ -502,7 +501,7 @@ class Takeup:
         end = ProcessEnd(exit_code=128 + 15, cost_usd=self.taken.cost_usd)
         if self._stop is Stop.DRAINED:
             return self._plan(end, _HANDED_BACK)
-        return self._tell_end(end, Final(128 + 15, "cancelled"), None)
+        return self._tell_end(end, Final(128 + 15, "cancelled"), None, keeps_checkpoint=True)
 
     def _hold(self, job: Job) -> Callable[[float], None]:
         key = fingerprint(self._worker.environment, job.base_url)

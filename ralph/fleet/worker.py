@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 DRAIN_S = 20.0
 """How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
 _TICK_S = 0.5
+_ASK_S = 1.0
 _SUPERVISE_S = 1.0
 _LOOK_AFTER_OTHERS_S = 5.0
 _IDLE_S = 3.0
@@ -244,6 +245,7 @@ class _Slot:
         self._orphans: set[str] = set()
         self._exit_code: int | None = None
         self._idle_since = self._began = time.monotonic()
+        self._gives_at = 0.0
         redactor = Redactor(known_secrets(environment))
         self._redact = redactor.redact
 
@@ -391,7 +393,8 @@ class _Slot:
     def _look_after(self, worker: Worker, engine: Engine) -> None:
         """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
         every = {
-            self._tend: _TICK_S,
+            self._give: _TICK_S,
+            self._ask_about_own: _ASK_S,
             self._release: _RELEASE_S,
             self._take_over: _LOOK_AFTER_OTHERS_S,
             self._renew_limits: _LOOK_AFTER_OTHERS_S,
@@ -433,14 +436,22 @@ class _Slot:
             engine.set_limits(limits)
             self._limits = limits
 
-    def _tend(self, worker: Worker, engine: Engine) -> None:
-        """Gives the engine what is due, and stops what a user has cancelled or another worker has taken."""
+    def _give(self, worker: Worker, engine: Engine) -> None:
+        """Gives the engine what is due. A slot at work does so seldom: an idle one asks for itself."""
+        with self._takeup_lock:
+            is_busy = self._is_busy
+        if is_busy and time.monotonic() < self._gives_at:
+            return
+        self._gives_at = time.monotonic() + _LOOK_AFTER_OTHERS_S
         due = worker.store.due_jobs(self._set_name)
         for job in due:
             engine.enqueue(job, self._limits)
         if due:
             worker.store.mark_queued(self._set_name, due)
             self._idle_since = time.monotonic()
+
+    def _ask_about_own(self, worker: Worker, _engine: Engine) -> None:
+        """Stops the running job if a user has cancelled it or another worker has taken it."""
         with self._takeup_lock:
             running = self._running
         if running is not None:

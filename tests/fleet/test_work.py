@@ -19,7 +19,7 @@ from ralph.fleet.checkpoint import unpack_state
 from ralph.fleet.jobs import SetLimits
 from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.mock_api import Fault, Step, Turn
-from tests.fleet.scripted import DONE, KEY, NEVER, Asked, Place, bash, job_of
+from tests.fleet.scripted import DONE, KEY, NEVER, SET, Asked, Place, bash, job_of
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -197,7 +197,9 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_killed_worker_leaves_no_process_and_a_second_signal_ends_one_at_once(tmp_path: Path) -> None:
+def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_the_session_goes_on(
+    tmp_path: Path,
+) -> None:
     def model(asked: Asked) -> Playable:
         match asked:
             case Asked(said=0):
@@ -205,7 +207,7 @@ def test_a_killed_worker_leaves_no_process_and_a_second_signal_ends_one_at_once(
             case Asked(said=1, times=1):
                 wait_until(lambda: place.checkpoint("hard"))
                 return bash("setsid sleep 997 & sleep 996")
-            case Asked(times=1) | Asked(said=1, times=2):
+            case Asked(times=1) | Asked(said=1, times=2 | 3):
                 return NEVER
         return DONE
 
@@ -224,11 +226,20 @@ def test_a_killed_worker_leaves_no_process_and_a_second_signal_ends_one_at_once(
         row = place.row("hard")
         assert (row.state.value, row.attempt, row.generation) == ("running", 1, 2), "nothing was handed back"
 
+        worker = place.work("c", "--until-done")
+        wait_until(lambda: place.asked("hard", 1) == 3)
+        assert place.store.cancel(SET, ["hard"]) == (0, 1)
+        assert worker.wait(PATIENCE_S) == 0, place.log("c")
+        assert (place.row("hard").state.value, place.processes()) == ("cancelled", {})
+
+        place.store.retry(SET, ["hard"])
         place.finish("c")
         row = place.row("hard")
-        assert (row.exit_code, row.attempt, row.generation) == (0, 1, 3)
+        assert (row.exit_code, row.attempt, row.generation) == (0, 2, 5)
         assert place.git("show", "ralph/hard:kept.txt") == "kept\nline"
-        assert (place.asked("hard", 0), place.asked("hard", 1)) == (1, 3)
+        assert (place.asked("hard", 0), place.asked("hard", 1)) == (1, 4), (
+            "each worker resumed the checkpoint"
+        )
 
 
 def ends_after_another_signal(worker: subprocess.Popen[bytes]) -> bool:
