@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -566,14 +567,17 @@ def _remove_left_folders(database: Database) -> None:
     """Removes the folders of this machine's executors whose process is gone. Other machines may share the state
     directory.
     """
-    for lock in (database.folder / "work").glob(f"{_machine()}-*{_LOCK_SUFFIX}"):
+    place = database.folder / "work"
+    # A run that was just dying may have made its folder anew after the folder and its lock had been removed.
+    names = {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{_machine()}-*")}
+    for name in filter(re.compile(rf"{re.escape(_machine())}-\d+-[0-9a-f]{{8}}").fullmatch, names):
+        folder, lock = place / name, place / f"{name}{_LOCK_SUFFIX}"
         with suppress(OSError):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                folder = lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX))
                 shutil.rmtree(folder, ignore_errors=True)
-                if not folder.exists():  # a run that is just dying may have written meanwhile
+                if not folder.exists():
                     lock.unlink()
             finally:
                 os.close(descriptor)

@@ -39,14 +39,18 @@ def test_folders_of_living_executors_and_of_other_machines_stay(tmp_path) -> Non
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
     prepare(database)
     work = database.folder / "work"
-    living = work / f"{_machine()}-1-living"
+    living = work / f"{_machine()}-1-01234567"
     held = _lock_folder(living)
-    other = work / "elsewhere-1-gone"
-    os.close(_lock_folder(other))
-    gone = work / f"{_machine()}-2-gone"
+    others = [work / "elsewhere-1-01234567", work / f"{_machine()}-2-1-01234567"]
+    for other in others:
+        os.close(_lock_folder(other))
+    made_anew = work / f"{_machine()}-3-01234567"
+    made_anew.mkdir()
+    gone = work / f"{_machine()}-2-01234567"
     code = f"from pathlib import Path; from ralph.fleet.worker import _lock_folder; _lock_folder(Path({str(gone)!r}))"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert gone.is_dir()
     _remove_left_folders(database)
-    assert [living.is_dir(), other.is_dir(), gone.exists()] == [True, True, False]
+    left = {path.name for path in work.iterdir() if path.is_dir()}
+    assert left == {living.name, *(other.name for other in others)}
     os.close(held)
