@@ -22,6 +22,8 @@ once can never spend more than there is, and the first does not take all."""
 LEAST_GRANT_USD = 1.0
 """A rest that is less than this is given whole. A run begins a request only if it may spend what that request
 costs at most, which is about half a dollar for an answer of 32,000 tokens."""
+NOTHING_USD = 0.0001
+"""No request costs less. Such a rest is left by the rounding of sums."""
 
 _STOPPED = {128 + number for number in (1, 2, 15)}
 """A process that somebody stopped by SIGHUP, SIGINT or SIGTERM, as a service manager does with all processes of a worker.
@@ -99,7 +101,7 @@ def grant_usd(left_usd: float, least_usd: float = LEAST_GRANT_USD) -> float:
     """How much of the `left_usd` of a set's budget one run may spend before it asks again. 0 if nothing is left. A run
     for which a grant did not suffice asks with the `least_usd` that it needs.
     """
-    return max(min(left_usd, max(left_usd / SHARE, least_usd)), 0.0)
+    return min(left_usd, max(left_usd / SHARE, least_usd)) if left_usd >= NOTHING_USD else 0.0
 
 
 def outcome_of(exit_code: int) -> Outcome:

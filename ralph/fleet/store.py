@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
-from ralph.fleet.decisions import LEAST_GRANT_USD, Final, JobState, grant_usd, outcome_of
+from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
 from ralph.fleet.job_content import content_of, job_from
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
@@ -602,7 +602,7 @@ class FleetStore:
             limits = self._limits_in(c, taken.set_name)
             granted = self._granted(c, taken.set_name, taken.id, limits, least_usd)
             c.execute(jobs.update().where(*_current(taken)).values(reserved_usd=granted or 0.0))
-            return granted, self._reserved_by_others(c, taken.set_name, taken.id) > 0
+            return granted, self._reserved_by_others(c, taken.set_name, taken.id) >= NOTHING_USD
 
     def save_checkpoint(self, taken: TakeUp, ref: str | None, commit: str | None, state: bytes) -> bool:
         """Replaces the job's checkpoint. Returns False if the job is not this worker's any more."""
@@ -815,7 +815,7 @@ class FleetStore:
             return self._later(c, row, held.until, held.reason)
         if granted is None or granted > 0:
             return None
-        if self._reserved_by_others(c, row.set_name, row.id) > 0:
+        if self._reserved_by_others(c, row.set_name, row.id) >= NOTHING_USD:
             return self._later(
                 c, row, now + _RESERVED_S, "the rest of the set's budget is reserved by running jobs"
             )

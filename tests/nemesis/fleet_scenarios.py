@@ -360,7 +360,7 @@ def _budgeted(stage: Stage) -> Iterator[str]:
     ends = Counter(room.rows("SELECT exit_code, outcome FROM ralph_fleet.jobs"))
     if ends.keys() != {(0, "completed"), (3, "limit_reached")}:
         yield f"the jobs ended with {dict(ends)}"
-    if not room.rows("SELECT id FROM ralph_fleet.jobs WHERE generation = 0"):
+    if not room.rows("SELECT id FROM ralph_fleet.jobs WHERE started_at IS NULL"):
         yield "every job has begun"
     waited = room.start_fleet("wait", "budgeted")
     waited.communicate()
