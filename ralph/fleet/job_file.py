@@ -6,12 +6,13 @@ it once.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -244,7 +245,8 @@ class _Reading:
         try:
             limits = msgspec.convert(raw, _WrittenLimits)
         except msgspec.ValidationError as error:
-            self._tell(place, _fault_from(error))
+            for fault in _faults_from(error, raw, _WrittenLimits):
+                self._tell(place, fault)
             return SetLimits()
         rate = None
         try:
@@ -265,7 +267,8 @@ class _Reading:
             try:
                 msgspec.convert(values, _SharedFields)
             except msgspec.ValidationError as error:
-                self._tell(place, _fault_from(error))  # the jobs would lack what they should have
+                for fault in _faults_from(error, values, _SharedFields):
+                    self._tell(place, fault)  # the jobs would lack what they should have
                 raise JobsFileError(self._problems, self._count) from None
         return _merged(self._defaults, of_file)
 
@@ -278,7 +281,8 @@ class _Reading:
         try:
             line = msgspec.convert(value, _WrittenJob)
         except msgspec.ValidationError as error:
-            self._tell(raw.where, _fault_from(error))
+            for fault in _faults_from(error, value, _WrittenJob):
+                self._tell(raw.where, fault)
             return None
         prompt = self._prompt(raw.where, line)
         if line.repository is None:
@@ -358,6 +362,29 @@ def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[st
         kept.pop("prompt", None)
         kept.pop("prompt_file", None)
     return kept | dict(above)
+
+
+def _faults_from(error: msgspec.ValidationError, table: object, kind: type[Struct]) -> list[JobFault]:
+    """The fault of each field of a table that is no `kind`: `error` names the first one only."""
+    if not isinstance(table, dict):
+        return [_fault_from(error)]
+    faults: list[JobFault] = []
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for name, value in table.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            faults.append(JobFault(name, f"is unknown{f'; did you mean {near[0]}?' if near else ''}"))
+            continue
+        try:
+            msgspec.convert(value, fields[name].type)
+        except msgspec.ValidationError as wrong:
+            fault = _fault_from(wrong)
+            choices = [choice for one in get_args(fields[name].type) for choice in get_args(one)]
+            advice = f"; write {' or '.join(choices)}" if isinstance(value, str) and choices else ""
+            faults.append(JobFault(f"{name}{fault.field}", f"{fault.problem}{advice}"))
+    missing = [name for name, field in fields.items() if field.required and name not in table]
+    faults += [JobFault("", f"object missing required field {name}") for name in missing]
+    return faults or [_fault_from(error)]
 
 
 def _fault_from(error: msgspec.ValidationError) -> JobFault:

@@ -108,7 +108,8 @@ REFUSED: list[tuple[object, str]] = [
     (changed(max_turns="ten"), "$.max_turns: expected int | null, got str"),
     (changed(max_turns=True), "$.max_turns: expected int | null, got bool"),
     (changed(env=["A", 7]), "$.env[1]: expected str, got int"),
-    (changed(modell="x"), "object contains unknown field modell"),
+    (changed(modell="x"), "$.modell: is unknown; did you mean model?"),
+    (changed(sandbox="on"), "$.sandbox: invalid enum value 'on'; write auto or strict or off"),
     (lacking("id"), "object missing required field id"),
     (lacking("repository"), "object missing required field repository"),
     (lacking("prompt"), "$.prompt: give either prompt or"),
@@ -203,6 +204,15 @@ def test_a_wrong_job_is_refused_with_its_line_and_field(job: object, says: str, 
     assert "OTHER_TOKEN" not in found
 
 
+def test_each_wrong_field_of_one_job_is_told(tmp_path: Path) -> None:
+    job = {"promt": "Do it.", "max_turns": "ten", "repository": GOOD["repository"]}
+    assert [one.partition(": ")[2] for one in problems(tmp_path / "x.jsonl", json.dumps(job))] == [
+        "$.promt: is unknown; did you mean prompt?",
+        "$.max_turns: expected int | null, got str",
+        "object missing required field id",
+    ]
+
+
 # The whole content of a file, and what the error says behind the file's name.
 FILES: list[tuple[str, str | bytes, str]] = [
     ("x.jsonl", "", " has no jobs"),
@@ -228,9 +238,9 @@ FILES: list[tuple[str, str | bytes, str]] = [
     (
         "x.toml",
         "[set]\nslots=1\n[[jobs]]\nid='a'\nprompt='x'\nrepository='/x'\n",
-        " [set]: object contains unknown",
+        " [set]: $.slots: is unknown",
     ),
-    ("x.toml", "[defaults]\nid='a'\n[[jobs]]\nid='a'\n", " [defaults]: object contains unknown field id"),
+    ("x.toml", "[defaults]\nid='a'\n[[jobs]]\nid='a'\n", " [defaults]: $.id: is unknown"),
     (
         "x.toml",
         "[[jobs]]\nid='a'\nprompt='x'\nrepository='/x'\n\n[[jobs]]\nid=7\n",
