@@ -21,7 +21,7 @@ def run_cli(arguments: list[str]) -> int:
         given, arguments = arguments, _with_command(arguments)
         return _run(arguments, is_command_inserted=len(arguments) > len(given))
     except LineError as error:
-        command = arguments[0]
+        command = error.command or arguments[0]
         hint = "see `ralph --help`" if command.startswith("-") else f"see `ralph {command} --help`"
         return _complain(f"{str(error).rstrip('.')} ({hint})", Outcome.USAGE.exit_code())
     except UsageError as error:

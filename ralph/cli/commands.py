@@ -51,6 +51,11 @@ class LineError(UsageError):
     parameters.
     """
 
+    def __init__(self, message: str, command: str | None = None) -> None:
+        super().__init__(message)
+        self.command = command
+        """The command with this help, such as `fleet submit`. None if the first word names it."""
+
 
 def wrong_value(option: str, problem: str) -> LineError:
     """Makes the error about a wrong value of an option. `problem` says what is wrong."""

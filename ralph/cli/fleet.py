@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.main import get_command
 
-from ralph.cli.commands import CannotError, wrong_value
+from ralph.cli.commands import CannotError
 from ralph.cli.values import absolute, duration, whole
 from ralph.values.outcome import Outcome, UsageError
 
@@ -157,7 +157,7 @@ def submit(
         try:
             limits["rate"] = rate_from(rate)
         except ValueError as error:
-            raise wrong_value("--rate", str(error)) from None
+            raise UsageError(f"--rate {error}") from None
     submission = Submission(
         path=file,
         set_name=set_name,
@@ -271,7 +271,7 @@ def cancel(
     Exit codes: 0 all are cancelled and stopped, 2 no such job, 75 a worker did not answer (it is named).
     """
     if bool(jobs) == all_:
-        raise UsageError("name the jobs to cancel, or give --all")
+        raise UsageError("name the jobs to cancel, or give --all" + (", not both" if jobs else ""))
     with _opened(db) as store:
         return store.cancel(_chosen(jobs, set_name, is_all=all_))
 
@@ -292,7 +292,7 @@ def retry(
 ) -> int:
     """Let jobs that have ended begin another attempt. Jobs that were blocked by a failed one wait again."""
     if bool(jobs) == failed:
-        raise UsageError("name the jobs to retry, or give --failed")
+        raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
         return store.retry(_chosen(jobs, set_name, is_all=failed))
 

@@ -72,7 +72,9 @@ def run_typer_command(name: str, words: list[str]) -> int:
             **narrow,
         )
     except TyperException as error:
-        raise LineError(error.format_message()) from None
+        context = getattr(error, "ctx", None)
+        path = f"ralph {name}" if context is None else context.command_path
+        raise LineError(error.format_message(), path.removeprefix("ralph ")) from None
     except SystemExit:
         return 0  # typer raises it if the reader of its help has closed the pipe
     return code if isinstance(code, int) else 0
