@@ -461,6 +461,7 @@ _REFUSED_STATES = {
     "42501": "permission",
 }
 _REFUSED_TEXTS = {
+    r"invalid connection option|bad value for|invalid port number|invalid \S+ value": "URL",
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|role \".*\" does not exist"
     r"|authentication method|is not permitted to log in": "password",
     r"database \".*\" does not exist": "database",
@@ -469,6 +470,7 @@ _REFUSED_TEXTS = {
     r"unsupported startup parameter": "pooler",
 }
 _ADVICE = {
+    "URL": ("the URL of the store at {place} is wrong: {reason}", Outcome.CONFIG),
     "password": (
         "the store at {place} refuses this user: {reason}; put the password into ~/.pgpass or RALPH_FLEET_DB",
         Outcome.AUTH,
@@ -523,7 +525,7 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
         kind = "file" if _sqlite_code(cause) in _SQLITE_BROKEN else None
     elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
         kind = _REFUSED_STATES.get(cause.sqlstate)
-    elif isinstance(cause, psycopg.OperationalError):
+    elif isinstance(cause, (psycopg.OperationalError, psycopg.ProgrammingError)):
         text = str(cause)
         kind = next((kind for pattern, kind in _REFUSED_TEXTS.items() if re.search(pattern, text)), None)
     if kind is None:

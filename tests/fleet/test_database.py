@@ -316,6 +316,9 @@ def test_who_is_stopped_waits_no_longer() -> None:
         (LOCKED_USER, LOCKED_PASSWORD, "missing", "", Outcome.CONFIG, "no such database.*create it"),
         (LOCKED_USER, LOCKED_PASSWORD, "postgres", "", Outcome.AUTH, "does not permit this.*grant"),
         ("absent", None, "postgres", "?sslmode=verify-full", Outcome.CONFIG, "cannot be trusted.*sslmode"),
+        ("absent", None, "postgres", "?foo=bar", Outcome.CONFIG, 'URL .* is wrong.*"foo"'),
+        ("absent", None, "postgres", "?sslmode=full", Outcome.CONFIG, 'URL .* is wrong.*"full"'),
+        ("absent", None, "postgres", "?connect_timeout=soon", Outcome.CONFIG, "URL .* is wrong.*soon"),
     ],
 )
 def test_nobody_waits_for_a_store_that_refuses(
