@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NO_FLEET = "there is no fleet yet: ralph fleet submit FILE"
 CANCEL_WITHIN_S = 10.0
 """A worker stops a cancelled job within this time."""
 _SEEN_WITHIN_S = 30.0
@@ -113,7 +112,9 @@ class Fleet:
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
         self._console.write([f"set {name}: {', '.join(parts)}"])
         if done.has_new_limits:
-            self._console.tell(f"the limits of {name} are now: {listing.limits_text(limits) or 'none'}")
+            self._console.tell(
+                f"the limits of {name} are now: {listing.limits_text(limits, has_budget=True) or 'none'}"
+            )
         self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
         return 0
 
@@ -160,14 +161,20 @@ class Fleet:
     def logs(self, chosen: Chosen, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
         set_name, job = self._found(chosen.names[0], chosen.set_name)
-        number = 0
+        number, is_told = 0, False
         while True:
             row = self._row(set_name, job)
             lines = self._ask(lambda: self._store.log_lines(set_name, job, number))  # noqa: B023 - called at once
             for line in lines:
                 self._console.write_text(listing.log_text(line))
                 number = line.number
-            if not is_followed or row.state.is_final:
+            is_last = not is_followed or row.state.is_final
+            if not number and not is_told:
+                is_told = True
+                self._console.tell(
+                    f"{set_name}/{job} has no log{'' if is_last else ' yet'}: it is {listing.state_text(row)}"
+                )
+            if is_last:
                 return 0
             if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
@@ -296,15 +303,18 @@ class Fleet:
     def _sets(self, names: Sequence[str]) -> list[SetRow]:
         """The sets with these names, or all. Raises UsageError if there is none."""
         if self._is_missing():
-            raise UsageError(NO_FLEET)
+            raise UsageError(self._no_fleet())
         rows = self._ask(self._store.set_rows)
         if not rows:
-            raise UsageError(NO_FLEET)
+            raise UsageError(self._no_fleet())
         known = [row.name for row in rows]
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no set {name}{_near(name, known)}")
         return [row for row in rows if not names or row.name in names]
+
+    def _no_fleet(self) -> str:
+        return f"there is no fleet yet at {self._database.place}: ralph fleet submit FILE"
 
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
         rows: list[JobRow] = []

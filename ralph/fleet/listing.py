@@ -26,7 +26,7 @@ from ralph.values.screen_text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
     from ralph.fleet.store import AttemptRow, JobRow, LogLine, SetRow
@@ -67,14 +67,26 @@ def set_lines(row: SetRow, workers: Workers) -> Iterator[str]:
 
 
 def counts_text(row: SetRow) -> str:
-    """The number of jobs in each state, such as `12 jobs: 3 running, 9 done`."""
+    """The number of jobs in each state, such as `12 jobs: 3 running, 8 done, 1 failed`."""
     total = sum(row.counts.values())
-    parts = [f"{row.counts[state]} {state.value}" for state in JobState if row.counts.get(state)]
-    return f"{counted(total, 'job')}: {', '.join(parts)}" if parts else counted(total, "job")
+    states = _states_text(row.counts, row.failed)
+    return f"{counted(total, 'job')}: {states}" if states else counted(total, "job")
 
 
-def limits_text(limits: SetLimits) -> str:
-    """The limits of a set that a user has given. Empty if there are none."""
+def _states_text(counts: Mapping[JobState, int], failed: int) -> str:
+    parts: list[str] = []
+    for state in JobState:
+        number = counts.get(state, 0)
+        if state is JobState.DONE:
+            parts += [f"{number - failed} done"] if number > failed else []
+            parts += [f"{failed} failed"] if failed else []
+        elif number:
+            parts.append(f"{number} {state.value}")
+    return ", ".join(parts)
+
+
+def limits_text(limits: SetLimits, *, has_budget: bool = False) -> str:
+    """The limits of a set that a user has given. Empty if there are none. The budget is among them if `has_budget`."""
     parts = []
     if limits.concurrency is not None:
         parts.append(f"{limits.concurrency} at once")
@@ -86,6 +98,8 @@ def limits_text(limits: SetLimits) -> str:
         )
     if limits.max_attempts != type(limits)().max_attempts:
         parts.append(counted(limits.max_attempts, "attempt"))
+    if has_budget and limits.max_budget_usd is not None:
+        parts.append(dollar_limit(limits.max_budget_usd))
     return ", ".join(parts)
 
 
@@ -197,8 +211,8 @@ def progress_line(sets: Sequence[SetRow]) -> str:
     counts: Counter[JobState] = Counter()
     for row in sets:
         counts.update(row.counts)
-    parts = [f"{counts[state]} {state.value}" for state in JobState if counts[state]]
-    return f"{', '.join(parts)}; {dollars(sum(row.cost_usd for row in sets))}"
+    states = _states_text(counts, sum(row.failed for row in sets))
+    return f"{states}; {dollars(sum(row.cost_usd for row in sets))}"
 
 
 def end_lines(sets: Sequence[SetRow], rows: Sequence[JobRow]) -> Iterator[str]:
@@ -232,6 +246,7 @@ def set_object(row: SetRow, workers: Workers | None = None) -> dict[str, Any]:
         "jobs": sum(row.counts.values()),
         "open": row.open_jobs,
         "states": {state.value: row.counts.get(state, 0) for state in JobState},
+        "failed": row.failed,
         "cost_usd": row.cost_usd,
         "limits": {
             **asdict(row.limits),

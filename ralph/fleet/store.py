@@ -119,6 +119,8 @@ class SetRow(Struct, frozen=True, kw_only=True):
     created_at: float
     counts: dict[JobState, int]
     cost_usd: float
+    failed: int = 0
+    """The number of jobs in the state DONE whose exit code is not 0."""
 
     @property
     def open_jobs(self) -> int:
@@ -314,7 +316,11 @@ class FleetStore:
             found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
             counted = c.execute(
                 sa.select(
-                    jobs.c.set_name, jobs.c.state, sa.func.count(), sa.func.sum(jobs.c.cost_usd)
+                    jobs.c.set_name,
+                    jobs.c.state,
+                    sa.func.count(),
+                    sa.func.sum(jobs.c.cost_usd),
+                    sa.func.count(sa.case((jobs.c.exit_code != 0, 1))),
                 ).group_by(jobs.c.set_name, jobs.c.state)
             ).all()
         return [
@@ -322,8 +328,13 @@ class FleetStore:
                 name=row.name,
                 limits=_limits_from(row.limits),
                 created_at=row.created_at,
-                counts={JobState(state): count for name, state, count, _ in counted if name == row.name},
-                cost_usd=sum(cost for name, _, _, cost in counted if name == row.name),
+                counts={JobState(state): count for name, state, count, *_ in counted if name == row.name},
+                cost_usd=sum(cost for name, _, _, cost, _ in counted if name == row.name),
+                failed=sum(
+                    failed
+                    for name, state, _, _, failed in counted
+                    if name == row.name and state == JobState.DONE.value
+                ),
             )
             for row in found
         ]
@@ -541,6 +552,7 @@ class FleetStore:
                 reserved_usd=granted or 0.0,
                 started_at=row.started_at or now,
                 is_queued=True,
+                reason=None,
             )
             c.execute(
                 attempts.insert().values(

@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_content import content_of
 from ralph.fleet.jobs import Job, Rate, SetLimits
 from ralph.fleet.listing import (
     Workers,
     attempt_object,
+    counts_text,
     end_lines,
     job_lines,
     job_object,
+    limits_text,
     log_text,
     progress_line,
     set_lines,
@@ -176,13 +180,20 @@ def test_a_set_says_its_counts_its_limits_and_who_works() -> None:
     assert list(set_lines(set_row(queued=1), Workers(0, 0)))[-1] == "  no worker: ralph fleet work s"
     assert len(list(set_lines(set_row(done=1), Workers(0, 0)))) == 2
     assert progress_line([set_row(running=2, done=1)]) == "2 running, 1 done; $1.25"
+    assert limits_text(set_row().limits, has_budget=True).endswith(", 1 attempt, $20")
+    some = replace(set_row(running=2, done=5), failed=2)
+    assert counts_text(some) == "7 jobs: 2 running, 3 done, 2 failed"
+    assert progress_line([some, replace(set_row(done=1), failed=1)]) == "2 running, 3 done, 3 failed; $2.50"
 
 
 def test_the_end_of_a_wait_names_what_failed() -> None:
     lines = list(
-        end_lines([set_row(done=32)], [*(ended(f"j{n}", 4, "no progress") for n in range(31)), ended("z", 0)])
+        end_lines(
+            [replace(set_row(done=32), failed=31)],
+            [*(ended(f"j{n}", 4, "no progress") for n in range(31)), ended("z", 0)],
+        )
     )
-    assert lines[:2] == ["s: 32 jobs: 32 done; $1.25", "  s/j0: exit 4 (no progress)"]
+    assert lines[:2] == ["s: 32 jobs: 1 done, 31 failed; $1.25", "  s/j0: exit 4 (no progress)"]
     assert (len(lines), lines[-1]) == (22, "  and 11 more")
 
 

@@ -151,6 +151,7 @@ def test_a_stale_holder_changes_nothing(connect, store) -> None:
     assert (saved.commit, saved.state) == ("commit", b"state")
     assert store.end_job(current, exit_code=0, reason="done", commit="pushed")
     assert store.end_job(current, exit_code=0, reason="done", commit="pushed"), "may be called again"
+    assert [one.failed for one in store.set_rows()] == [0]
     ended = row(store, "j0")
     assert (ended.state, ended.exit_code, ended.commit, ended.turns, ended.cost_usd, ended.holder) == (
         *(JobState.DONE, 0, "pushed", 3, 0.5, None),
@@ -187,7 +188,9 @@ def test_a_drain_is_no_try(store) -> None:
     drained = taken(store, "j0")
     assert store.plan_next(drained, exit_code=143, delay_s=0, reason="drained", is_try=False)
     assert (row(store, "j0").attempt, row(store, "j0").tries) == (2, 0)
+    assert row(store, "j0").reason == "drained"
     assert taken(store, "j0", attempt=2, by="w-2").tries == 1
+    assert row(store, "j0").reason is None, "it told why the job waited"
 
 
 def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store) -> None:
@@ -285,6 +288,7 @@ def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> N
     for _ in range(2):  # one step of the chain each time
         assert let_go(store) == []
     blocked = [row(store, "after"), row(store, "last")]
+    assert store.set_rows()[0].failed == 1, "blocked jobs are another state"
     assert [(one.state, one.exit_code) for one in blocked] == [(JobState.BLOCKED, 4)] * 2
     assert store.retry("s", ["j1"]) == 1
     assert [one.id for one in let_go(store)] == ["j1"]

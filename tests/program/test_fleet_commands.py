@@ -100,7 +100,8 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     for words in (["ls"], ["show", "a"], ["logs", "a"], ["wait"], ["cancel", "--all"], ["retry", "--failed"]):
         ran = ralph_here("fleet", *words)
         assert (ran.code, ran.stdout) == (2, "")
-        assert ran.stderr == "ralph: there is no fleet yet: ralph fleet submit FILE\n"
+        assert ran.stderr.startswith("ralph: there is no fleet yet at ")
+        assert ran.stderr.endswith("fleet.sqlite: ralph fleet submit FILE\n")
     assert not state_directory(ralph).exists()
 
 
@@ -121,7 +122,10 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
     ended(store, "c", 74, f"full {HOSTILE}")
     ran = ralph_here("fleet", "wait", "s")
     assert ran.code == 74
-    assert ran.stdout == "s: 3 jobs: 3 done; $0.00\n  s/b: exit 4 (no progress)\n  s/c: exit 74 (full red)\n"
+    assert (
+        ran.stdout
+        == "s: 3 jobs: 1 done, 2 failed; $0.00\n  s/b: exit 4 (no progress)\n  s/c: exit 74 (full red)\n"
+    )
     told = json.loads(ralph_here("fleet", "wait", "--json").stdout)
     assert (told["exit_code"], [one["exit_code"] for one in told["jobs"]]) == (74, [0, 4, 74])
     assert (ralph_here("fleet", "retry", "--failed").stdout, store.open_sets()[0].open_jobs) == (
@@ -146,6 +150,8 @@ def test_a_terminal_shows_what_wait_waits_for_and_no_trace_of_it_remains(store, 
 def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job("port-api", prompt=f"Port {HOSTILE}.\nAll."), job("both")])
     store.submit("t", SetLimits(), [Job(id="both", repository="https://git.example.org/y.git", prompt="Go.")])
+    assert ralph_here("fleet", "logs", "port-api").stderr == "[fleet] s/port-api has no log: it is queued\n"
+    assert ralph_here("fleet", "logs").stderr.endswith("(see `ralph fleet logs --help`)\n")
     shown = ralph_here("fleet", "show", "port-api")
     assert shown.stdout.startswith("s/port-api: queued\n")
     assert "  prompt      Port red.\n" in shown.stdout
