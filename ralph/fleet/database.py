@@ -489,13 +489,17 @@ _ADVICE = {
         Outcome.CONFIG,
     ),
     "file": ("the store at {place} cannot be written: {reason}", Outcome.IO_ERROR),
+    "disk": (
+        "the store at {place} cannot be used: {reason}; see whether the disk is full",
+        Outcome.IO_ERROR,
+    ),
 }
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+"""Without room for its shared memory, SQLite says IOERR also where it only reads."""
 _SQLITE_BROKEN = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_READONLY,
 }
@@ -522,7 +526,13 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     cause = _driver_error(error)
     kind = None
     if isinstance(cause, sqlite3.DatabaseError):
-        kind = "file" if _sqlite_code(cause) in _SQLITE_BROKEN else None
+        kind = (
+            "disk"
+            if _sqlite_code(cause) in _SQLITE_FULL
+            else "file"
+            if _sqlite_code(cause) in _SQLITE_BROKEN
+            else None
+        )
     elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
         kind = _REFUSED_STATES.get(cause.sqlstate)
     elif isinstance(cause, (psycopg.OperationalError, psycopg.ProgrammingError)):

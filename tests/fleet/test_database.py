@@ -356,6 +356,17 @@ def test_a_refusal_that_quotes_the_password_is_told_without_it() -> None:
     assert "failed: *** no more;" in str(refusal)
 
 
+def test_a_full_disk_is_named_as_what_to_look_for(tmp_path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
+        connection.execute("PRAGMA max_page_count=1")
+        with pytest.raises(sqlite3.OperationalError) as full:
+            connection.execute("CREATE TABLE t (x)")
+    refusal = refusal_of(at(f"sqlite:///{tmp_path}/x.sqlite"), full.value)
+    assert refusal is not None
+    assert refusal.outcome is Outcome.IO_ERROR
+    assert "x.sqlite cannot be used: database or disk is full; see whether the disk is full" in str(refusal)
+
+
 def test_an_error_of_the_program_itself_is_nobodys_outage(postgres_url) -> None:
     database = at(postgres_url)
     with closing(connect(database)) as connection, pytest.raises(psycopg.errors.UndefinedTable):
