@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import Delivered, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, Again, Final, ProcessEnd, after_end
@@ -253,21 +253,16 @@ class Takeup:
         """The commit at the job's branch, which a push may replace. Raises RepositoryError if it is somebody else's."""
         branch = branch_of(job)
         found = self._repositories.branch_at(job.repository, branch)
-        if found is not None and not self._is_own(checkout, found, branch):
+        if found is None:
+            return None
+        if found in self.taken.own_commits:
+            if not self._worker.ask(lambda: self._worker.store.set_pushed(self.taken, found)):
+                raise self._lost()
+        elif not checkout.contains(checkout.commit, found):
             raise RepositoryError(
                 f"the branch {branch} exists and is not of this job: delete it, or name another one (branch)"
             )
-        if found is not None and not self._worker.ask(
-            lambda: self._worker.store.set_pushed(self.taken, found)
-        ):
-            raise self._lost()
         return found
-
-    def _is_own(self, checkout: JobCheckout, commit: str, branch: str) -> bool:
-        if commit in self.taken.own_commits:
-            return True
-        maker = checkout.made_by(commit, branch)
-        return maker is not None and (maker.set, maker.job) == (self.taken.set_name, self.taken.id)
 
     def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
@@ -428,6 +423,10 @@ class Takeup:
         """Pushes the branch. Returns why that is impossible, or None."""
         branch, code = branch_of(job), Outcome.IO_ERROR.exit_code()
         for _ in range(_PUSHES):
+            # What the agent has pushed itself is in the history of its work.
+            is_own = expected is None or expected in self.taken.own_commits
+            if expected and not is_own and not checkout.contains(commit, expected):
+                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
             self._refuse_lost()
             push = functools.partial(checkout.push_branch, commit, branch, expected)
             try:
@@ -438,13 +437,8 @@ class Takeup:
                 return Final(error.outcome.exit_code(), str(error))
             if isinstance(pushed, Delivered):
                 return None
-            if not self._is_replaceable(checkout, pushed, branch):
-                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
             expected = pushed.found
         return Final(code, f"the branch {branch} is changed again and again")
-
-    def _is_replaceable(self, checkout: JobCheckout, found: NotDelivered, branch: str) -> bool:
-        return found.found is None or self._is_own(checkout, found.found, branch)
 
     # --- telling the store
 
