@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
@@ -75,6 +75,10 @@ class Stop(enum.Enum):
 
 class LostError(Exception):
     """Another worker has taken over the job."""
+
+
+class MachineError(Exception):
+    """A machine cannot hold the files of a job, as with a full disk. The job's next attempt is planned."""
 
 
 class Worker:
@@ -153,7 +157,7 @@ class Takeup:
             self._process.stop()
 
     def run(self) -> None:
-        """Works until the store knows how it ended. Raises LostError, StoreError and WaitStoppedError."""
+        """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
             try:
@@ -161,12 +165,16 @@ class Takeup:
                 self._end_as_planned(job)
             except UnknownFormatError as error:
                 self._end(Outcome.CONFIG, str(error))
+            except BadStateError as error:
+                self._end(Outcome.IO_ERROR, f"the checkpoint cannot be used: {error}")
             except RepositoryError as error:
+                if error.outcome is Outcome.IO_ERROR and self._process is None:
+                    self._end_here(error)
                 self._end(error.outcome, str(error))
             except StoppedError:
                 self._end_stopped()
             except OSError as error:
-                self._end(Outcome.API_UNAVAILABLE, f"{self._worker.machine}: {error}")
+                self._end_here(error)
             except (LostError, StoreError, WaitStoppedError):
                 raise
             except Exception as error:  # noqa: BLE001 - one job's bug must not end the worker, and is told
@@ -242,10 +250,7 @@ class Takeup:
         if taken.base is None and not worker.ask(lambda: worker.store.set_base(taken, checkout.commit)):
             raise LostError
         if saved is not None:
-            try:
-                unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
-            except BadStateError as error:
-                raise RepositoryError(f"the checkpoint cannot be used: {error}", Outcome.IO_ERROR) from error
+            unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
             self._log.add(f"[fleet] restored the checkpoint {(saved.commit or 'without files')[:12]}\n")
         return checkout
 
@@ -487,6 +492,12 @@ class Takeup:
             self._plan(end, decision)
         else:
             self._tell_end(end, decision, None, keeps_checkpoint=True)
+
+    def _end_here(self, error: Exception) -> NoReturn:
+        """Ends a takeup that failed because of this machine. Other machines can do the job. Raises MachineError."""
+        reason = f"{self._worker.machine}: {error}"
+        self._end(Outcome.API_UNAVAILABLE, reason)
+        raise MachineError(reason) from error
 
     def _end_stopped(self) -> None:
         """Ends a takeup whose git call was stopped."""

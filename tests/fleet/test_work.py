@@ -211,6 +211,21 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         assert place.refs()["refs/heads/ralph/pushed"] == amended
 
 
+def test_a_machine_with_a_broken_disk_ends_no_job(tmp_path: Path) -> None:
+    with Place(tmp_path, {"one": lambda _asked: DONE}) as place:
+        place.submit(place.job("one"))
+        mirrors = place.state("a") / "fleet" / "repositories"
+        mirrors.write_text("no folder")
+        worker = place.work("a")
+        wait_until(lambda: "this slot pauses" in place.log("a"))
+        row = place.row("one")
+        assert (row.state.value, row.tries, row.exit_code) == ("queued", 1, None)
+        assert str(mirrors) in (row.reason or "")
+        assert row.not_before > row.created_at + 50, "another machine has time to take it"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0
+
+
 def test_a_loop_whose_worker_is_killed_in_an_iteration_continues_that_iteration(tmp_path: Path) -> None:
     def loop(asked: Asked) -> Playable:
         iteration = place.asked("looped", 0)
