@@ -12,11 +12,11 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import Delivered, Maker, NotDelivered, Repositories, checkpoint_ref
+from ralph.fleet.checkouts import Delivered, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
 from ralph.fleet.decisions import LEAST_GRANT_USD, Again, Final, ProcessEnd, after_end
@@ -75,6 +75,10 @@ class Stop(enum.Enum):
 
 class LostError(Exception):
     """Another worker has taken over the job."""
+
+
+class MachineError(Exception):
+    """A machine cannot hold the files of a job, as with a full disk. The job's next attempt is planned."""
 
 
 class Worker:
@@ -153,7 +157,7 @@ class Takeup:
             self._process.stop()
 
     def run(self) -> None:
-        """Works until the store knows how it ended. Raises LostError, StoreError and WaitStoppedError."""
+        """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
             try:
@@ -161,12 +165,16 @@ class Takeup:
                 self._end_as_planned(job)
             except UnknownFormatError as error:
                 self._end(Outcome.CONFIG, str(error))
+            except BadStateError as error:
+                self._end(Outcome.IO_ERROR, f"the checkpoint cannot be used: {error}")
             except RepositoryError as error:
+                if error.outcome is Outcome.IO_ERROR and self._process is None:
+                    self._end_here(error)
                 self._end(error.outcome, str(error))
             except StoppedError:
                 self._end_stopped()
             except OSError as error:
-                self._end(Outcome.API_UNAVAILABLE, f"{self._worker.machine}: {error}")
+                self._end_here(error)
             except (LostError, StoreError, WaitStoppedError):
                 raise
             except Exception as error:  # noqa: BLE001 - one job's bug must not end the worker, and is told
@@ -242,10 +250,7 @@ class Takeup:
         if taken.base is None and not worker.ask(lambda: worker.store.set_base(taken, checkout.commit)):
             raise LostError
         if saved is not None:
-            try:
-                unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
-            except BadStateError as error:
-                raise RepositoryError(f"the checkpoint cannot be used: {error}", Outcome.IO_ERROR) from error
+            unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
             self._log.add(f"[fleet] restored the checkpoint {(saved.commit or 'without files')[:12]}\n")
         return checkout
 
@@ -253,21 +258,16 @@ class Takeup:
         """The commit at the job's branch, which a push may replace. Raises RepositoryError if it is somebody else's."""
         branch = branch_of(job)
         found = self._repositories.branch_at(job.repository, branch)
-        if found is not None and not self._is_own(checkout, found, branch):
+        if found is None:
+            return None
+        if found in self.taken.own_commits:
+            if not self._worker.ask(lambda: self._worker.store.set_pushed(self.taken, found)):
+                raise self._lost()
+        elif not checkout.contains(checkout.commit, found):
             raise RepositoryError(
                 f"the branch {branch} exists and is not of this job: delete it, or name another one (branch)"
             )
-        if found is not None and not self._worker.ask(
-            lambda: self._worker.store.set_pushed(self.taken, found)
-        ):
-            raise self._lost()
         return found
-
-    def _is_own(self, checkout: JobCheckout, commit: str, branch: str) -> bool:
-        if commit in self.taken.own_commits:
-            return True
-        maker = checkout.made_by(commit, branch)
-        return maker is not None and (maker.set, maker.job) == (self.taken.set_name, self.taken.id)
 
     def _followed(self, job: Job, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
@@ -428,6 +428,10 @@ class Takeup:
         """Pushes the branch. Returns why that is impossible, or None."""
         branch, code = branch_of(job), Outcome.IO_ERROR.exit_code()
         for _ in range(_PUSHES):
+            # What the agent has pushed itself is in the history of its work.
+            is_own = expected is None or expected in self.taken.own_commits
+            if expected and not is_own and not checkout.contains(commit, expected):
+                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
             self._refuse_lost()
             push = functools.partial(checkout.push_branch, commit, branch, expected)
             try:
@@ -438,13 +442,8 @@ class Takeup:
                 return Final(error.outcome.exit_code(), str(error))
             if isinstance(pushed, Delivered):
                 return None
-            if not self._is_replaceable(checkout, pushed, branch):
-                return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
             expected = pushed.found
         return Final(code, f"the branch {branch} is changed again and again")
-
-    def _is_replaceable(self, checkout: JobCheckout, found: NotDelivered, branch: str) -> bool:
-        return found.found is None or self._is_own(checkout, found.found, branch)
 
     # --- telling the store
 
@@ -493,6 +492,12 @@ class Takeup:
             self._plan(end, decision)
         else:
             self._tell_end(end, decision, None, keeps_checkpoint=True)
+
+    def _end_here(self, error: Exception) -> NoReturn:
+        """Ends a takeup that failed because of this machine. Other machines can do the job. Raises MachineError."""
+        reason = f"{self._worker.machine}: {error}"
+        self._end(Outcome.API_UNAVAILABLE, reason)
+        raise MachineError(reason) from error
 
     def _end_stopped(self) -> None:
         """Ends a takeup whose git call was stopped."""

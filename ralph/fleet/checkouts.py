@@ -38,7 +38,6 @@ MOST_UNTRACKED_BYTES = 50_000_000
 """The files that git does not track are left out of a checkpoint, the largest first, as long as their sum is larger."""
 
 _TRAILER = "Ralph-Job"
-_MADE_BY = re.compile(r"(?P<set>.+)/(?P<job>[^/\s]+) (?P<attempt>\d+) (?P<generation>\d+)")
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
@@ -51,8 +50,6 @@ _OURS = {
     "GIT_COMMITTER_NAME": _NAME,
     "GIT_COMMITTER_EMAIL": _ADDRESS,
 }
-# A ref of the worker's own git directory, for a commit that somebody else pushed.
-_FOUND = "refs/fleet/found"
 _REMOTE_HEAD = "refs/fleet/head"
 _PUSH = (
     *("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no"),
@@ -425,24 +422,12 @@ class JobCheckout:
         """
         return self._pushed(commit, f"refs/heads/{branch}", expected)
 
-    def made_by(self, commit: str, branch: str) -> Maker | None:
-        """The takeup that made `commit`, as the commit's trailer says. None if it has no such trailer. If the commit
-        is not known here, fetches the remote's branch `branch`. Raises RepositoryError and StoppedError.
+    def contains(self, commit: str, other: str) -> bool:
+        """Whether the history of `commit` has the commit `other`, so that a push of `commit` takes nothing away. False if
+        this checkout does not know `other`. Raises RepositoryError and StoppedError.
         """
-        if self._git.local(("cat-file", "-e", f"{commit}^{{commit}}"), self._bare, cwd=self._own).status:
-            wanted = [f"+refs/heads/{branch}:{_FOUND}"]
-            answer = self._git.remote(_FETCH, self._repository, wanted, self._bare, cwd=self._own)
-            if answer.status:
-                raise failure_of(self._repository, "fetch", answer)
-        shape = f"--format=%(trailers:key={_TRAILER},valueonly,unfold)"
-        said = self._run(("log", "-1", "--no-show-signature", shape, commit), self._bare).decode(
-            "utf-8", "replace"
-        )
-        lines = [line for line in said.splitlines() if line.strip()]
-        found = _MADE_BY.fullmatch(lines[-1].strip()) if lines else None
-        if found is None:
-            return None
-        return Maker(found["set"], found["job"], int(found["attempt"]), int(found["generation"]))
+        asked = ("merge-base", "--is-ancestor", other, commit)
+        return not self._git.local(asked, self._bare, cwd=self._own).status
 
     def _has_user(self) -> bool:
         """Whether the worker's user has told git a name and an address."""

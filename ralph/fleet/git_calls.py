@@ -50,7 +50,13 @@ _IN_THEIRS = (
 
 # Parts of git's messages in the C locale, in lower case. The first row that has one decides.
 _REASONS = (
-    (Outcome.IO_ERROR, ("no space left on device", "disk quota exceeded", "read-only file system")),
+    (
+        Outcome.IO_ERROR,
+        (
+            *("no space left on device", "disk quota exceeded", "read-only file system"),
+            *("failed to write new configuration file", "unable to write new index file"),
+        ),
+    ),
     (
         Outcome.AUTH,
         (

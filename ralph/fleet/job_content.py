@@ -50,6 +50,14 @@ def job_from(content: bytes) -> Job:
         raise UnknownFormatError(f"the stored job does not fit format {FORMAT}: {error}") from None
 
 
+def priority_of(content: bytes) -> int:
+    """The priority of a stored job. 0 if this version cannot read the job: the takeup refuses it with the reason."""
+    try:
+        return job_from(content).priority
+    except UnknownFormatError:
+        return 0
+
+
 def session_id(set_name: str, job_id: str) -> str:
     """The id of the session in which the job's runs work. All attempts of a job have the same session."""
     return str(uuid5(_SESSIONS, f"{set_name}/{job_id}"))

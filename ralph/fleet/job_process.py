@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
 _LEAST_USD = 0.000001
+_TASK_FROM_INPUT = ["--", "-"]
+"""The last words of a command line whose task is on standard input."""
 _LIMIT_REACHED = 3
 _RATE_LIMITS = {"rate_limit", "usage_limit"}
 _MOST_RESULT_CHARS = 20_000
@@ -87,6 +89,7 @@ class JobProcess:
         self.state = folder / "state"
         self.turn_lock = folder / "turn.lock"
         self._result = folder / "result.json"
+        self._task = folder / "task"
         self._environment = child_environment(
             environment, self.state, self.turn_lock, objects=objects, hidden=hidden
         )
@@ -107,15 +110,20 @@ class JobProcess:
         self.turn_lock.touch(mode=0o600)
         self._result.unlink(missing_ok=True)
         call = f"from ralph.__main__ import main; main({core_limit_at_start()}, {os.getpid()})"
-        self._process = subprocess.Popen(
-            own_python(call, *self._words(budget_usd)),
-            cwd=self.checkout,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        words = list(self._words(budget_usd))
+        # The task is no word of a command: Linux takes 128 KiB as one word, and other users see all words.
+        has_task = words[-2:] == _TASK_FROM_INPUT
+        self._task.write_bytes(self._job.prompt.encode())
+        with self._task.open("rb") as task:
+            self._process = subprocess.Popen(
+                own_python(call, *words),
+                cwd=self.checkout,
+                env=self._environment,
+                stdin=task if has_task else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         assert self._process.stdout is not None  # noqa: S101 - asked for above
         assert self._process.stderr is not None  # noqa: S101 - asked for above
         self._readers = [
@@ -240,8 +248,7 @@ class JobProcess:
                 "--output-format=stream-json",
                 *words_of(job),
                 *budget,
-                "--",
-                job.prompt,
+                *_TASK_FROM_INPUT,
             )
             return
         always = ("--output-format=stream-json", f"--result-file={self._result}")
@@ -250,7 +257,7 @@ class JobProcess:
         if self._has_session():
             yield from ("run", "--resume", self._session, "--moved", *always, *words_of(job), *budget)
             return
-        yield from ("run", "--session-id", self._session, *always, *words_of(job), *budget, "--", job.prompt)
+        yield from ("run", "--session-id", self._session, *always, *words_of(job), *budget, *_TASK_FROM_INPUT)
 
     def _has_session(self) -> bool:
         """Whether the session can be resumed. A journal without a message can be neither resumed nor begun again."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ralph.fleet.database import SCHEMA, make_engine, reading
 from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
-from ralph.fleet.job_content import content_of, job_from
+from ralph.fleet.job_content import content_of, job_from, priority_of
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.schema import attempts, checkpoints, executors, holds, jobs, logs, metadata, sets, translated
@@ -434,7 +434,7 @@ class FleetStore:
                 row.id,
                 row.attempt,
                 max(row.not_before - now, 0.0),
-                msgspec.json.decode(row.content).get("priority", 0),
+                priority_of(row.content),
                 host_of(row.repository),
             )
             for row in rows

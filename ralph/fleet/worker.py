@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.fleet.attempt import LostError, Stop, Takeup, Worker
+from ralph.fleet.attempt import LostError, MachineError, Stop, Takeup, Worker
 from ralph.fleet.database import StoreError, Waiting, WaitStoppedError, patiently, prepare, refuse_pooler
 from ralph.fleet.engine import Engine
 from ralph.fleet.job_content import UnknownFormatError
@@ -57,6 +57,7 @@ _LOST_EXIT = 3
 _IDLE_EXIT = 0
 _STORE_EXIT = 4
 _BUG_EXIT = 70
+_DISK_EXIT = 74
 _RELEASE_S = 2.0
 _RECONCILE_S = 60.0
 _TURN_S = 10.0
@@ -334,6 +335,11 @@ class _Slot:
             finally:
                 with self._takeup_lock:
                     self._running = None
+            self._end_work()
+        except MachineError:
+            # The next job would fail here as fast. The supervisor waits longer before each slot.
+            self._tell(f"{self._machine} cannot hold a job's files: this slot pauses")
+            self._exit_code = _DISK_EXIT
             self._end_work()
         except LostError:
             self._tell(f"{set_name}/{job}: another worker has taken over this job; nothing was pushed")

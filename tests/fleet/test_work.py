@@ -143,7 +143,9 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
             limits=SetLimits(max_attempts=2),
         )
         with sqlite3.connect(place.state("a") / "fleet" / "fleet.db") as store:
-            store.execute("""UPDATE jobs SET content = '{"format": 99, "id": "newer"}' WHERE id = 'newer'""")
+            store.execute(
+                """UPDATE jobs SET content = '{"format": 99, "id": "newer", "priority": "high"}' WHERE id = 'newer'"""
+            )
         store.close()
         place.finish("a")
 
@@ -171,6 +173,57 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
         requests = place.api.requests
         assert [job_of(request) for request in requests] == ["away", "changed", "changed", "away"]
         assert requests[-1].monotonic_s - requests[0].monotonic_s >= 6
+
+
+def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_overwritten(
+    tmp_path: Path,
+) -> None:
+    def model(asked: Asked) -> Playable:
+        match asked:
+            case Asked(said=0):
+                return bash("echo mine >> kept.txt && git commit -qam mine && git push -q origin HEAD")
+            case Asked(said=1, times=1):
+                return NEVER
+            case Asked(said=1):
+                return bash("echo left >> kept.txt")
+        return DONE
+
+    with Place(tmp_path, {"pushed": model}) as place:
+        place.submit(place.job("pushed", "long " * 100_000))  # no word of a command line is as long
+        first = place.work("a", "--drain", "1s")
+        wait_until(lambda: place.asked("pushed", 1) and place.checkpoint("pushed"))
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == 0
+        place.finish("b")
+        row = place.row("pushed")
+        assert (row.exit_code, row.generation) == (0, 2), row.reason
+        assert place.git("show", "ralph/pushed:kept.txt").split() == ["kept", "mine", "left"]
+
+        message = place.git("log", "-1", "--format=%B", "ralph/pushed")
+        assert "Ralph-Job: night/pushed" in message
+        tree = place.git("rev-parse", "main^{tree}")
+        amended = place.git("commit-tree", "-p", "ralph/pushed^", "-m", message, tree)
+        place.git("update-ref", "refs/heads/ralph/pushed", amended)
+        assert place.store.retry(SET, ["pushed"]) == 1
+        place.finish("b")
+        row = place.row("pushed")
+        assert (row.exit_code, "is not of this job" in (row.reason or "")) == (78, True)
+        assert place.refs()["refs/heads/ralph/pushed"] == amended
+
+
+def test_a_machine_with_a_broken_disk_ends_no_job(tmp_path: Path) -> None:
+    with Place(tmp_path, {"one": lambda _asked: DONE}) as place:
+        place.submit(place.job("one"))
+        mirrors = place.state("a") / "fleet" / "repositories"
+        mirrors.write_text("no folder")
+        worker = place.work("a")
+        wait_until(lambda: "this slot pauses" in place.log("a"))
+        row = place.row("one")
+        assert (row.state.value, row.tries, row.exit_code) == ("queued", 1, None)
+        assert str(mirrors) in (row.reason or "")
+        assert row.not_before > row.created_at + 50, "another machine has time to take it"
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0
 
 
 def test_a_loop_whose_worker_is_killed_in_an_iteration_continues_that_iteration(tmp_path: Path) -> None:
