@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ralph.fleet.jobs import Job, SetLimits
 
 _LIBRARIES = ("dbos", "psycopg", "sqlalchemy")
-_NEEDS_EXTRA = "ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]'"
+_NEEDS_EXTRA = (
+    "ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]' (in a clone: '.[fleet]')"
+)
 _DEFAULT_DRAIN = "20s"
 
 

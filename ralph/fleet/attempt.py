@@ -160,6 +160,7 @@ class Takeup:
         """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
+            self._log.add(f"[fleet] attempt {self.taken.attempt} on {self._worker.machine}\n")
             try:
                 job = job_from(self.taken.content)
                 self._end_as_planned(job)

@@ -186,7 +186,7 @@ class _Supervisor:
         """Waits for the slots, which got the signal too. The second signal ends them."""
         if self._slots:
             self._tell(
-                f"stopping: running jobs have {self._options.drain_s:g} s to end, then they are handed back "
+                f"stopping: what runs has {self._options.drain_s:g} s to end, then it is handed back "
                 "(a second signal ends them now)"
             )
         while self._slots:
