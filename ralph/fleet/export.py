@@ -172,6 +172,12 @@ def _minutes(job: Job) -> int | None:
     return None if job.max_time is None else math.ceil(duration_s(job.max_time) / 60)
 
 
+def _longest_minutes(jobs: Sequence[Job]) -> int | None:
+    """The longest time limit of the jobs. None if one of them has none."""
+    times = [minutes for job in jobs if (minutes := _minutes(job)) is not None]
+    return max(times) if len(times) == len(jobs) else None
+
+
 def _indented(text: str, spaces: int) -> str:
     return "\n".join(" " * spaces + line if line else "" for line in text.strip("\n").split("\n"))
 
@@ -228,8 +234,7 @@ def _definitions(jobs: Sequence[tuple[str, Job]], set_name: str) -> list[str]:
 
 
 def _slurm(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
-    times = [_minutes(job) for job in jobs]
-    longest = None if None in times else max(one for one in times if one is not None)
+    longest = _longest_minutes(jobs)
     slots = "" if limits.concurrency is None else f"%{limits.concurrency}"
     script = "\n".join(
         [
@@ -260,89 +265,46 @@ def _kubernetes(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
     _refuse_paths(jobs, "a pod")
     name = f"ralph-{set_name.lower().replace('_', '-').replace('.', '-')[:40]}".rstrip("-")
     maps = _config_maps(jobs, set_name)
-    times = [_minutes(job) for job in jobs]
-    longest = None if None in times else max(one for one in times if one is not None)
-    slots = len(jobs) if limits.concurrency is None else min(limits.concurrency, len(jobs))
-    documents = [
-        "\n".join(
-            [
-                *(
-                    "apiVersion: v1",
-                    "kind: ConfigMap",
-                    "metadata:",
-                    f"  name: {name}-{number}",
-                    "immutable: true",
-                ),
-                *(["data:", "  run.sh: |", _indented(_pod_script(), 4)] if number == 0 else []),
-                *(["binaryData:"] if entries else []),
-                *(f'  "{index}": {carried}' for index, carried in entries),
-            ]
-        )
-        for number, entries in enumerate(maps)
-    ]
-    secrets = [
-        f'            - {{name: "{one}", valueFrom: {{secretKeyRef: {{name: ralph, key: "{one}", optional: true}}}}}}'
-        for one in (_KEY, _GIT_TOKEN, *_names(jobs, "kubernetes"))
-    ]
-    documents.append(
-        f"""apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {name}
-spec:
-  completionMode: Indexed
-  completions: {len(jobs)}
-  parallelism: {slots}
-  backoffLimitPerIndex: {limits.max_attempts - 1}
-  podFailurePolicy:
-    rules:
-      # The node was drained or lost: that is no attempt.
-      - action: Ignore
-        onPodConditions: [{{type: DisruptionTarget}}]
-      # 75: again later. Kubernetes waits longer each time.
-      - action: Count
-        onExitCodes: {{containerName: ralph, operator: In, values: [75]}}
-      # The other outcomes of ralph are final for this job, and the other jobs go on.
-      - action: FailIndex
-        onExitCodes: {{containerName: ralph, operator: In, values: [1, 2, 3, 4, 69, 70, 74, 77, 78, 124]}}
-  template:
-    spec:
-      restartPolicy: Never
-{"" if longest is None else f"      activeDeadlineSeconds: {60 * (longest + _MINUTES_BESIDES)}" + chr(10)}\
-      automountServiceAccountToken: false
-      securityContext: {{runAsNonRoot: true, runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, seccompProfile: {{type: RuntimeDefault}}}}
-      containers:
-        - name: ralph
-          image: python:3.12
-          command: [sh, /jobs/run.sh]
-          securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
-          resources: {{requests: {{cpu: 500m, memory: 512Mi}}}}
-          env:
-            - {{name: HOME, value: /work}}
-            - {{name: RALPH_JOBS_DIR, value: /state}}
-            - {{name: RALPH_INSTALL, value: ralph-headless}}
-            # The values of the secret `ralph`: kubectl create secret generic ralph --from-literal={_KEY}=...
-{chr(10).join(secrets)}
-          volumeMounts:
-            - {{name: jobs, mountPath: /jobs, readOnly: true}}
-            - {{name: work, mountPath: /work}}
-            - {{name: state, mountPath: /state}}
-      volumes:
-        - name: jobs
-          projected:
-            sources: [{", ".join(f"{{configMap: {{name: {name}-{number}}}}}" for number in range(len(maps)))}]
-        - name: work
-          emptyDir: {{}}
-        # Checkouts and sessions, by which a new pod resumes. The claim must exist, and all nodes must be able to write.
-        # With an emptyDir in its place, each pod begins anew, and its budget too.
-        - name: state
-          persistentVolumeClaim: {{claimName: ralph-state}}"""
-    )
+    documents = [_config_map(f"{name}-{number}", number, entries) for number, entries in enumerate(maps)]
+    documents.append(_indexed_job(name, jobs, limits, len(maps)))
     head = (
         f"# The jobs of the set {set_name}, as a Job of Kubernetes 1.29 or newer: kubectl create -f THIS_FILE.\n"
         f"# Jobs by index: {' '.join(f'{index}={job.id}' for index, job in enumerate(jobs))}\n"
     )
     return head + "\n---\n".join(documents) + "\n"
+
+
+def _config_map(name: str, number: int, entries: Sequence[tuple[int, str]]) -> str:
+    lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "immutable: true"]
+    if number == 0:
+        lines += ["data:", "  run.sh: |", _indented(_pod_script(), 4)]
+    if entries:
+        lines += ["binaryData:", *(f'  "{index}": {carried}' for index, carried in entries)]
+    return "\n".join(lines)
+
+
+def _indexed_job(name: str, jobs: Sequence[Job], limits: SetLimits, maps: int) -> str:
+    """A Job that has a pod for each index. `maps` is the number of ConfigMaps with the definitions."""
+    longest = _longest_minutes(jobs)
+    slots = len(jobs) if limits.concurrency is None else min(limits.concurrency, len(jobs))
+    deadline = (
+        "" if longest is None else f"      activeDeadlineSeconds: {60 * (longest + _MINUTES_BESIDES)}\n"
+    )
+    secrets = "\n".join(
+        f'            - {{name: "{one}", valueFrom: {{secretKeyRef: {{name: ralph, key: "{one}", optional: true}}}}}}'
+        for one in (_KEY, _GIT_TOKEN, *_names(jobs, "kubernetes"))
+    )
+    sources = ", ".join(f"{{configMap: {{name: {name}-{number}}}}}" for number in range(maps))
+    return _JOB_OF_KUBERNETES.format(
+        name=name,
+        completions=len(jobs),
+        slots=slots,
+        retries=limits.max_attempts - 1,
+        deadline=deadline,
+        key=_KEY,
+        secrets=secrets,
+        sources=sources,
+    )
 
 
 def _pod_script() -> str:
@@ -366,6 +328,61 @@ def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str
     return maps
 
 
+_JOB_OF_KUBERNETES = """\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  completionMode: Indexed
+  completions: {completions}
+  parallelism: {slots}
+  backoffLimitPerIndex: {retries}
+  podFailurePolicy:
+    rules:
+      # The node was drained or lost: that is no attempt.
+      - action: Ignore
+        onPodConditions: [{{type: DisruptionTarget}}]
+      # 75: again later. Kubernetes waits longer each time.
+      - action: Count
+        onExitCodes: {{containerName: ralph, operator: In, values: [75]}}
+      # The other outcomes of ralph are final for this job, and the other jobs go on.
+      - action: FailIndex
+        onExitCodes: {{containerName: ralph, operator: In, values: [1, 2, 3, 4, 69, 70, 74, 77, 78, 124]}}
+  template:
+    spec:
+      restartPolicy: Never
+{deadline}\
+      automountServiceAccountToken: false
+      securityContext: {{runAsNonRoot: true, runAsUser: 1000, runAsGroup: 1000, fsGroup: 1000, seccompProfile: {{type: RuntimeDefault}}}}
+      containers:
+        - name: ralph
+          image: python:3.12
+          command: [sh, /jobs/run.sh]
+          securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+          resources: {{requests: {{cpu: 500m, memory: 512Mi}}}}
+          env:
+            - {{name: HOME, value: /work}}
+            - {{name: RALPH_JOBS_DIR, value: /state}}
+            - {{name: RALPH_INSTALL, value: ralph-headless}}
+            # The values of the secret `ralph`: kubectl create secret generic ralph --from-literal={key}=...
+{secrets}
+          volumeMounts:
+            - {{name: jobs, mountPath: /jobs, readOnly: true}}
+            - {{name: work, mountPath: /work}}
+            - {{name: state, mountPath: /state}}
+      volumes:
+        - name: jobs
+          projected:
+            sources: [{sources}]
+        - name: work
+          emptyDir: {{}}
+        # Checkouts and sessions, by which a new pod resumes. The claim must exist, and all nodes must be able to write.
+        # With an emptyDir in its place, each pod begins anew, and its budget too.
+        - name: state
+          persistentVolumeClaim: {{claimName: ralph-state}}"""
+
+
 # --- GitHub
 
 
@@ -374,67 +391,83 @@ def _github_matrix(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str
     if len(jobs) > _MOST_OF_MATRIX:
         raise UsageError(f"github-matrix can hold {_MOST_OF_MATRIX} jobs, and the set has {len(jobs)}")
     names = _names(jobs, "github-matrix")
-    entries = []
-    for job in jobs:
-        carried = _carried(job, set_name)
-        _refuse_large(len(carried), _LONGEST_VARIABLE, f"the job {job.id}", "github-matrix")
-        waits = (limits.max_attempts - 1) * _WAIT_S // 60
-        minutes = min(
-            _LONGEST_GITHUB_MINUTES, (_minutes(job) or _LONGEST_GITHUB_MINUTES) + waits + _MINUTES_BESIDES
-        )
-        entry = {"id": job.id, "minutes": minutes, "needs": f",{','.join(job.env)},", "job": carried}
-        entries.append(f"          - {json.dumps(entry)}")
-    variables = [
-        f"          '{name}': ${{{{ contains(matrix.needs, ',{name},') && secrets.{name} || '' }}}}"
+    slots = "" if limits.concurrency is None else f"      max-parallel: {limits.concurrency}\n"
+    variables = "".join(
+        f"          '{name}': ${{{{ contains(matrix.needs, ',{name},') && secrets.{name} || '' }}}}\n"
         for name in names
-    ]
-    workflow = "\n".join(
-        [
-            f"# The jobs of the set {set_name}, as a workflow: put it into .github/workflows/. `ralph fleet export` wrote it.",
-            "# Secrets: ANTHROPIC_API_KEY; RALPH_GIT_TOKEN, which may push to the repositories (default: the token of this",
-            f"# workflow, for its own repository){''.join(f'; {name}' for name in names)}. The input `install` says what",
-            "# pip installs.",
-            f"name: {json.dumps(f'ralph {set_name}')}",
-            *(
-                "on:",
-                "  workflow_dispatch:",
-                "    inputs:",
-                "      install:",
-                "        default: ralph-headless",
-            ),
-            *("permissions:", "  contents: write", "jobs:", "  job:"),
-            *(
-                "    name: ${{ matrix.id }}",
-                "    runs-on: ubuntu-latest",
-                "    timeout-minutes: ${{ matrix.minutes }}",
-            ),
-            *("    strategy:", "      fail-fast: false"),
-            *([] if limits.concurrency is None else [f"      max-parallel: {limits.concurrency}"]),
-            *("      matrix:", "        include:", *entries),
-            *(
-                "    steps:",
-                "      - uses: actions/setup-python@v6",
-                "        with:",
-                '          python-version: "3.12"',
-            ),
-            *("      - name: Install ralph", "        env:"),
-            "          RALPH_INSTALL: ${{ inputs.install }}",
-            '        run: python -m pip install --quiet "$RALPH_INSTALL"',
-            *(
-                "      - name: Do the job",
-                "        shell: sh {0}",
-                "        env:",
-                "          JOB: ${{ matrix.job }}",
-            ),
-            f"          RALPH_ATTEMPTS: {limits.max_attempts}",
-            f"          RALPH_WAIT_S: {_WAIT_S}",
-            f"          {_KEY}: ${{{{ secrets.{_KEY} }}}}",
-            "          RALPH_GIT_TOKEN: ${{ secrets.RALPH_GIT_TOKEN || github.token }}",
-            *variables,
-            "        run: |",
-            _indented(export_script.ONE_JOB + export_script.AGAIN + export_script.GITHUB, 10),
-            "",
-        ]
+    )
+    script = export_script.ONE_JOB + export_script.AGAIN + export_script.GITHUB
+    workflow = _WORKFLOW.format(
+        set_name=set_name,
+        secrets="".join(f"; {name}" for name in names),
+        name=json.dumps(f"ralph {set_name}"),
+        slots=slots,
+        entries="\n".join(_matrix_entry(job, limits, set_name) for job in jobs),
+        attempts=limits.max_attempts,
+        wait_s=_WAIT_S,
+        key=_KEY,
+        variables=variables,
+        script=_indented(script, 10),
     )
     _refuse_large(len(workflow), _LARGEST_WORKFLOW, "the workflow", "github-matrix")
     return workflow
+
+
+def _matrix_entry(job: Job, limits: SetLimits, set_name: str) -> str:
+    carried = _carried(job, set_name)
+    _refuse_large(len(carried), _LONGEST_VARIABLE, f"the job {job.id}", "github-matrix")
+    waits = (limits.max_attempts - 1) * _WAIT_S // 60
+    minutes = (_minutes(job) or _LONGEST_GITHUB_MINUTES) + waits + _MINUTES_BESIDES
+    entry = {
+        "id": job.id,
+        "minutes": min(_LONGEST_GITHUB_MINUTES, minutes),
+        "needs": f",{','.join(job.env)},",
+        "job": carried,
+    }
+    return f"          - {json.dumps(entry)}"
+
+
+_WORKFLOW = """\
+# The jobs of the set {set_name}, as a workflow: put it into .github/workflows/. `ralph fleet export` wrote it.
+# Secrets: ANTHROPIC_API_KEY; RALPH_GIT_TOKEN, which may push to the repositories (default: the token of this
+# workflow, for its own repository){secrets}. The input `install` says what
+# pip installs.
+name: {name}
+on:
+  workflow_dispatch:
+    inputs:
+      install:
+        default: ralph-headless
+permissions:
+  contents: write
+jobs:
+  job:
+    name: ${{{{ matrix.id }}}}
+    runs-on: ubuntu-latest
+    timeout-minutes: ${{{{ matrix.minutes }}}}
+    strategy:
+      fail-fast: false
+{slots}\
+      matrix:
+        include:
+{entries}
+    steps:
+      - uses: actions/setup-python@v6
+        with:
+          python-version: "3.12"
+      - name: Install ralph
+        env:
+          RALPH_INSTALL: ${{{{ inputs.install }}}}
+        run: python -m pip install --quiet "$RALPH_INSTALL"
+      - name: Do the job
+        shell: sh {{0}}
+        env:
+          JOB: ${{{{ matrix.job }}}}
+          RALPH_ATTEMPTS: {attempts}
+          RALPH_WAIT_S: {wait_s}
+          {key}: ${{{{ secrets.{key} }}}}
+          RALPH_GIT_TOKEN: ${{{{ secrets.RALPH_GIT_TOKEN || github.token }}}}
+{variables}\
+        run: |
+{script}
+"""
