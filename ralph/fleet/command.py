@@ -183,17 +183,22 @@ class Fleet:
 
     def look_before_work(self, set_names: Sequence[str], *, until_done: bool) -> None:
         """Says what a worker would wait for. Raises UsageError if it is to end when all is done, and nothing is there:
-        a mistyped name or a wrong store would look like success.
+        a mistyped name or a wrong store would look like success. Raises KeyboardInterrupt if a signal came meanwhile.
         """
         if until_done:
             self._sets(set_names)
-            return
+            return self._refuse_stopped()
         known = set() if self._is_missing() else {row.name for row in self._ask(self._store.set_rows)}
         for name in set_names:
             if name not in known:
                 self._console.tell(f"there is no set {name} yet: waiting for it")
         if not known and not set_names:
             self._console.tell("there are no jobs yet: waiting for ralph fleet submit")
+        return self._refuse_stopped()
+
+    def _refuse_stopped(self) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
 
     def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""

@@ -30,7 +30,7 @@ _WORKFLOW = "attempt"
 _MIDDLE_PRIORITY = 1_000_001
 """The engine's priority of a job with priority 0. The engine starts lower numbers first."""
 _ACTIVE = ["PENDING"]
-_LIVE = {"PENDING", "ENQUEUED", "DELAYED"}
+_LIVE = {"PENDING", "ENQUEUED"}
 
 
 class Engine:
@@ -85,7 +85,6 @@ class Engine:
         """Gives an attempt to the queue. Does nothing if the engine has it already."""
         options = SetEnqueueOptions(
             priority=_MIDDLE_PRIORITY - job.priority,
-            delay_seconds=job.delay_s if job.delay_s > 0 else None,
             queue_partition_key=None if limits.per_host is None else job.host or "localhost",
         )
         with SetWorkflowID(f"{self._set_name}/{job.id}/{job.attempt}"), options:

@@ -41,7 +41,6 @@ MOST_COUNTED = 1000
 SEEN_WITHIN_S = 30.0
 FORGOTTEN_S = 600.0
 """An executor that was not seen for so long is not listed any more."""
-_CLOCKS_DIFFER_S = 2.0
 _RESERVED_S = 15.0
 """A job waits so long before it looks again whether running jobs have given back what they had reserved."""
 _MOST_PARAMETERS = 10_000
@@ -195,7 +194,6 @@ class DueJob(Struct, frozen=True):
 
     id: str
     attempt: int
-    delay_s: float
     priority: int
     host: str
 
@@ -410,6 +408,8 @@ class FleetStore:
         due = (
             *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value),
             *(jobs.c.is_queued.is_(False), jobs.c.claimed_until < sa.bindparam("now")),
+            # The engine could wait for the time too, but by the clocks of the workers.
+            jobs.c.not_before <= sa.bindparam("now"),
         )
         with reading(self._engine) as c:
             if not c.execute(sa.select(sa.exists().where(*due)), {"now": self._now(c)}).scalar():
@@ -417,7 +417,7 @@ class FleetStore:
         with self._engine.begin() as c:
             now = self._now(c)
             rows = c.execute(
-                sa.select(jobs.c.id, jobs.c.attempt, jobs.c.not_before, jobs.c.content, jobs.c.repository)
+                sa.select(jobs.c.id, jobs.c.attempt, jobs.c.content, jobs.c.repository)
                 .where(*due)
                 .order_by(jobs.c.position)
                 .limit(MOST_CLAIMED)
@@ -433,7 +433,6 @@ class FleetStore:
             DueJob(
                 row.id,
                 row.attempt,
-                max(row.not_before - now, 0.0),
                 priority_of(row.content),
                 host_of(row.repository),
             )
@@ -819,7 +818,7 @@ class FleetStore:
         if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
             reason = f"gave up after {limits.max_attempts} attempts: the worker of the last one was lost"
             return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
-        if row.not_before > now + _CLOCKS_DIFFER_S:  # the engine goes by the clocks of the workers
+        if row.not_before > now:
             return self._later(c, row, row.not_before, "its time has not come")
         limited = (holds.c.credential == credential, holds.c.until > now)
         held = c.execute(sa.select(holds.c.until, holds.c.reason).where(*limited)).one_or_none()

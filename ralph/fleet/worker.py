@@ -46,6 +46,8 @@ DRAIN_S = 20.0
 """How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
 _TICK_S = 0.5
 _ASK_S = 1.0
+HAND_BACK_S = 120.0
+"""After the drain, a job may take so long to be handed back. Its push may hang: a git host that never answers."""
 _SUPERVISE_S = 1.0
 _LOOK_AFTER_OTHERS_S = 5.0
 _IDLE_S = 3.0
@@ -525,7 +527,7 @@ class _Slot:
             now = time.monotonic()
             if self._drain_ends is None:
                 self._drain_ends = now + self._options.drain_s
-            if self._signals > 1:
+            if must_end_now(self._signals, now - self._drain_ends):
                 if running is not None:
                     running.stop(Stop.LOST)
                 break
@@ -545,6 +547,11 @@ class _Slot:
                 if not self._is_busy:
                     return
             time.sleep(0.05)
+
+
+def must_end_now(signals: int, since_drain_s: float) -> bool:
+    """Whether a slot with a job ends without handing it back. `since_drain_s` is the time since the end of the drain."""
+    return signals > 1 or since_drain_s > HAND_BACK_S
 
 
 def _machine() -> str:

@@ -8,7 +8,14 @@ import sys
 
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.store import OpenSet
-from ralph.fleet.worker import _lock_folder, _machine, _remove_left_folders, _wanted
+from ralph.fleet.worker import (
+    HAND_BACK_S,
+    _lock_folder,
+    _machine,
+    _remove_left_folders,
+    _wanted,
+    must_end_now,
+)
 
 
 def a_set(
@@ -54,3 +61,9 @@ def test_folders_of_living_executors_and_of_other_machines_stay(tmp_path) -> Non
     left = {path.name for path in work.iterdir() if path.is_dir()}
     assert left == {living.name, *(other.name for other in others)}
     os.close(held)
+
+
+def test_a_drain_ends_although_a_git_host_never_answers() -> None:
+    assert not must_end_now(1, HAND_BACK_S)
+    assert must_end_now(1, HAND_BACK_S + 1)
+    assert must_end_now(2, -1)

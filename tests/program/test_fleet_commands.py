@@ -113,6 +113,23 @@ def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, 
     assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
 
 
+@pytest.mark.parametrize("until_done", [True, False])
+def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
+    store, ralph, until_done: bool
+) -> None:
+    store.submit("s", SetLimits(), [job("a")])
+    stop = threading.Event()
+    stop.set()
+    console = command.Console(
+        write=lambda _: None, write_text=lambda _: None, tell=lambda _: None, show_status=None, width=None
+    )
+    with (
+        command.opened(None, ralph.environment, console, stop) as fleet,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fleet.look_before_work((), until_done=until_done)
+
+
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
     ended(store, "a", 0)
