@@ -199,6 +199,10 @@ def work(
     drain_s = duration("--drain", drain) or 0.0
     whole("--jobs", slots)
     named = tuple(sets or ())
+    if shutil.which("git") is None:  # each job would end for good within a second
+        raise CannotError(
+            Outcome.CONFIG, "there is no git program on PATH, and every job needs one; install git"
+        )
     with _opened(db) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import Delivered, Maker, Repositories, checkpoint_ref
 from ralph.fleet.checkpoint import BadStateError, TooLargeError, pack_state, unpack_state
 from ralph.fleet.database import StoreError, WaitStoppedError, away_reason, patiently
-from ralph.fleet.decisions import LEAST_GRANT_USD, Again, Final, ProcessEnd, after_end
+from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
 from ralph.fleet.git_calls import RepositoryError, StoppedError
 from ralph.fleet.job_content import UnknownFormatError, job_from
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, wait_for_end
@@ -50,6 +50,7 @@ _LOG_EVERY_S = 1.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _PUSHES = 5
+_MOST_RESULT_CHARS = 20_000
 _BEGINS_ANEW = {0, 1, 2, 4}
 """After these exit codes a retried job begins anew. After all others it resumes its session."""
 GIT_AWAY_S = 900.0
@@ -459,7 +460,7 @@ class Takeup:
                 taken,
                 exit_code=decision.exit_code,
                 reason=reason,
-                result=worker.redact(end.result),
+                result=worker.redact(end.result)[:_MOST_RESULT_CHARS],
                 commit=commit,
                 keeps_checkpoint=keeps_checkpoint,
             )
@@ -556,7 +557,7 @@ class _Log:
     def hold(self, credential: str, for_s: float) -> None:
         """No job of any worker begins with this key for so long."""
         with self._lock:
-            self._holds.append((credential, for_s))
+            self._holds.append((credential, min(for_s, LONGEST_ASKED_S)))
 
     def stop(self) -> None:
         """Writes the rest. May be called twice."""

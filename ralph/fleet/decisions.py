@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FIRST_DELAY_S = 60.0
 LONGEST_DELAY_S = 3600.0
+LONGEST_ASKED_S = 8 * 86_400.0
+"""A server that asks for a longer wait than this is asked again after this time. Limits of a week exist."""
 SHARE = 4
 """A run may spend this part of what is left of the set's budget, and asks again when it has spent it. So many runs at
 once can never spend more than there is, and the first does not take all."""
@@ -93,7 +95,7 @@ def after_end(end: ProcessEnd, *, tries: int, most_tries: int) -> Final | Again:
 def delay_after(tries: int, retry_after_s: float | None) -> float:
     """The wait before the next attempt, in seconds: what the server asked for, or twice as long each time."""
     if retry_after_s is not None and retry_after_s >= 0:
-        return retry_after_s
+        return min(retry_after_s, LONGEST_ASKED_S)
     return min(FIRST_DELAY_S * 2.0 ** min(tries - 1, 10), LONGEST_DELAY_S)
 
 

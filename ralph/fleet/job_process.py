@@ -42,7 +42,6 @@ _TASK_FROM_INPUT = ["--", "-"]
 """The last words of a command line whose task is on standard input."""
 _LIMIT_REACHED = 3
 _RATE_LIMITS = {"rate_limit", "usage_limit"}
-_MOST_RESULT_CHARS = 20_000
 
 
 class Spending(Struct, frozen=True):
@@ -184,7 +183,7 @@ class JobProcess:
         spending = self.spending()
         return ProcessEnd(
             exit_code=0,
-            result=words[:_MOST_RESULT_CHARS],
+            result=words,
             turns=spending.turns,
             cost_usd=spending.cost_usd,
         )
@@ -283,7 +282,7 @@ class JobProcess:
         return ProcessEnd(
             exit_code=code,
             reason=result.reason,
-            result=result.last_words[:_MOST_RESULT_CHARS],
+            result=result.last_words,
             retry_after_s=result.retry_after_s,
             limit=result.limit,
             turns=max(result.turns, spending.turns),
@@ -299,7 +298,7 @@ class JobProcess:
                     limit="max_budget_usd" if code == _LIMIT_REACHED and not is_over else None,
                     exit_code=code,
                     reason=state.ended.reason if state.ended is not None else "",
-                    result=state.last.last_words[:_MOST_RESULT_CHARS] if state.last is not None else "",
+                    result=state.last.last_words if state.last is not None else "",
                     retry_after_s=state.ended.retry_after_s if state.ended is not None else None,
                     turns=spending.turns,
                     cost_usd=spending.cost_usd,

@@ -60,6 +60,7 @@ def test_the_next_attempt_waits_as_long_as_the_server_asked_else_twice_as_long_e
         ({"exit_code": 143, "reason": "stopped"}, 1, Again(60.0, "stopped")),
         ({"exit_code": 75, "reason": "overloaded"}, 1, Again(60.0, "overloaded")),
         ({"exit_code": 75, "retry_after_s": 3.0}, 1, Again(3.0, "the API was not available")),
+        ({"exit_code": 75, "retry_after_s": 1e10}, 1, Again(691_200.0, "the API was not available")),
         ({"exit_code": 137, "reason": "killed", "was_killed": True}, 2, Again(120.0, "killed")),
         ({"exit_code": 75, "reason": "overloaded"}, 3, Final(75, "gave up after 3 attempts: overloaded")),
         (

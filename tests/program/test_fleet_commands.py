@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,16 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     ran, _ = ralph.stopped_by(process, signal.SIGINT)
     assert (ran.code, ran.stdout) == (130, "")
     assert "hidden-word" not in told + ran.stderr
+
+
+def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
+    write_jobs(ralph, {"id": "a"})
+    assert ralph("fleet", "submit", "night.jsonl").code == 0
+    ran = replace(ralph, environment={**ralph.environment, "PATH": str(tmp_path)})("fleet", "work")
+    assert (ran.code, ran.stderr) == (
+        78,
+        "ralph: there is no git program on PATH, and every job needs one; install git\n",
+    )
 
 
 def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monkeypatch) -> None:
