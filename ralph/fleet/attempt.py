@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from ralph.fleet.database import Waiting
     from ralph.fleet.jobs import Job
     from ralph.fleet.locks import ExecutorLock
-    from ralph.fleet.store import FleetStore, TakeUp
+    from ralph.fleet.rows import TakeUp
+    from ralph.fleet.takeups import WorkerStore
 
     T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Worker:
 
     def __init__(
         self,
-        store: FleetStore,
+        store: WorkerStore,
         lock: ExecutorLock,
         waiting: Waiting,
         *,

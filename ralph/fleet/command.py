@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import Job
-    from ralph.fleet.store import AttemptRow, JobRow, SetRow
+    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.database import Database
     from ralph.fleet.jobs import SetLimits
-    from ralph.fleet.store import DueJob
+    from ralph.fleet.rows import DueJob
 
 APPLICATION = "ralph-fleet"
 VERSION = "1"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.store import AttemptRow, JobRow, LogLine, SetRow
+    from ralph.fleet.rows import AttemptRow, JobRow, LogLine, SetRow
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12

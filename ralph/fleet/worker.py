@@ -29,7 +29,8 @@ from ralph.fleet.job_content import UnknownFormatError
 from ralph.fleet.job_process import fingerprint
 from ralph.fleet.jobs import SetLimits
 from ralph.fleet.locks import take_lock
-from ralph.fleet.store import FleetStore, NotOurs, OpenSet, TakeUp
+from ralph.fleet.rows import NotOurs, OpenSet, TakeUp
+from ralph.fleet.takeups import WorkerStore
 from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.machine.own_process import end_with_parent
 from ralph.values.credentials import known_secrets
@@ -124,7 +125,7 @@ class _Supervisor:
         return self._ended()
 
     def _created(self) -> None:
-        store = FleetStore(self._database)
+        store = WorkerStore(self._database)
         try:
             store.create()
         finally:
@@ -132,7 +133,7 @@ class _Supervisor:
 
     def _rows(self) -> list[OpenSet]:
         """The sets with open jobs. The connection is closed afterwards: a fork must not inherit one."""
-        store = FleetStore(self._database)
+        store = WorkerStore(self._database)
         try:
             rows = store.open_sets()
         finally:
@@ -270,7 +271,7 @@ class _Slot:
         except WaitStoppedError:
             return _IDLE_EXIT
         self._lost = lock.lost
-        store = FleetStore(self._database)
+        store = WorkerStore(self._database)
         folder = self._database.folder / "work" / self._executor
         folder_lock = _lock_folder(folder)
         worker = Worker(

@@ -36,7 +36,7 @@ from ralph.values.screen_text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.fleet.store import AttemptRow, JobRow, SetRow
+    from ralph.fleet.rows import AttemptRow, JobRow, SetRow
     from ralph.pages.excerpts import Excerpts
 
 MOST_DETAILS = 300

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store import FleetStore
+from ralph.fleet.takeups import WorkerStore
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 from tests.fork_server import REPOSITORY, start_ralph
 from tests.patience import PATIENCE_S, wait_until
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from ralph.fleet.store import JobRow, StoredCheckpoint
+    from ralph.fleet.rows import JobRow, StoredCheckpoint
     from ralph.mock_api import Playable, RecordedRequest
 
 SET = "night"
@@ -108,10 +108,10 @@ class Place:
         }
 
     @functools.cached_property
-    def store(self) -> FleetStore:
+    def store(self) -> WorkerStore:
         database = database_of(None, self.environment("a"))
         prepare(database)
-        store = FleetStore(database)
+        store = WorkerStore(database)
         store.create()
         return store
 

@@ -25,7 +25,7 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.store import AttemptRow, JobRow, LogLine, SetRow
+from ralph.fleet.rows import AttemptRow, JobRow, LogLine, SetRow
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
 

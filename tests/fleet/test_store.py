@@ -13,7 +13,8 @@ import pytest
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store import DueJob, FleetStore, JobRow, Later, NotOurs, TakeUp
+from ralph.fleet.rows import DueJob, JobRow, Later, NotOurs, TakeUp
+from ralph.fleet.takeups import WorkerStore
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -24,17 +25,17 @@ NO_LIMITS = SetLimits()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def connect(request, tmp_path) -> Iterator[Callable[[], FleetStore]]:
+def connect(request, tmp_path) -> Iterator[Callable[[], WorkerStore]]:
     """Makes a store with connections of its own, as another process has."""
     url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
     database = database_of(url, {"RALPH_STATE_DIR": str(tmp_path)})
     prepare(database)
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(closing(FleetStore(database)))
+        yield lambda: opened.enter_context(closing(WorkerStore(database)))
 
 
 @pytest.fixture
-def store(connect: Callable[[], FleetStore]) -> FleetStore:
+def store(connect: Callable[[], WorkerStore]) -> WorkerStore:
     made = connect()
     made.create()
     return made
@@ -48,23 +49,23 @@ def jobs(count: int) -> list[Job]:
     return [job(f"j{number}") for number in range(count)]
 
 
-def take(store: FleetStore, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
+def take(store: WorkerStore, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
     return store.take_up("s", name, attempt, executor=by, machine="m", credential=key)
 
 
-def taken(store: FleetStore, name: str, **how: Any) -> TakeUp:
+def taken(store: WorkerStore, name: str, **how: Any) -> TakeUp:
     found = take(store, name, **how)
     assert isinstance(found, TakeUp), found
     return found
 
 
-def row(store: FleetStore, name: str) -> JobRow:
+def row(store: WorkerStore, name: str) -> JobRow:
     found = store.job_row("s", name)
     assert found is not None
     return found
 
 
-def let_go(store: FleetStore) -> list[DueJob]:
+def let_go(store: WorkerStore) -> list[DueJob]:
     """The jobs that may begin now, after those that waited were looked at."""
     store.release_waiting("s")
     return store.due_jobs("s")
@@ -251,7 +252,7 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
 
 
 def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, monkeypatch) -> None:
-    monkeypatch.setattr("ralph.fleet.store._RESERVED_S", 0.0)
+    monkeypatch.setattr("ralph.fleet.takeups._RESERVED_S", 0.0)
     store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
     first = taken(store, "j0")
     assert first.granted_usd == 1.0

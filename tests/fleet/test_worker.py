@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from ralph.fleet.database import database_of, prepare
-from ralph.fleet.store import OpenSet
+from ralph.fleet.rows import OpenSet
 from ralph.fleet.worker import (
     HAND_BACK_S,
     _lock_folder,

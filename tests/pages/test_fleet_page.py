@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store import FleetStore, TakeUp
+from ralph.fleet.rows import TakeUp
+from ralph.fleet.takeups import WorkerStore
 from ralph.pages.command import MARK_OF_PAGE
 from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
@@ -94,7 +95,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
 
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path / "state")})
     prepare(database)
-    store = FleetStore(database)
+    store = WorkerStore(database)
     store.create()
     jobs = [
         Job(id=name, repository="/srv/shop.git", prompt=f"Do {name}.") for name in ("good", "bad", "later")

@@ -16,7 +16,8 @@ import pytest
 from ralph.fleet import command
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store import FleetStore, TakeUp
+from ralph.fleet.rows import TakeUp
+from ralph.fleet.takeups import WorkerStore
 from tests.patience import PATIENCE_S, wait_until
 from tests.small_terminal import PtyReader
 
@@ -30,10 +31,10 @@ HOSTILE = "\x1b]0;title\x07\x1b[2Jred"
 
 
 @pytest.fixture
-def store(ralph: Ralph) -> Iterator[FleetStore]:
+def store(ralph: Ralph) -> Iterator[WorkerStore]:
     database = database_of(None, ralph.environment)
     prepare(database)
-    with closing(FleetStore(database)) as made:
+    with closing(WorkerStore(database)) as made:
         made.create()
         yield made
 
@@ -42,13 +43,13 @@ def job(name: str, **values: Any) -> Job:
     return Job(id=name, repository=REPOSITORY, prompt=values.pop("prompt", "Do it."), **values)
 
 
-def taken(store: FleetStore, name: str, set_name: str = "s") -> TakeUp:
+def taken(store: WorkerStore, name: str, set_name: str = "s") -> TakeUp:
     found = store.take_up(set_name, name, 1, executor="m-7-ff", machine="m", credential="k")
     assert isinstance(found, TakeUp)
     return found
 
 
-def ended(store: FleetStore, name: str, code: int, reason: str = "") -> None:
+def ended(store: WorkerStore, name: str, code: int, reason: str = "") -> None:
     assert store.end_job(taken(store, name), exit_code=code, reason=reason)
 
 
@@ -216,7 +217,7 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     assert ralph_here("fleet", "cancel").code == 2, "without names it needs --all"
 
 
-def end_when_cancelled(store: FleetStore, takeup: TakeUp) -> None:
+def end_when_cancelled(store: WorkerStore, takeup: TakeUp) -> None:
     wait_until(lambda: store.is_current(takeup)[1])
     store.end_job(takeup, exit_code=143, reason="cancelled")
 
