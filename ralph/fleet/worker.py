@@ -255,12 +255,12 @@ class _Slot:
         self._redact = redactor.redact
 
     def run(self, supervisor: int) -> int:
+        """Works until the slot must end, and returns the exit code of its process."""
         end_with_parent(supervisor, signal.SIGKILL)
         signal.signal(signal.SIGTERM, self._heard)
         for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(
-                number, signal.SIG_IGN
-            )  # a terminal sends them to all; the supervisor passes them on
+            # A terminal sends them to all; the supervisor passes them on.
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         threading.Thread(target=self._watch_signals, daemon=True).start()
         waiting = Waiting(self._database, self._tell, self._hard_stop)
@@ -271,11 +271,10 @@ class _Slot:
         except WaitStoppedError:
             return _IDLE_EXIT
         self._lost = lock.lost
-        store = WorkerStore(self._database)
         folder = self._database.folder / "work" / self._executor
         folder_lock = _lock_folder(folder)
         worker = Worker(
-            store,
+            WorkerStore(self._database),
             lock,
             waiting,
             machine=self._machine,
@@ -287,34 +286,39 @@ class _Slot:
             redact=self._redact,
         )
         try:
-            limits = patiently(lambda: store.limits(self._set_name), waiting=waiting)
-            engine = Engine(
-                self._database, self._executor, self._set_name, lambda *job: self._work(worker, *job)
-            )
-            engine.launch(
-                limits
-            )  # an engine that has launched in part cannot launch again: a new slot tries again
-            self._limits = limits
-            self._look_after(worker, engine)
+            self._serve(worker)
         except WaitStoppedError:
             pass  # the reason is looked at below
         except StoreError as error:
             self._tell(str(error))
             self._exit_code = _STORE_EXIT
         finally:
-            self._hard_stop.set()
-            self._wait_for_takeup()
-            if lock.lost.is_set():
-                self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
-            shutil.rmtree(folder, ignore_errors=True)
-            with suppress(OSError):
-                folder.with_name(f"{folder.name}{_LOCK_SUFFIX}").unlink()
-            os.close(folder_lock)
-            if not lock.lost.is_set():
-                with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
-                    store.executor_gone(self._executor)
-                lock.close()
+            self._leave(worker, folder_lock)
         return _LOST_EXIT if lock.lost.is_set() else self._exit_code or _IDLE_EXIT
+
+    def _serve(self, worker: Worker) -> None:
+        limits = worker.ask(lambda: worker.store.limits(self._set_name))
+        engine = Engine(self._database, self._executor, self._set_name, lambda *job: self._work(worker, *job))
+        # An engine that has launched in part cannot launch again: a new slot tries again.
+        engine.launch(limits)
+        self._limits = limits
+        self._look_after(worker, engine)
+
+    def _leave(self, worker: Worker, folder_lock: int) -> None:
+        """Stops the job, and leaves nothing of this executor behind."""
+        lock = worker.lock
+        self._hard_stop.set()
+        self._wait_for_takeup()
+        if lock.lost.is_set():
+            self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
+        shutil.rmtree(worker.folder, ignore_errors=True)
+        with suppress(OSError):
+            worker.folder.with_name(f"{worker.folder.name}{_LOCK_SUFFIX}").unlink()
+        os.close(folder_lock)
+        if not lock.lost.is_set():
+            with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
+                worker.store.executor_gone(self._executor)
+            lock.close()
 
     # --- the thread of the engine
 
