@@ -32,6 +32,13 @@ RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_targe
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")
 REPORTS = ("test_report*.py", "test_resume.py")
 FLEET_GIT = ("test_checkouts.py", "test_planted_in_checkout.py")
+FLEET = (
+    "test_work.py",
+    "test_worker.py",
+    "test_decisions.py",
+    "test_nemesis.py",
+    "fleet/test_store.py",
+)
 LOOP = ("test_iterate.py", "test_loop_*.py", "test_results.py")
 PATHS = (
     "test_path_guard.py",
@@ -535,5 +542,83 @@ MUTANTS = (
         "                _refuse_links(objects)\n",
         "                pass\n",
         FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-cancel-drops-the-checkpoint",
+        "a cancelled job goes on at its checkpoint",
+        "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
+        "            self._tell_end(end, decision, None)\n            return\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-rounding-is-money",
+        "what sums leave by rounding is nothing",
+        "if left_usd >= NOTHING_USD else 0.0",
+        "if left_usd > 0 else 0.0",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-stale-holder-changes-a-job",
+        "a worker that lost a job changes nothing of it",
+        "    return (*of_job(taken.set_name, taken.id), jobs.c.generation == taken.generation)",
+        "    return of_job(taken.set_name, taken.id)",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-takes-over-without-the-lock",
+        "jobs are taken over only under the lock of their executor",
+        "                if is_held:\n",
+        "                if True:\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-forgets-a-rate-limit",
+        "a rate limit holds all jobs of its key",
+        "holds.c.until > now)",
+        "holds.c.until > now + 1e9)",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-budget-forgets-reservations",
+        "running jobs together stay within the budget",
+        "left = limits.max_budget_usd - spent - self._reserved_by_others(c, set_name, job)",
+        "left = limits.max_budget_usd - spent",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-tries-are-not-counted",
+        "a job ends after --max-attempts",
+        "                tries=row.tries + 1,\n",
+        "                tries=row.tries,\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-jobs-see-the-store",
+        "a job's process has no variable that leads to the store",
+        """        if name != VARIABLE and not name.startswith(("PG", "RALPH_TURN_"))
+""",
+        "        if name\n",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-log-keeps-credentials",
+        "known keys are not in the log",
+        "store.add_log(self._taken, self._worker.redact(text))",
+        "store.add_log(self._taken, text)",
+        FLEET,
+    ),
+    Mutant(
+        "fleet-drain-counts-as-a-try",
+        "a drain is no try",
+        "is_try = is_try and self._stop is not Stop.DRAINED",
+        "is_try = is_try or self._stop is Stop.DRAINED",
+        FLEET,
+    ),
+    Mutant(
+        "loop-continues-into-a-dying-iteration",
+        "a loop waits for the iteration that a kill left",
+        "                if holder is None or _is_there(holder.pid) or time.monotonic() > until_s:\n",
+        "                if holder is None or holder.pid:\n",
+        ("test_lock.py",),
     ),
 )

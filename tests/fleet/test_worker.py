@@ -1,21 +1,67 @@
-"""Which sets the slots of a worker go to, and whose folders a worker removes."""
+"""Which sets the slots of a worker go to, whose jobs a slot takes over, and whose folders a worker removes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 from ralph.fleet.database import database_of, prepare
 from ralph.fleet.rows import OpenSet
 from ralph.fleet.worker import (
     HAND_BACK_S,
+    WorkOptions,
     _lock_folder,
     _machine,
     _remove_left_folders,
+    _Slot,
     _wanted,
     must_end_now,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class FakeEngine:
+    """An engine in which other executors have begun workflows."""
+
+    def __init__(self, pending: dict[str, list[str]]) -> None:
+        self._pending = pending
+        self.resumed: list[str] = []
+
+    def pending(self) -> dict[str, list[str]]:
+        return {executor: list(workflows) for executor, workflows in self._pending.items()}
+
+    def resume(self, workflows: Sequence[str]) -> None:
+        self.resumed += workflows
+
+
+class FakeLock:
+    """All executors seem to be gone, but only the locks of `free` can be taken."""
+
+    def __init__(self, free: set[str]) -> None:
+        self._free = free
+
+    def gone(self, executors: dict[str, list[str]]) -> list[str]:
+        return list(executors)
+
+    @contextmanager
+    def try_take_over(self, executor: str) -> Iterator[bool]:
+        yield executor in self._free
+
+
+def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> None:
+    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
+    slot = _Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None)
+    engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
+    forgotten: list[str] = []
+    worker = SimpleNamespace(lock=FakeLock({"gone"}), store=SimpleNamespace(executor_gone=forgotten.append))
+    slot._take_over(worker, engine)  # type: ignore[arg-type] # fakes for a decision
+    assert (engine.resumed, forgotten) == (["s/b/1", "s/c/1"], ["gone"])
 
 
 def a_set(
