@@ -164,10 +164,20 @@ class Repositories:
         return self._made(place, branch, head, commit, {checkpoint_ref: seen} if seen else {})
 
     def branch_at(self, repository: str, branch: str) -> str | None:
-        """Asks the remote for the commit of a branch. None if there is no such branch. Raises RepositoryError and
-        StoppedError.
+        """Asks the remote for the commit of a branch. None if there is no such branch. Raises StoppedError, and
+        RepositoryError, also if another branch keeps git from making this one: git cannot have both `a` and `a/b`.
         """
-        return ref_at(self._git, self._mirror(repository), repository, f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        parts = branch.split("/")
+        above = [f"refs/heads/{'/'.join(parts[:count])}" for count in range(1, len(parts))]
+        found = _refs(self._git, self._mirror(repository), repository, ref, f"{ref}/*", *above)
+        for name in found:
+            if name in above or name.startswith(f"{ref}/"):
+                raise RepositoryError(
+                    f"the branch {name.removeprefix('refs/heads/')} exists, and git cannot have {branch} beside it: "
+                    "delete it, or name another branch for the job (branch)"
+                )
+        return found.get(ref)
 
     def remove_checkpoints(self, repository: str, job: str) -> int:
         """Removes all checkpoints of a job at the remote, and returns the number of removed refs. Raises
@@ -627,9 +637,9 @@ def _text(git: Path, name: str, most_bytes: int) -> str:
             os.close(descriptor)
 
 
-def _refs(git: GitCalls, git_directory: Path, repository: str, pattern: str) -> dict[str, str]:
+def _refs(git: GitCalls, git_directory: Path, repository: str, *patterns: str) -> dict[str, str]:
     variables = {"GIT_DIR": str(git_directory)}
-    answer = git.remote(("ls-remote", "--refs"), repository, [pattern], variables, cwd=git_directory)
+    answer = git.remote(("ls-remote", "--refs"), repository, patterns, variables, cwd=git_directory)
     if answer.status:
         raise failure_of(repository, "ls-remote", answer)
     pairs = (line.partition("\t") for line in os.fsdecode(answer.output).splitlines())

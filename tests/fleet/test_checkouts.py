@@ -403,6 +403,11 @@ def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> Non
     assert checkout.push_branch(newer, "ralph/job", mine) == Delivered(newer)
     assert checkout.push_branch(base, "ralph/job", mine) == NotDelivered(newer)
     assert world.repositories.branch_at(world.remote, "job") is None, "a branch is not its last part"
+    for impossible in ("ralph", "ralph/job/part"):
+        with pytest.raises(
+            RepositoryError, match=rf"^the branch ralph/job exists, .* cannot have {impossible} "
+        ):
+            world.repositories.branch_at(world.remote, impossible)
 
 
 def test_a_push_whose_answer_was_lost_has_arrived(world: World) -> None:
