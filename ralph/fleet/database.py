@@ -381,9 +381,18 @@ class Waiting:
     once.
     """
 
-    def __init__(self, database: Database, tell: Callable[[str], None], stop: Event) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tell: Callable[[str], None],
+        stop: Event,
+        *,
+        outlasts_full_disk: bool = False,
+    ) -> None:
+        """`outlasts_full_disk` is True for workers: a user's command ends when the disk of the SQLite file is full."""
         self.database = database
         self.stop = stop
+        self.outlasts_full_disk = outlasts_full_disk
         self._tell = tell
         self._waiters = 0
         self._lock = threading.Lock()
@@ -417,7 +426,8 @@ def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
             try:
                 result = call()
             except Exception as error:
-                if (refusal := refusal_of(database, error)) is not None:
+                refusal = refusal_of(database, error)
+                if refusal is not None and not (waiting.outlasts_full_disk and _is_full_disk(error)):
                     raise refusal from error
                 reason = away_reason(error)
                 if reason is None:
@@ -511,7 +521,7 @@ def away_reason(error: BaseException) -> str | None:
         return "all connections of this process are in use"
     cause = _driver_error(error)
     if isinstance(cause, sqlite3.OperationalError):
-        return str(cause) if _sqlite_code(cause) in _SQLITE_BUSY else None
+        return str(cause) if _sqlite_code(cause) in _SQLITE_BUSY | _SQLITE_FULL else None
     if not isinstance(cause, psycopg.Error):
         return None
     if cause.sqlstate is not None:
@@ -543,6 +553,11 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     advice, outcome = _ADVICE[kind]
     reason = database.without_password(str(cause))
     return StoreError(advice.format(place=database.place, reason=reason), outcome)
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    cause = _driver_error(error)
+    return isinstance(cause, sqlite3.Error) and _sqlite_code(cause) in _SQLITE_FULL
 
 
 def _driver_error(error: BaseException) -> BaseException | None:

@@ -106,7 +106,7 @@ class _Supervisor:
         prepare(self._database)
         _remove_left_folders(self._database)
         stop = threading.Event()
-        waiting = Waiting(self._database, self._tell, stop)
+        waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=True)
 
         def heard(number: int, _frame: object) -> None:
             self._signals.append(number)
@@ -263,7 +263,7 @@ class _Slot:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         threading.Thread(target=self._watch_signals, daemon=True).start()
-        waiting = Waiting(self._database, self._tell, self._hard_stop)
+        waiting = Waiting(self._database, self._tell, self._hard_stop, outlasts_full_disk=True)
         try:
             lock = patiently(
                 lambda: take_lock(self._database, self._executor, tell=self._tell), waiting=waiting

@@ -356,6 +356,28 @@ def test_a_refusal_that_quotes_the_password_is_told_without_it() -> None:
     assert "failed: *** no more;" in str(refusal)
 
 
+def test_a_worker_outlasts_a_full_disk_and_a_command_does_not(tmp_path) -> None:
+    database = at(f"sqlite:///{tmp_path}/x.sqlite")
+    told: list[str] = []
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as store:
+        store.execute("PRAGMA max_page_count = 2")
+
+        def write() -> int:
+            return store.execute("CREATE TABLE t AS SELECT zeroblob(9999) AS c").rowcount
+
+        def tell(line: str) -> None:
+            told.append(line)
+            store.execute("PRAGMA max_page_count = 1000")
+
+        with pytest.raises(StoreError, match="see whether the disk is full"):
+            patiently(write, waiting=Waiting(database, pytest.fail, threading.Event()))
+        patiently(write, waiting=Waiting(database, tell, threading.Event(), outlasts_full_disk=True))
+    assert told == [
+        f"waiting for the store at {database.place}: database or disk is full",
+        f"the store at {database.place} is back",
+    ]
+
+
 def test_a_full_disk_is_named_as_what_to_look_for(tmp_path) -> None:
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection:
         connection.execute("PRAGMA max_page_count=1")
