@@ -44,8 +44,8 @@ MOST_SHOWN_BYTES = 1 << 16
 _ACTS_BEFORE_RALPH = ("LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "TZ")
 FREE_DESCRIPTORS = 200
 """Descriptors with numbers from here on belong to the server. No fork uses them."""
-_NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport"}
-"""Modules that run in interpreters of their own."""
+_NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport", "fleet"}
+"""Modules that run in interpreters of their own, and the fleet: its libraries are 45 MB, whose pages each fork would copy."""
 _LOADED_LATE = (
     "httpcore",
     "jsonschema",
