@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 from ralph.cli.commands import CannotError
+from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.values import absolute, duration, whole
 from ralph.values.outcome import Outcome, UsageError
 
@@ -329,17 +330,8 @@ def wait(
 def report(
     sets: SomeSets = None,
     *,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
-            show_default=False,
-        ),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Show the page in your browser.")] = False,
+    output: PageFile = None,
+    open_: OpenFlag = False,
     db: Store = None,
 ) -> int:
     """Write one HTML page about all jobs of the store, or of these sets, the worst jobs first.

@@ -9,6 +9,18 @@ import typer
 from ralph.cli.typer_command import typer_command
 from ralph.cli.values import absolute, working_directory
 
+PageFile = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
+        show_default=False,
+    ),
+]
+OpenFlag = Annotated[bool, typer.Option("--open", help="Show the page in your browser.")]
+
 
 def report(
     what: Annotated[
@@ -22,17 +34,8 @@ def report(
         ),
     ] = None,
     *,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the page to this file; `-` is standard output. Default: ralph-report.html in this directory.",
-            show_default=False,
-        ),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Show the page in your browser.")] = False,
+    output: PageFile = None,
+    open_: OpenFlag = False,
     session_dir: Annotated[
         str | None,
         typer.Option(

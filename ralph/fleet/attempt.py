@@ -431,7 +431,7 @@ class Takeup:
         """Pushes the branch. Returns why that is impossible, or None."""
         branch, code = branch_of(job), Outcome.IO_ERROR.exit_code()
         for _ in range(_PUSHES):
-            # What the agent has pushed itself is in the history of its work.
+            # The agent may have pushed the branch. Then that commit is an ancestor of `commit`.
             is_own = expected is None or expected in self.taken.own_commits
             if expected and not is_own and not checkout.contains(commit, expected):
                 return Final(code, f"the branch {branch} was changed by somebody else meanwhile")
