@@ -27,9 +27,9 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     if parent_pid is not None:
         own_process.end_with_parent(parent_pid)
     # Only now: a module of the standard library may not be looked for in the working directory.
-    from ralph.machine import garbage  # noqa: PLC0415 - see above
+    from ralph.machine import loading  # noqa: PLC0415 - see above
 
-    garbage.put_off_garbage_collection()
+    loading.put_off_garbage_collection()
     own_process.keep_memory_private(core_limit)
     _open_standard_streams()
     _die_silently_of_ctrl_c()

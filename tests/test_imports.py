@@ -45,22 +45,21 @@ HELP = """
     collections contextlib copyreg enum errno functools gc importlib itertools keyword operator re reprlib resource
     signal types typing warnings
 """
-# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`, and
-# typing_extensions, which imports `inspect` (with `ast`, `dis`, `linecache`, `tokenize`).
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`.
 START = """
-    array ast base64 binascii bisect bz2 collections contextlib copyreg datetime decimal dis enum errno fcntl fnmatch
-    functools gc hashlib heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers
-    opcode operator pathlib platform queue random re reprlib resource select selectors shutil signal socket struct
-    tempfile textwrap threading token tokenize types typing urllib uuid warnings weakref zlib
+    array base64 binascii bisect bz2 collections contextlib copyreg datetime decimal enum errno fcntl fnmatch functools gc
+    hashlib heapq importlib ipaddress itertools json keyword lzma math ntpath numbers operator pathlib platform queue
+    random re reprlib resource select selectors shutil signal socket struct tempfile textwrap threading types typing
+    urllib uuid warnings weakref zlib
 """
-# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`, h11 `dataclasses`.
+# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`. h11 imports `dataclasses` with `inspect`.
 HTTPX = """
-    atexit calendar copy dataclasses email encodings http locale logging mimetypes quopri ssl string stringprep
-    traceback unicodedata
+    ast atexit calendar copy dataclasses dis email encodings http inspect linecache locale logging mimetypes opcode quopri
+    ssl string stringprep token tokenize traceback unicodedata
 """
 SESSIONS = """
-    bisect bz2 collections contextlib copyreg enum errno fnmatch functools hashlib ipaddress itertools keyword lzma math
-    ntpath operator pathlib random re reprlib shutil tempfile types typing urllib warnings weakref zlib
+    collections contextlib copyreg enum errno fnmatch functools hashlib ipaddress itertools keyword math ntpath operator
+    pathlib re reprlib types typing urllib warnings
 """
 LOOP = "hmac pwd secrets shlex"
 ROOMS_OF_RUN = (
@@ -78,10 +77,10 @@ COMMANDS = [
     (
         "hi",
         ROOMS_OF_RUN,
-        "anyio certifi h11 httpcore httpx httpx_sse idna msgspec typing_extensions",
+        "certifi h11 httpcore httpx httpx_sse idna msgspec",
         f"{START} {HTTPX}",
     ),
-    ("loop hi --until true", ROOMS_OF_LOOP, "msgspec typing_extensions", f"{START} {LOOP}"),
+    ("loop hi --until true", ROOMS_OF_LOOP, "msgspec", f"{START} {LOOP}"),
 ]
 
 
@@ -101,11 +100,10 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     assert of_ralph - {"__main__"} == set(rooms.split())
     others = {name.partition(".")[0] for name in loaded} - {"ralph"}
     standard = {name for name in others if name in sys.stdlib_module_names}
-    # msgspec imports typing_extensions only where it is installed, which it need not be from Python 3.13 on.
-    assert (others - standard) | {"typing_extensions"} == set(packages.split()) | {"typing_extensions"}
+    assert others - standard == set(packages.split())
     # The standard library imports other modules of its own in each version of Python. The list is for the oldest one.
     if sys.version_info < (3, 12):
-        assert {name for name in standard if not name.startswith("_")} - set(modules.split()) == set()
+        assert {name for name in standard if not name.startswith("_")} == set(modules.split())
 
 
 def test_doctor_imports_nothing_of_the_fleet(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import httpx
 from msgspec import Struct
 
+from ralph.machine.loading import load_without
+
 
 class EndpointRoute(Struct, frozen=True):
     url: httpx.URL
@@ -38,13 +40,15 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
     It sets no timeouts, because ralph has time limits of its own. Raises the errors of `route_to`.
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
-    transport = _Transport(
-        # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
-        verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
-        proxy=route.proxy,
-        # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
-        limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
-    )
+    # httpx loads httpcore with its first transport, and httpcore loads anyio for requests of coroutines, if it can.
+    with load_without("anyio"):
+        transport = _Transport(
+            # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
+            verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
+            proxy=route.proxy,
+            # Ralph sends one request at a time. A second connection exists only while an old one is being shut down.
+            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=30),
+        )
     return httpx.Client(
         transport=transport,
         timeout=None,  # noqa: S113 - see docstring

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from ralph import __version__
 from ralph.cli.commands import COMMANDS, IN_LOOP, CannotError, LineError, line_command
+from ralph.machine.loading import load_without
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
@@ -42,7 +43,9 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
     name, *words = arguments
     if name in _ROOT_OPTIONS:
         return _answer(name)
-    command = line_command(name)
+    # msgspec takes what it needs from `typing` then. typing_extensions would load `inspect`, `ast` and `tokenize`.
+    with load_without("typing_extensions"):
+        command = line_command(name)
     if command is not None:
         read = command.read(words, is_command_inserted=is_command_inserted)
         if read is not None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ralph.cli.line_reader import TypedOption, read_line
 from ralph.cli.parameters import FlagsOf, Parameter, declared_parameter
 from ralph.cli.values import absolute
-from ralph.machine.garbage import begin_garbage_collection
+from ralph.machine.loading import begin_garbage_collection
 from ralph.settings.tables import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Takes

@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph.cli.commands import LineError
-from ralph.machine.garbage import begin_garbage_collection
+from ralph.machine.loading import begin_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from ralph.machine.garbage import begin_garbage_collection
+from ralph.machine.loading import begin_garbage_collection
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import PromptError
 from ralph.run.prepared_run import PreparedRun

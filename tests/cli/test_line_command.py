@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from ralph.cli.line_command import LineCommand, Section, Typed
-from ralph.machine.garbage import put_off_garbage_collection
+from ralph.machine.loading import put_off_garbage_collection
 from tests.cli.lines import ExampleLine
 
 CALLS: list[tuple[ExampleLine, Typed, tuple[int, int, int]]] = []

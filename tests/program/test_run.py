@@ -296,7 +296,7 @@ def test_p9_a_reader_that_leaves_changes_no_exit_code(ralph, serve) -> None:
 
 WATCHED = """
 import gc, os
-from ralph.machine.garbage import put_off_garbage_collection
+from ralph.machine.loading import put_off_garbage_collection
 from ralph.run.command import run_command
 from ralph.run.options import RunOptions
 from ralph.values.events import SessionOpened
