@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
-# Constants of `supervisor.py`, which is a script and not imported into this process.
+# Imported, because the interpreter would compile a script anew at each start.
+_IMPORT = (
+    "import os, sys; sys.path.append(os.path.dirname(sys.argv[1])); import supervisor; sys.path.pop(); "
+    "supervisor.main(*sys.argv[2:]); os._exit(0)"
+)
+# Constants of `supervisor.py`, which is not imported into this process.
 _CONTROL = 3
 _HEAD_BYTES = 4
 # Linux MAX_ARG_STRLEN without the final NUL, for arguments and for variables.
@@ -459,7 +464,7 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
     """
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
-        line = [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), entrance, memory_group]
+        line = [sys.executable, "-I", "-S", "-c", _IMPORT, _SCRIPT, str(os.getpid()), entrance, memory_group]
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
             (os.POSIX_SPAWN_DUP2, 0, 1),

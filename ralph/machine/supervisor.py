@@ -3,9 +3,8 @@
 """The supervisor process of one run or loop. Its launcher runs the commands, one at a time. Starting an interpreter
 for each command instead would take 17 ms per command.
 
-The supervisor is a script (`python -I -S supervisor.py PARENT_PID GROUP`). Descriptor 3 is a socket to ralph, and 0,
-1 and 2 are the null device. `GROUP` is a control file, or empty. By writing to this file, a process enters the
-control group of the run's commands. `command_supervisor.py` controls the supervisor from ralph.
+The supervisor is a process of its own (`python -I -S`) that imports this module and calls `main`: the interpreter would
+compile a script anew at each start. Descriptor 3 is a socket to ralph, and 0, 1 and 2 are the null device. `command_supervisor.py` starts it and controls the supervisor from ralph.
 
 The rules:
 
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ralph.machine import launcher, namespaces, restriction, tree_usage
-else:  # imported from the script's own directory, because ralph is not on the path here
+else:  # imported from this module's own directory, because ralph is not on the path here
     sys.path.append(os.path.dirname(__file__))
     import launcher
     import namespaces
@@ -174,12 +173,15 @@ class _Request:
             os.close(descriptor)
 
 
-def main(arguments: list[str]) -> int:
-    parent_pid, group, memory_group = arguments
+def main(parent_pid: str, group: str, memory_group: str) -> None:
+    """Serves ralph until its end. `parent_pid` is the pid of ralph. `group` is a control file: by writing to it, a
+    process enters the control group of the run's commands. `memory_group` is the directory of a control group that
+    limits their memory. Both may be empty.
+    """
     _begin_session()
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent_pid):  # the parent died before the call above
-        return 0
+        return
     launcher.prctl(launcher.PR_SET_DUMPABLE, 0)
     launcher.expect_the_defaults()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -194,7 +196,6 @@ def main(arguments: list[str]) -> int:
         _launch(control, own_pid, memory_group, is_in_group=is_in_group)
     if pid is not None:
         _await_end(pid)
-    return 0
 
 
 def _forked(control: socket) -> int | None:
@@ -398,7 +399,3 @@ def _limit(limits: bytes) -> None:
                 resource.setrlimit(number, (soft, hard))
             except (OSError, ValueError):
                 pass
-
-
-if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))

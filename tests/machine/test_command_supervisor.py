@@ -349,7 +349,7 @@ os.dup2(os.dup(theirs.fileno()), 3)
 sys.path.append(sys.argv[1])
 import supervisor
 assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 1
-supervisor.main([str(os.getppid()), "", ""])
+supervisor.main(str(os.getppid()), "", "")
 os.write(1, b"%d" % ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
 """
     folder = str(Path(supervisor.__file__).parent)
