@@ -15,7 +15,7 @@ from ralph.machine.output_capture import StreamRedaction
 from ralph.machine.own_programs import own_program
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.repository import repository_top
-from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.sandbox.box_turns import BoxTurns, SilentDiskError
 from ralph.sandbox.tree_limits import TreeLimits
@@ -68,6 +68,10 @@ class CheckLog:
         self._descriptor: int | None = None
         with suppress(OSError):
             self._descriptor = new_file(folder, LOG_FILE)
+
+    def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
+        """False, because all output goes to a file."""
+        return False
 
     def feed(self, chunk: bytes) -> bool:
         self._keep(self._redaction.feed(chunk))
@@ -194,8 +198,6 @@ class UntilCheck:
         except ValueError:
             log.close()
             return CheckResult(None, problem="could not be started: it holds what no command line can")
-        except NotFollowedError as error:
-            raise ShortageError("thread") from error
         if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
             raise ShortageError("process")
         note = "" if ending.is_all_gone else _STILL_RUNS

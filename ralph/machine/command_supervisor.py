@@ -1,6 +1,5 @@
 """Controls the supervisor process (`supervisor.py`) from ralph: starts it, makes it start commands, and notices its
-end. `wait_for_end` blocks until a command ends, so it needs a thread of its own. The start of a command may block
-until the supervisor has read the request.
+end. The start of a command may block until the supervisor has read the request.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
 from contextlib import suppress
-from threading import Event
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -373,30 +372,56 @@ class SupervisedCommand:
         self._channel = channel
         self._others = others
         """The children of this process that do not belong to this command. The supervisor is one of them."""
-        self._has_ended = Event()
+        self._channel.setblocking(False)
+        self._said = b""
+        self._has_ended = False
         self._is_finished = False
         """Whether the launcher has reported that no process of the command is left."""
         self.output_descriptor = output
+        self.report_descriptor = channel.fileno()
         self.exceeded: Ended | None = None
-        """The limit that the command exceeded, so that the launcher stopped it, or None. Known after `wait_for_end`."""
-
-    def wait_for_end(self) -> int:
-        """Blocks until the launcher has sent the command's exit status, or is gone. Returns the exit status. If the
-        launcher sent no status, returns a negative number; it is then unknown what the command did.
+        """The limit that the command exceeded, so that the launcher stopped it, or None. Known when `hear` has
+        returned the status.
         """
-        said = b""
-        # An error also means that the connection has ended.
-        with suppress(OSError):
-            # A launcher sends its status when nothing of the command is left. Its own end takes a little longer.
-            while not _is_whole(said) and (part := self._channel.recv(16)):
-                said += part
+
+    def hear(self) -> int | None:
+        """Reads what the launcher has sent, without blocking. Returns the command's exit status if the launcher has
+        sent it, and None if the command has not ended. If the launcher is gone and sent no status, returns a negative
+        number; it is then unknown what the command did.
+        """
+        if not self._has_ended:
+            self._has_ended = self._is_report_over()
+        if not self._has_ended:
+            return None
+        said = self._said
         word = said[-2:-1]
         self.exceeded = _EXCEEDED.get(said.removeprefix(launcher.STARTING)[:-2])
         self._is_finished = word == launcher.STATUS
-        self._has_ended.set()
         if word in (launcher.STATUS, launcher.STATUS_OF_UNFINISHED):
             return said[-1]
         return -signal.SIGKILL if said else NEVER_STARTED
+
+    def wait_for_end(self) -> int:
+        """Blocks until `hear` returns a status, and returns it."""
+        while (status := self.hear()) is None:
+            select.select([self._channel], [], [])
+        return status
+
+    def _is_report_over(self) -> bool:
+        """Whether the launcher has sent its whole report, or is gone. A launcher sends its status when nothing of the
+        command is left. Its own end takes a little longer.
+        """
+        try:
+            while not _is_whole(self._said):
+                part = self._channel.recv(16)
+                if not part:
+                    break
+                self._said += part
+        except BlockingIOError:
+            return False
+        except OSError:  # the connection has ended
+            return True
+        return True
 
     def ask_to_stop(self) -> None:
         """Asks the launcher to stop the command. All processes of the command get SIGTERM and, `grace_s` later,
@@ -410,10 +435,11 @@ class SupervisedCommand:
         the supervisor and all processes below the supervisor. Returns True if there was nothing to kill. A process
         that is just starting can escape, so call this method again until it returns True.
         """
+        self.hear()
         if self._is_finished:
             return True
         # Check this first: the orphans of a process become our children only once it is dead.
-        is_running = not self._has_ended.is_set()
+        is_running = not self._has_ended
         if self._supervisor.pid == self._supervisor_pid:
             # Without /proc no children are found, but a launcher ends when the supervisor does.
             if is_running and launcher.children_of(os.getpid()):
@@ -427,9 +453,11 @@ class SupervisedCommand:
         return not children and not is_running
 
     def close(self) -> None:
-        """Closes the output. Must be called after the thread that reads the output has stopped."""
+        """Closes the output and the connection to the launcher. Must be called after the reading of the output has
+        ended.
+        """
         os.close(self.output_descriptor)
-        if self._has_ended.is_set():
+        if self._has_ended:
             self._channel.close()
 
 

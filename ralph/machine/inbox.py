@@ -1,13 +1,17 @@
 """The queue through which the main thread receives signals and items from other threads. Worker threads put items
-into mailboxes, and do not wait for the main thread. A signal handler only records its signal.
+into mailboxes, and do not wait for the main thread. A signal handler only records its signal. The main thread can also
+watch descriptors: a mailbox then gets an item when there is something to read.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
+import select
 import signal
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 # If the main thread has not taken a signal for this long, it is in a call that may never return.
 _STUCK_S = 1.0
 
+# Only if the machine has no descriptors for a bell.
+_LOOK_EVERY_S = 0.01
+
 ONE_SIGNAL_S = 1.0
 """The seconds for which a loop ignores repetitions of a signal. A signal to a process group may arrive several times."""
 
@@ -28,17 +35,52 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class InboxMailbox:
     """A mailbox for one receiver. `put` adds an item to the inbox, and the main thread then moves it to `items`."""
 
-    def __init__(self, inbox: queue.SimpleQueue[tuple[InboxMailbox, Any] | None]) -> None:
+    def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
+        self._watched: set[int] = set()
         self.items: deque[Any] = deque()
         self.closed = False
 
     def put(self, item: Any) -> None:
-        self._inbox.put((self, item))
+        self._inbox.put(self, item)
+
+    def watch(self, descriptor: int, item: Any) -> None:
+        self._watched.add(descriptor)
+        self._inbox.watch(descriptor, self, item)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._watched.discard(descriptor)
+        self._inbox.unwatch(descriptor)
 
     def close(self) -> None:
+        for descriptor in tuple(self._watched):
+            self.unwatch(descriptor)
         self.closed = True
         self.items.clear()
+
+
+class _Bell:
+    """A pipe that wakes the main thread while it waits for descriptors."""
+
+    def __init__(self) -> None:
+        """Raises OSError if the machine has no free descriptors."""
+        self.descriptor, self._rung = os.pipe()
+        for descriptor in (self.descriptor, self._rung):
+            os.set_blocking(descriptor, False)
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it is full, and so it rings already
+            os.write(self._rung, b".")
+
+    def silence(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self.descriptor, 64):
+                pass
+
+    def __del__(self) -> None:
+        if hasattr(self, "_rung"):
+            os.close(self.descriptor)
+            os.close(self._rung)
 
 
 class Inbox:
@@ -50,9 +92,26 @@ class Inbox:
         self._queue: queue.SimpleQueue[tuple[InboxMailbox, Any] | None] = queue.SimpleQueue()
         self._signals: deque[tuple[int, float]] = deque()
         """The numbers of recorded signals, each with the time of its arrival."""
+        self._bell: _Bell | None = None
+        self._is_polling = False
+        """Whether the main thread waits for descriptors, or is about to."""
+        self._watched: dict[int, tuple[InboxMailbox, Any]] = {}
+        """The watched descriptors, each with the mailbox and the item that is put there."""
 
     def mailbox(self) -> InboxMailbox:
-        return InboxMailbox(self._queue)
+        return InboxMailbox(self)
+
+    def put(self, mailbox: InboxMailbox, item: Any) -> None:
+        self._deliver((mailbox, item))
+
+    def watch(self, descriptor: int, mailbox: InboxMailbox, item: Any) -> None:
+        if self._bell is None:
+            with suppress(OSError):  # without a bell, the queue is looked at often
+                self._bell = _Bell()
+        self._watched[descriptor] = mailbox, item
+
+    def unwatch(self, descriptor: int) -> None:
+        self._watched.pop(descriptor, None)
 
     def note_signal(self, signal_number: int) -> None:
         """Records a signal. May be called in a signal handler, because `SimpleQueue.put` is reentrant."""
@@ -62,14 +121,14 @@ class Inbox:
             return
         self._last_signal = signal_number, now_s
         self._signals.append((signal_number, now_s))
-        self._queue.put(None)
+        self.wake()
 
     def wake(self) -> None:
         """Ends the current call of `sort_next`. A signal handler that takes longer than the call's timeout must call
         this at its end. Otherwise the call waits for ever: CPython continues with a negative timeout, which means none
         (`simplequeue_get`, seen in 3.11).
         """
-        self._queue.put(None)
+        self._deliver(None)
 
     def take_signal(self) -> int | None:
         """Removes the oldest recorded signal and returns its number, or None if there is none."""
@@ -87,9 +146,50 @@ class Inbox:
         next call, so that many items cannot block this one.
         """
         for _ in range(self._queue.qsize()):
-            self.sort_next(timeout_s=0)
+            self._take(timeout_s=0)
+        if self._watched:
+            self._look_at_watched(timeout_s=0)
 
     def sort_next(self, timeout_s: float) -> None:
+        """Moves one item to its mailbox, if an item arrives within `timeout_s` seconds. If a watched descriptor has
+        something to read before, puts its item there instead.
+        """
+        if self._watched:
+            self._look_at_watched(timeout_s)
+            timeout_s = 0
+        self._take(timeout_s)
+
+    def _look_at_watched(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` seconds until a watched descriptor has something to read or the bell rings. A
+        descriptor whose item has not been taken yet is left out.
+        """
+        poller = select.poll()
+        for descriptor, (mailbox, item) in self._watched.items():
+            if item not in mailbox.items:
+                poller.register(descriptor, select.POLLIN)
+        if self._bell is None:
+            timeout_s = min(timeout_s, _LOOK_EVERY_S)
+        else:
+            poller.register(self._bell.descriptor, select.POLLIN)
+        # In this order: what arrives after the look at the queue rings.
+        self._is_polling = True
+        try:
+            ready = poller.poll(math.ceil(timeout_s * 1000) if self._queue.empty() else 0)
+        finally:
+            self._is_polling = False
+        for descriptor, _ in ready:
+            if descriptor in self._watched:
+                mailbox, item = self._watched[descriptor]
+                mailbox.items.append(item)
+            elif self._bell is not None:
+                self._bell.silence()
+
+    def _deliver(self, delivery: tuple[InboxMailbox, Any] | None) -> None:
+        self._queue.put(delivery)
+        if self._is_polling and self._bell is not None:
+            self._bell.ring()
+
+    def _take(self, timeout_s: float) -> None:
         """Moves one item to its mailbox, if an item arrives within `timeout_s` seconds."""
         try:
             delivery = self._queue.get(timeout=timeout_s)

@@ -36,6 +36,11 @@ class StreamRedaction:
         self._new += chunk
         return self._passed_on(self._held_bytes) if len(self._new) >= self._held_bytes else b""
 
+    @property
+    def held_bytes(self) -> int:
+        """The number of bytes that were fed and not yet returned. Redaction may change it."""
+        return len(self._held) + len(self._new)
+
     def end(self) -> bytes:
         return self._passed_on(0)
 
@@ -66,6 +71,11 @@ class OutputCapture:
         self._total_bytes = 0
         self._descriptor: int | None = None
         self._where_the_whole_is = ""
+
+    def fits_in_memory(self, size: int) -> bool:
+        # What replaces a credential may be longer than it.
+        most_bytes = 2 * (size + self._redaction.held_bytes)
+        return self._total_bytes + most_bytes <= self._half_bytes * 2
 
     def feed(self, chunk: bytes) -> bool:
         """Adds a chunk. Returns False if the whole output now has more than `spill_bytes` bytes."""

@@ -1,5 +1,8 @@
 """Waits for a supervised command to end, and limits its time and its output. If ralph gets a signal, it stops the
 command too. At the end, every remaining process of the command is killed.
+
+The thread that waits also reads the command's output, as long as the output is kept in memory. Before the capture
+writes to a file, a thread takes over the reading, because a file system may not answer.
 """
 
 from __future__ import annotations
@@ -7,6 +10,7 @@ from __future__ import annotations
 import enum
 import os
 import select
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,15 +34,29 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Receives a command's output. One thread calls `feed`. After that thread has stopped, another thread calls
+    """Receives a command's output. One thread at a time calls `feed`. After it has stopped, another thread calls
     `close`.
     """
+
+    def fits_in_memory(self, size: int) -> bool:
+        """Whether `feed` only needs memory for a chunk of `size` bytes. Otherwise `feed` may wait for a file system."""
+        ...
 
     def feed(self, chunk: bytes) -> bool:
         """Adds a chunk of output. Returns False if there is too much output, so that the command is stopped."""
         ...
 
     def close(self) -> None: ...
+
+
+class MemoryCapture:
+    """The base of a capture that keeps everything in memory."""
+
+    def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
+        return True
+
+    def close(self) -> None:
+        """Does nothing, because there is nothing to release."""
 
 
 class CommandProcess(Protocol):
@@ -49,16 +67,21 @@ class CommandProcess(Protocol):
         """The descriptor from which standard output can be read. Standard error usually arrives there too."""
         ...
 
-    def wait_for_end(self) -> int:
-        """Blocks until the command has ended and returns its exit status. NEVER_STARTED means that the command never
-        started; another negative status means that its exit status is unknown.
+    @property
+    def report_descriptor(self) -> int:
+        """A descriptor that has something to read when `hear` should be called."""
+        ...
+
+    def hear(self) -> int | None:
+        """Returns the exit status if the command has ended, and None if it has not. Does not block. NEVER_STARTED
+        means that the command never started; another negative status means that its exit status is unknown.
         """
         ...
 
     @property
     def exceeded(self) -> Ended | None:
-        """The limit that the command exceeded, so that it was stopped. None if it exceeded no limit. Known after
-        `wait_for_end`.
+        """The limit that the command exceeded, so that it was stopped. None if it exceeded no limit. Known when `hear`
+        has returned the status.
         """
         ...
 
@@ -69,22 +92,12 @@ class CommandProcess(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the output. Must be called after the thread that reads the output has stopped."""
+        """Closes the output. Must be called after the reading of the output has ended."""
         ...
 
 
 NEVER_STARTED = -256
 """The status of a command that was never started, because the supervisor was gone."""
-
-
-class NotFollowedError(Exception):
-    """The command was stopped at once, because there was no free thread to watch it."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the command was stopped as soon as it had begun: this machine has no thread left to follow it. That "
-            "passes: look at what the command has done, and try again"
-        )
 
 
 class Ended(enum.Enum):
@@ -108,8 +121,10 @@ class CommandEnding(Struct, frozen=True):
 
 
 class _News(enum.Enum):
-    """The kinds of items in the mailbox. The mailbox also contains exit codes, which are plain numbers."""
+    """The kinds of items in the mailbox."""
 
+    OUTPUT = enum.auto()
+    REPORT = enum.auto()
     OUTPUT_ENDED = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
     INTERRUPTED = enum.auto()
@@ -135,14 +150,16 @@ class RunningCommand:
         self._status: int | None = None
         self._has_output_ended = False
         self._interrupted: Interrupted | None = None
-        self._stop_reading = Event()
+        self._reading_thread: _ReadingThread | None = None
 
     def run(self, limit_s: float, waiting_for: str) -> CommandEnding:
         """Waits up to `limit_s` seconds for the end of the command, and then stops it. Kills every remaining process
-        of the command before it returns or raises. Raises Interrupted if a signal arrived, and NotFollowedError.
+        of the command before it returns or raises. Raises Interrupted if a signal arrived.
         """
         try:
-            self._start_threads()
+            os.set_blocking(self._process.output_descriptor, False)
+            self._mailbox.watch(self._process.output_descriptor, _News.OUTPUT)
+            self._mailbox.watch(self._process.report_descriptor, _News.REPORT)
             how = self._wait_for_end(limit_s, waiting_for)
             if self._status is None:
                 self._stop()
@@ -156,21 +173,6 @@ class RunningCommand:
         if how is Ended.BY_ITSELF and self._process.exceeded is not None:
             how = self._process.exceeded
         return CommandEnding(how, self._status or 0, is_all_gone)
-
-    def _start_threads(self) -> None:
-        reading = (self._process.output_descriptor, self._capture, self._mailbox, self._stop_reading)
-        end = (self._process, self._mailbox)
-        is_read = False
-        try:
-            start_thread(_read_output, *reading, name="command output")
-            is_read = True
-            start_thread(_await_end, *end, name="command end")
-        except ShortageError:
-            # Without the threads, nothing else reaps the process or reports the end of its output.
-            self._has_output_ended = not is_read
-            self._process.kill_what_is_left()
-            self._process.wait_for_end()
-            raise NotFollowedError from None
 
     def _wait_for_end(self, limit_s: float, waiting_for: str) -> Ended:
         deadline_s = self._clock.now_s() + limit_s
@@ -205,8 +207,11 @@ class RunningCommand:
     def _end_output(self) -> None:
         """Reads the rest of the output. If other processes still hold the pipe open, does not wait for them."""
         self._read_on(_OUTPUT_AFTER_END_S)
-        self._stop_reading.set()
-        self._read_on(_OUTPUT_AFTER_END_S)
+        if self._reading_thread is None:
+            self._has_output_ended = True
+        else:
+            self._reading_thread.stop.set()
+            self._read_on(_OUTPUT_AFTER_END_S)
         self._mailbox.close()
         if self._has_output_ended:
             self._process.close()
@@ -219,40 +224,77 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item, stores its content and returns it. A signal to ralph counts as an item. `run`
-        raises Interrupted later, when no process of the command is left.
+        """Waits for the next item, acts on it and returns it. A signal to ralph counts as an item. `run` raises
+        Interrupted later, when no process of the command is left.
         """
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:
             self._interrupted = self._interrupted or interrupted
             return _News.INTERRUPTED
-        if isinstance(news, int):
-            self._status = news
+        if news is _News.OUTPUT:
+            news = self._read_output()
+            # Otherwise a command that prints without end would have no time limit.
+            if news is _News.OUTPUT and self._clock.now_s() >= until_s:
+                return TIMED_OUT
+        elif news is _News.REPORT:
+            self._status = self._process.hear()
+            if self._status is not None:
+                self._mailbox.unwatch(self._process.report_descriptor)
         elif news is _News.OUTPUT_ENDED:
             self._has_output_ended = True
         return news
 
+    def _read_output(self) -> _News:
+        """Reads a chunk of the output, and returns what that tells."""
+        try:
+            chunk = os.read(self._process.output_descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return _News.OUTPUT
+        if chunk and not self._capture.fits_in_memory(len(chunk)):
+            with suppress(
+                ShortageError
+            ):  # then this thread reads on, although it may have to wait for a file
+                self._reading_thread = _ReadingThread(
+                    self._process.output_descriptor, self._capture, self._mailbox, chunk
+                )
+                self._mailbox.unwatch(self._process.output_descriptor)
+                return _News.OUTPUT
+        is_too_much = bool(chunk) and not self._capture.feed(chunk)
+        if is_too_much or not chunk:
+            self._mailbox.unwatch(self._process.output_descriptor)
+            self._has_output_ended = True
+        return _News.TOO_MUCH_OUTPUT if is_too_much else _News.OUTPUT
 
-def _read_output(descriptor: int, capture: Capture, mailbox: Mailbox, stop: Event) -> None:
-    """Reads the output on a separate thread. Ends when the output ends, when there is too much output, or when `stop`
-    is set.
+
+class _ReadingThread:
+    """Reads the rest of the output on a thread. Puts OUTPUT_ENDED into the mailbox at its end, and TOO_MUCH_OUTPUT
+    before if there was too much output.
     """
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN | select.POLLHUP)
-    try:
-        while not stop.is_set():
-            if not poller.poll(_READER_LOOKS_UP_EVERY_MS):
-                continue
-            chunk = os.read(descriptor, _CHUNK_BYTES)
-            if not chunk:
-                break
-            if not capture.feed(chunk):
-                mailbox.put(_News.TOO_MUCH_OUTPUT)
-                break
-    finally:
-        mailbox.put(_News.OUTPUT_ENDED)
 
+    def __init__(self, descriptor: int, capture: Capture, mailbox: Mailbox, chunk: bytes) -> None:
+        """`chunk` is output that was already read. Raises ShortageError if the machine has no free thread."""
+        self._descriptor = descriptor
+        self._capture = capture
+        self._mailbox = mailbox
+        self.stop = Event()
+        start_thread(self._read, chunk, name="command output")
 
-def _await_end(process: CommandProcess, mailbox: Mailbox) -> None:
-    mailbox.put(process.wait_for_end())
+    def _read(self, chunk: bytes) -> None:
+        try:
+            while chunk:
+                if not self._capture.feed(chunk):
+                    self._mailbox.put(_News.TOO_MUCH_OUTPUT)
+                    return
+                chunk = self._next_chunk()
+        finally:
+            self._mailbox.put(_News.OUTPUT_ENDED)
+
+    def _next_chunk(self) -> bytes:
+        """Waits for the next chunk. Empty if the output has ended or `stop` is set."""
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        while not self.stop.is_set():
+            if poller.poll(_READER_LOOKS_UP_EVERY_MS):
+                return os.read(self._descriptor, _CHUNK_BYTES)
+        return b""

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.sandbox.box_turns import SilentDiskError
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -122,7 +122,7 @@ def _ran(
         return running.run(limit_s, waiting_for), capture
     except BaseException as error:
         undone = room.redact(room.turns.after_stop())  # a stopped command may have changed protected files
-        if isinstance(error, (NotFollowedError, ToolError)):
+        if isinstance(error, ToolError):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
         if isinstance(error, Interrupted):
             error.undone = undone

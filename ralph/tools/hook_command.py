@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import Ended, NotFollowedError, RunningCommand
+from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import os_error_text
@@ -73,7 +73,7 @@ def run_hook(command: str, given: bytes, limit_s: float, waiting_for: str, room:
     except Interrupted as stop:
         stop.undone = undone
         raise
-    except (ShortageError, NotFollowedError, ValueError) as error:
+    except (ShortageError, ValueError) as error:
         return HookEnding(None, problem=f"it could not be run: {error}", undone=undone)
     except OSError as error:
         return HookEnding(None, problem=f"it could not be run: {os_error_text(error)}", undone=undone)
@@ -110,7 +110,7 @@ def problem_of(ending: CommandEnding, limit_s: float) -> str:
             return "the process that starts commands was killed"
 
 
-class _Kept:
+class _Kept(MemoryCapture):
     """A `Capture` that keeps the output of a hook."""
 
     def __init__(self) -> None:
@@ -119,9 +119,6 @@ class _Kept:
     def feed(self, chunk: bytes) -> bool:
         self._data += chunk
         return len(self._data) <= _MOST_OUTPUT_BYTES
-
-    def close(self) -> None:
-        """Does nothing, because there is nothing to release."""
 
     def text(self) -> str:
         return self._data.decode("utf-8", "replace")

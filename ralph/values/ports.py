@@ -139,11 +139,19 @@ class Clock(Protocol):
 
 
 class Mailbox(Protocol):
-    """Passes items from other threads to the main thread."""
+    """Passes items to the main thread: from other threads, and when a descriptor has something to read."""
 
     def put(self, item: Any) -> None:
         """Adds an item. Any thread may call this method. It never blocks. A closed mailbox ignores the item."""
         ...
+
+    def watch(self, descriptor: int, item: Any) -> None:
+        """Adds `item` when the descriptor has something to read or its other end is closed, and again after each time
+        that the item was taken. The main thread must call this method, and `unwatch` before it closes the descriptor.
+        """
+        ...
+
+    def unwatch(self, descriptor: int) -> None: ...
 
     def close(self) -> None:
         """Closes the mailbox. All items in it are dropped, and so are all items that are added later."""

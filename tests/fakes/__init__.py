@@ -54,6 +54,12 @@ class FakeMailbox:
     def put(self, item: Any) -> None:
         self.items.append(item)
 
+    def watch(self, descriptor: int, item: Any) -> None:
+        raise AssertionError("a descriptor needs the real waiter")
+
+    def unwatch(self, descriptor: int) -> None:
+        raise AssertionError("nothing is watched")
+
     def close(self) -> None:
         self.items.clear()
 

@@ -18,7 +18,7 @@ from ralph.loop.ports import CheckoutError
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import CommandEnding, Ended, NotFollowedError, RunningCommand
+from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
 from ralph.machine.terminal_text import readable_text
 from ralph.values.redaction import MARK, Redactor
 from ralph.values.shortage import ShortageError, shortage_of
@@ -178,8 +178,6 @@ class GitProgram:
                 process, output, waiter=seams.waiter, clock=seams.clock, grace_s=_GRACE_S
             )
             return running.run(limit_s, f"git {name}")
-        except NotFollowedError as error:
-            raise ShortageError("thread") from error
         except OSError as error:
             if shortage_of(error) is not None:
                 raise
@@ -249,7 +247,7 @@ class Git:
             raise failure(self.top, command, answer)
 
 
-class _Output:
+class _Output(MemoryCapture):
     """A `Capture` that keeps all output in memory. `feed` returns False if the output exceeds `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -261,9 +259,6 @@ class _Output:
         self._chunks.append(chunk)
         self._size += len(chunk)
         return self._size <= self._most_bytes
-
-    def close(self) -> None:
-        """Does nothing, because the output is only in memory."""
 
     def data(self) -> bytes:
         return b"".join(self._chunks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
-from ralph.machine.running_command import Ended, NotFollowedError, RunningCommand
+from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
 from ralph.machine.terminal_text import readable_text
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LoopPage:
             )
             running = RunningCommand(process, told, waiter=self._waiter, clock=self._clock, grace_s=_GRACE_S)
             ending = running.run(self._limit_s, "the page")
-        except (OSError, NotFollowedError) as error:
+        except OSError as error:
             return str(error)
         if ending.how is Ended.TIMED_OUT:
             return f"it took longer than {self._limit_s:g} s and was stopped"
@@ -74,7 +74,7 @@ class LoopPage:
         return None
 
 
-class _PageWords:
+class _PageWords(MemoryCapture):
     """A `Capture` that keeps the beginning of the output."""
 
     def __init__(self) -> None:
@@ -83,9 +83,6 @@ class _PageWords:
     def feed(self, chunk: bytes) -> bool:
         self._data += chunk[: _MOST_OUTPUT_BYTES - len(self._data)]
         return True
-
-    def close(self) -> None:
-        """Does nothing, because the output is only in memory."""
 
     def last_line(self) -> str:
         lines = [line for line in readable_text(bytes(self._data))[0].splitlines() if line.strip()]

@@ -44,6 +44,12 @@ class QueueMailbox:
     def put(self, item: Item) -> None:
         self._items.put(item)
 
+    def watch(self, descriptor: int, item: Item) -> None:
+        raise AssertionError("a thread reads the lines")
+
+    def unwatch(self, descriptor: int) -> None:
+        raise AssertionError("nothing is watched")
+
     def close(self) -> None:
         raise AssertionError("nobody closes it")
 
