@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,7 @@ class Kept(MemoryCapture):
         self.data = b""
 
     def feed(self, chunk: bytes) -> bool:
+        time.sleep(0.002)  # so that output without end is there again when it is looked for
         self.data = (self.data + chunk)[:1000]
         return True
 
