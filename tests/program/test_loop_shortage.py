@@ -24,11 +24,25 @@ CHECK = "test -e done && exit 0; test -e ready && exit 1; echo > ready; read x <
 
 
 def short_after_the_first_check(ralph: Ralph, scarcity: Scarcity, *options: str) -> subprocess.Popen[bytes]:
-    """A loop that can start no process from the end of its first check on."""
+    """A loop that can start no process from the end of its first check on. It is limited from its beginning, so that
+    the process that starts its commands is limited too.
+    """
     os.mkfifo(ralph.cwd / "gate")
-    command = ("loop", "go", "--until", CHECK, "--max-iterations", "1", *options)
+    command = (
+        "-m",
+        "ralph",
+        "loop",
+        "go",
+        "--sandbox",
+        "off",
+        "--until",
+        CHECK,
+        "--max-iterations",
+        "1",
+        *options,
+    )
     with (ralph.cwd.parent / "stderr.txt").open("wb") as errors:
-        process = scarcity.start(ralph, *command, stderr=errors)
+        process = scarcity.start_python(ralph, *command, stderr=errors)
     wait_until((ralph.cwd / "ready").exists)
     scarcity.begin()
     (ralph.cwd / "gate").write_text("go on\n")
