@@ -63,7 +63,7 @@ def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **opt
 
     def start() -> None:
         try:
-            restriction.restrict(ruleset, program)
+            restriction.restrict_thread(ruleset, program)
             result.append(start_process(arguments, **options))
         except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
             result.append(error)

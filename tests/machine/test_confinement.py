@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def test_a_command_in_a_sandbox_has_no_capabilities_and_no_new_privileges(tmp_pa
 
 
 def test_a_thread_that_starts_a_confined_process_leaves_the_others_as_they_are(tmp_path) -> None:
+    core_limit = resource.getrlimit(resource.RLIMIT_CORE)
     process = start_confined(
         ["/bin/sh", "-c", "grep NoNewPrivs /proc/self/status"],
         restriction.NO_RULESET,
@@ -86,6 +88,7 @@ def test_a_thread_that_starts_a_confined_process_leaves_the_others_as_they_are(t
     said, _ = process.communicate()
     assert said == b"NoNewPrivs:\t1\n"
     assert "NoNewPrivs:\t0" in Path("/proc/self/status").read_text()
+    assert resource.getrlimit(resource.RLIMIT_CORE) == core_limit, "which all threads share"
 
 
 def test_a_confined_start_that_fails_starts_nothing(tmp_path) -> None:
