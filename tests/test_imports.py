@@ -48,20 +48,20 @@ HELP = """
 # What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid` with `platform`.
 START = """
     array base64 binascii bisect bz2 collections contextlib copyreg datetime decimal enum errno fcntl fnmatch functools gc
-    hashlib heapq importlib ipaddress itertools json keyword lzma math ntpath numbers operator pathlib platform queue
+    heapq importlib ipaddress itertools json keyword lzma math ntpath numbers operator pathlib platform queue
     random re reprlib resource select selectors shutil signal socket struct tempfile textwrap threading types typing
     urllib uuid warnings weakref zlib
 """
-# httpx imports `email`, `logging`, `mimetypes`, `ssl` and `http.cookiejar`. h11 imports `dataclasses` with `inspect`.
+# httpx imports `email`, `logging`, `mimetypes` and `http.cookiejar`; `ssl` and its own `hashlib` come with TLS alone. h11 imports `dataclasses` with `inspect`.
 HTTPX = """
     ast atexit calendar copy dataclasses dis email encodings http inspect linecache locale logging mimetypes opcode quopri
-    ssl string stringprep token tokenize traceback unicodedata
+    string stringprep token tokenize traceback unicodedata
 """
 SESSIONS = """
-    collections contextlib copyreg enum errno fnmatch functools hashlib ipaddress itertools keyword math ntpath operator
+    collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings
 """
-LOOP = "hmac pwd secrets shlex"
+LOOP = "hashlib hmac pwd secrets shlex"
 ROOMS_OF_RUN = (
     "agent api cli conversation machine output prompt retry run sandbox sessions settings tools values"
 )
@@ -98,6 +98,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
     assert "ralph.sandbox.permissions" not in loaded, "without rules"
     assert of_ralph - {"__main__"} == set(rooms.split())
+    assert "hashlib" in modules.split() or not {"_ssl", "_hashlib"} & loaded, "OpenSSL, which only TLS needs"
     others = {name.partition(".")[0] for name in loaded} - {"ralph"}
     standard = {name for name in others if name in sys.stdlib_module_names}
     assert others - standard == set(packages.split())

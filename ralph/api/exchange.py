@@ -15,9 +15,9 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from msgspec import Struct
 
+from ralph.api.http_library import httpx
 from ralph.machine.starting import start_thread
 from ralph.values.ports import TIMED_OUT
 

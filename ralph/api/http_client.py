@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 import urllib.request
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
 
-import httpx
 from msgspec import Struct
 
-from ralph.machine.loading import load_without
+from ralph.api.http_library import httpx
+from ralph.machine.loading import load_without, load_without_openssl
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class EndpointRoute(Struct, frozen=True):
@@ -40,8 +43,9 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
     It sets no timeouts, because ralph has time limits of its own. Raises the errors of `route_to`.
     """
     route = route_to(base_url, ca_file, is_loopback=is_loopback)
-    # httpx loads httpcore with its first transport, and httpcore loads anyio for requests of coroutines, if it can.
-    with load_without("anyio"):
+    # httpx loads httpcore with its first transport, and httpcore loads anyio for requests of coroutines, if it can. Both
+    # import `ssl` even if there is no TLS context.
+    with load_without("anyio"), load_without_openssl():
         transport = _Transport(
             # httpx hands None on to httpcore, which uses it for plain http alone and needs no context there.
             verify=route.tls,  # type: ignore[arg-type]  # httpx's annotation leaves None out
@@ -51,7 +55,7 @@ def build_http_client(base_url: str, ca_file: str | None, *, is_loopback: bool) 
         )
     return httpx.Client(
         transport=transport,
-        timeout=None,  # noqa: S113 - see docstring
+        timeout=None,  # see docstring
         follow_redirects=False,
         trust_env=False,
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # keeps no cookies
@@ -107,6 +111,8 @@ def trusting(ca_file: str | None) -> ssl.SSLContext:
     """Makes a TLS context that trusts the certificates in `ca_file`. If `ca_file` is None, it trusts the usual
     authorities.
     """
+    import ssl  # noqa: PLC0415 - 5 MB of OpenSSL, which plain http does not need
+
     if ca_file is not None:
         return ssl.create_default_context(cafile=ca_file)
     import certifi  # noqa: PLC0415 - 200 KB of certificates, which plain http does not need

@@ -7,11 +7,10 @@ from __future__ import annotations
 import errno
 import re
 import socket
-import ssl
+import sys
 from typing import TYPE_CHECKING
 
-import httpx
-
+from ralph.api.http_library import httpx
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.shortage import ShortageError, causes_of, shortage_of
 
@@ -90,13 +89,14 @@ def network_cause(error: BaseException) -> NetworkCause:
 
 
 def _os_cause(cause: BaseException) -> NetworkCause | None:
-    match cause:
-        case ssl.SSLCertVerificationError():
+    ssl = sys.modules.get("ssl")
+    if ssl is not None and isinstance(cause, ssl.SSLError):
+        if isinstance(cause, ssl.SSLCertVerificationError):
             return NetworkCause.CERTIFICATE
-        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-            return NetworkCause.RESET
-        case ssl.SSLError():  # the other side sent a TLS alert, or does not use TLS
-            return NetworkCause.TLS
+        # Any other error of TLS: the other side sent an alert, or does not use TLS.
+        is_end = isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        return NetworkCause.RESET if is_end else NetworkCause.TLS
+    match cause:
         case socket.gaierror() if cause.errno == socket.EAI_MEMORY:
             return NetworkCause.SHORTAGE
         case socket.gaierror():

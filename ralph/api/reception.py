@@ -8,13 +8,12 @@ import codecs
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import httpx
-import httpx_sse
 from msgspec.structs import replace
 
 from ralph.api.clocks import CatchUp, Deadline, ResponseClocks
 from ralph.api.error_body import http_error, not_a_stream, request_id_of, stream_error
 from ralph.api.exchange import BodyEnd, Connected, Exchange, Failed, ResponseHead
+from ralph.api.http_library import httpx, httpx_sse
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient

@@ -5,9 +5,12 @@ libraries do not load modules that ralph never uses.
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +42,65 @@ def load_without(*names: str) -> Iterator[None]:
     """Loads libraries as if the modules `names` were not installed. Only for modules that a library does without if
     they are missing. A module that is already loaded stays. Afterwards, each of these modules can be imported again.
     """
-    left_out = [name for name in names if name not in sys.modules]
-    # The import system's own way to forbid a module.
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]
+    # None is the import system's own way to forbid a module.
+    with _replaced(dict.fromkeys(names)):
+        yield
+
+
+@contextmanager
+def load_without_openssl() -> Iterator[None]:
+    """Libraries that are loaded inside, and may need TLS later, do so without the 5 MB of OpenSSL. They load `ssl` when
+    they first use it, and their `hashlib` is `python_hashlib()`. If OpenSSL is already loaded, this changes nothing.
+    Outside, everybody imports the usual modules.
+    """
+    if "_ssl" in sys.modules or "_hashlib" in sys.modules:
+        yield
+    else:
+        with _replaced({"ssl": _LateSsl("ssl"), "hashlib": python_hashlib()}):
+            yield
+
+
+class _LateSsl(ModuleType):
+    """Has the attributes of the module `ssl`, and loads it for them. The exception is a question that httpcore asks of
+    each connection: whether its socket is an `SSLSocket`. Nothing is, as long as `ssl` is not loaded.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("SSLContext", "SSLSocket") and sys.modules.get("ssl") in (None, self):
+            return _NeverMade
+        return getattr(importlib.import_module("ssl"), name)
+
+
+class _NeverMade:
+    """The class of no object."""
+
+
+@cache
+def python_hashlib() -> ModuleType:
+    """A `hashlib` of Python's own functions, without OpenSSL. They are loaded sooner, and take four times as long for
+    large data. The usual module, if this Python was built without functions of its own, as on some distributions.
+    """
+    try:
+        importlib.import_module("_md5")
+    except ModuleNotFoundError:
+        return importlib.import_module("hashlib")
+    usual = sys.modules.pop("hashlib", None)
+    try:
+        with load_without("_hashlib"):
+            return importlib.import_module("hashlib")
+    finally:
+        sys.modules.pop("hashlib", None)
+        if usual is not None:
+            sys.modules["hashlib"] = usual
+
+
+@contextmanager
+def _replaced(modules: dict[str, ModuleType | None]) -> Iterator[None]:
+    """Whoever imports one of these modules gets the given one, unless the module is already loaded."""
+    added = {name: module for name, module in modules.items() if name not in sys.modules}
+    sys.modules.update(added)  # type: ignore[arg-type]  # see `load_without`
     try:
         yield
     finally:
-        for name in left_out:
+        for name in added:
             del sys.modules[name]

@@ -4,9 +4,10 @@ that they have downloaded.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING
+
+from ralph.machine.short_digest import short_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ def package_cache(environment: Mapping[str, str], root: str) -> str | None:
         if not home.startswith("/"):
             return None
         base = f"{home}/.cache"
-    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    name = short_digest(os.fsencode(root), 16)
     path = f"{os.path.realpath(base)}/ralph/packages/{name}"
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103 - strings throughout

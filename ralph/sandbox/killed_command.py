@@ -13,10 +13,11 @@ import fcntl
 import json
 import os
 from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from ralph.machine.loading import python_hashlib
 from ralph.machine.opened_file import read_regular_file
+from ralph.machine.short_digest import short_digest
 from ralph.sandbox.protected_changes import may_be_made
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class CommandMark:
 
     def __init__(self, place: str, directories: Sequence[str]) -> None:
         """`place` is the directory for the file; it need not exist. `directories` contain the protected files."""
-        name = sha256("\0".join(directories).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        name = short_digest("\0".join(directories).encode("utf-8", "surrogateescape"), 16)
         self._place = place
         self._prefix = f"{name}-"
         self._path = f"{place}/{name}-{os.getpid()}-{os.urandom(3).hex()}"
@@ -135,6 +136,6 @@ def _taken(path: str) -> Iterator[dict[str, str]]:
 
 
 def _digest(entry: Entry) -> str:
-    content = "" if entry.content is None else sha256(entry.content).hexdigest()
+    content = "" if entry.content is None else python_hashlib().sha256(entry.content).hexdigest()
     stamp = entry.stamp if entry.kind == "file" and entry.content is None else ()
     return f"{entry.kind} {entry.mode:o} {content} {stamp}"

@@ -4,12 +4,13 @@ sessions while the user waits. `store.py` reads and makes the sessions in these 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ralph.machine.short_digest import short_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +52,7 @@ def directory_name(cwd: Path) -> str:
     the whole path, because two working directories may have the same name.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
-    return f"{name}-{hashlib.sha256(os.fsencode(cwd)).hexdigest()[:12]}"
+    return f"{name}-{short_digest(os.fsencode(cwd), 12)}"
 
 
 def usual_place(environment: Mapping[str, str]) -> Path | None:
