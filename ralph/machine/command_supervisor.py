@@ -23,7 +23,7 @@ from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
 from ralph.machine.processes import protect_this_process, reaped_children, stop_ignoring_ends
 from ralph.machine.restriction import NO_RULESET
-from ralph.machine.running_command import NEVER_STARTED, Ended
+from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, Ended
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -83,14 +83,20 @@ class Confinement(Struct, frozen=True):
     """The descriptor for `restriction.listen_for_proxy`, or -1 without a proxy."""
 
 
-class _Bounds(Struct, frozen=True):
-    """The sandbox of one command, and the limits on the processes and memory of its tree. A limit of 0 means no
-    limit.
-    """
-
+class _Command(Struct, frozen=True):
+    words: Sequence[str]
+    cwd: str
+    held_directory: int | None
+    """As in `CommandSupervisor.start`."""
+    environment: Mapping[str, str]
+    grace_s: float
+    streams: Mapping[int, int]
+    """The descriptors that become standard streams of the command, by the number of the stream (0, 1 or 2)."""
     confinement: Confinement | None
     most_processes: int
+    """The limit on the processes of the command's tree. 0 means no limit."""
     most_memory_bytes: int
+    """The limit on the memory of the command's tree. 0 means no limit."""
 
 
 class CommandSupervisor:
@@ -147,9 +153,13 @@ class CommandSupervisor:
         input_from: int | None = None,
         errors_to: int | None = None,
         is_confined: bool = True,
+        held_directory: int | None = None,
     ) -> SupervisedCommand:
         """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
         SIGKILL.
+
+        `held_directory` is a descriptor of the directory `cwd` from earlier. If `cwd` does not lead to it any more,
+        the command is not started, and its status is ELSEWHERE. If `held_directory` is None, `cwd` is opened now.
 
         The descriptor `input_from` becomes the standard input; None means empty input. The descriptor `errors_to`
         becomes the standard error; None means that the errors go to the same place as the output. If `is_confined` is
@@ -165,14 +175,15 @@ class CommandSupervisor:
             if self._confinement is not None and is_confined:
                 confinement = self._confinement(str(cwd))
             of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
-            bounds = _Bounds(confinement, *of_tree)
+            place = os.fspath(cwd)
+            one = _Command(command, place, held_directory, environment, grace_s, given, confinement, *of_tree)
             try:
-                return self._asked(command, cwd, environment, grace_s, given, bounds=bounds)
+                return self._asked(one)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
                 # arrived.
                 self._end()
-                return self._asked(command, cwd, environment, grace_s, given, bounds=bounds)
+                return self._asked(one)
         except OSError as error:
             raise shortage_of(error) or error from None
 
@@ -205,17 +216,9 @@ class CommandSupervisor:
         if memory is not None:
             memory.close()
 
-    def _asked(
-        self,
-        command: Sequence[str],
-        cwd: Path,
-        environment: Mapping[str, str],
-        grace_s: float,
-        streams: Mapping[int, int],
-        *,
-        bounds: _Bounds,
-    ) -> SupervisedCommand:
-        directory = os.open(cwd, _DIRECTORY)
+    def _asked(self, command: _Command) -> SupervisedCommand:
+        held = command.held_directory
+        directory = os.open(command.cwd, _DIRECTORY) if held is None else held
         try:
             serving = self._running()
             others = set(launcher.children_of(os.getpid())) | {serving.pid}
@@ -223,8 +226,7 @@ class CommandSupervisor:
             with channel:
                 output, theirs = os.pipe()  # second: a socket without an owner closes itself
                 try:
-                    descriptors = [theirs, directory, channel.fileno()]
-                    serving.ask(descriptors, command, environment, grace_s, streams, bounds=bounds)
+                    serving.ask([theirs, directory, channel.fileno()], command)
                 except BaseException:
                     os.close(output)
                     ours.close()
@@ -232,7 +234,8 @@ class CommandSupervisor:
                 finally:
                     os.close(theirs)
         finally:
-            os.close(directory)
+            if held is None:
+                os.close(directory)
         return SupervisedCommand(self, ours, output, others)
 
     def _running(self) -> _Serving:
@@ -283,38 +286,30 @@ class _Serving:
                 raise ShortageError("process") from error
             raise shortage_of(error) or error from None
 
-    def ask(
-        self,
-        descriptors: list[int],
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        grace_s: float,
-        streams: Mapping[int, int],
-        *,
-        bounds: _Bounds,
-    ) -> None:
-        """Asks the supervisor to start one command. `streams` maps the number of a standard stream (0, 1 or 2) to the
-        descriptor that becomes this stream of the command. If this method raises OSError, no command was started.
+    def ask(self, descriptors: list[int], command: _Command) -> None:
+        """Asks the supervisor to start one command. `descriptors` are the output, the directory and the channel. If
+        this method raises OSError, no command was started.
         """
         sent_last = []
-        confinement = bounds.confinement
+        confinement = command.confinement
         if confinement is not None and confinement.ruleset != NO_RULESET:
             sent_last.append(confinement.ruleset)
         if confinement is not None and confinement.proxy >= 0:
             sent_last.append(confinement.proxy)
         fields: list[bytes] = [
-            *(str(number).encode() for number in (grace_s, _umask(), core_limit_at_start())),
+            *(str(number).encode() for number in (command.grace_s, _umask(), core_limit_at_start())),
             ",".join(
                 f"{number}:{soft}:{hard}"
                 for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
             ).encode(),
-            f"{bounds.most_processes} {bounds.most_memory_bytes}".encode(),
+            f"{command.most_processes} {command.most_memory_bytes}".encode(),
+            b"" if command.held_directory is None else os.fsencode(command.cwd),
             _packed(confinement),
-            " ".join(map(str, streams)).encode(),
-            str(len(command)).encode(),
+            " ".join(map(str, command.streams)).encode(),
+            str(len(command.words)).encode(),
             *map(os.fsencode, _enclosing(confinement)),
-            *map(os.fsencode, command),
-            *(os.fsencode(f"{name}={value}") for name, value in environment.items()),
+            *map(os.fsencode, command.words),
+            *(os.fsencode(f"{name}={value}") for name, value in command.environment.items()),
         ]
         if any(b"\0" in field for field in fields):
             raise ValueError("embedded null byte")
@@ -323,7 +318,9 @@ class _Serving:
         payload = b"\0".join(fields)
         request = len(payload).to_bytes(_HEAD_BYTES, "big") + payload
         # At once, because a head by itself would wake the launcher, which then had to wait for the rest.
-        sent = socket.send_fds(self._control, [request], [*descriptors, *streams.values(), *sent_last])
+        sent = socket.send_fds(
+            self._control, [request], [*descriptors, *command.streams.values(), *sent_last]
+        )
         self._control.sendall(request[sent:])
 
     def is_in_group(self) -> bool:
@@ -396,7 +393,9 @@ class SupervisedCommand:
         said = self._said
         word = said[-2:-1]
         self.exceeded = _EXCEEDED.get(said.removeprefix(launcher.STARTING)[:-2])
-        self._is_finished = word == launcher.STATUS
+        self._is_finished = word in (launcher.STATUS, launcher.ELSEWHERE)
+        if word == launcher.ELSEWHERE:
+            return ELSEWHERE
         if word in (launcher.STATUS, launcher.STATUS_OF_UNFINISHED):
             return said[-1]
         return -signal.SIGKILL if said else NEVER_STARTED

@@ -88,10 +88,12 @@ TRY_AGAIN = 75
 NOT_CONFINED = 125
 NOT_STARTED = "the command was not started: "
 
-# Messages on the channel. The launcher sends the first three, and ralph sends STOP.
+# Messages on the channel. The launcher sends the first four, and ralph sends STOP.
 STARTING = b"+"
 STATUS = b"="
 STATUS_OF_UNFINISHED = b"!"
+# Instead of the first two: the working directory is another one by now, so the command was not started.
+ELSEWHERE = b"?"
 STOP = b"."
 
 # The steps that end the remaining processes: each has a signal for all of them, and a wait before the next step.

@@ -74,7 +74,8 @@ class CommandProcess(Protocol):
 
     def hear(self) -> int | None:
         """Returns the exit status if the command has ended, and None if it has not. Does not block. NEVER_STARTED
-        means that the command never started; another negative status means that its exit status is unknown.
+        means that the command never started, and so does ELSEWHERE; another negative status means that its exit status
+        is unknown.
         """
         ...
 
@@ -98,6 +99,8 @@ class CommandProcess(Protocol):
 
 NEVER_STARTED = -256
 """The status of a command that was never started, because the supervisor was gone."""
+ELSEWHERE = -257
+"""The status of a command that was never started, because its working directory was removed or replaced."""
 
 
 class Ended(enum.Enum):
@@ -108,6 +111,10 @@ class Ended(enum.Enum):
     TOO_MUCH_MEMORY = enum.auto()
     WITHOUT_SUPERVISOR = enum.auto()
     NEVER_STARTED = enum.auto()
+    ELSEWHERE = enum.auto()
+
+
+_WITHOUT_STATUS = {NEVER_STARTED: Ended.NEVER_STARTED, ELSEWHERE: Ended.ELSEWHERE}
 
 
 class CommandEnding(Struct, frozen=True):
@@ -169,7 +176,7 @@ class RunningCommand:
         if self._interrupted is not None:
             raise self._interrupted
         if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
-            how = Ended.NEVER_STARTED if self._status == NEVER_STARTED else Ended.WITHOUT_SUPERVISOR
+            how = _WITHOUT_STATUS.get(self._status, Ended.WITHOUT_SUPERVISOR)
         if how is Ended.BY_ITSELF and self._process.exceeded is not None:
             how = self._process.exceeded
         return CommandEnding(how, self._status or 0, is_all_gone)

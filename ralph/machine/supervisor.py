@@ -1,5 +1,5 @@
 # os.path instead of pathlib, no contextlib: as in launcher.py.
-# ruff: noqa: PTH120, SIM105
+# ruff: noqa: PTH116, PTH120, SIM105
 """The supervisor process of one run or loop. Its launcher runs the commands, one at a time. Starting an interpreter
 for each command instead would take 17 ms per command.
 
@@ -21,7 +21,8 @@ The rules:
 4. A request contains everything for one command, and nothing is kept for the next command. Some parts of a request
    are descriptors: output, directory, channel, the command's other streams, the ruleset of its sandbox and the socket
    to its proxy. The last two are left out if the command does not have them. The other parts are bytes: the grace
-   period, umask, limits, arguments, environment, the filter of the sandbox and the command line of bubblewrap.
+   period, umask, limits, the path that must still lead to the directory, arguments, environment, the filter of the
+   sandbox and the command line of bubblewrap.
    Descriptors are close-on-exec from the start, and the launcher closes them.
 5. The supervisor has one thread, and no credentials in its environment. Of ralph's modules, it imports only its
    neighbours `launcher.py`, `namespaces.py`, `restriction.py` and `tree_usage.py`. It imports them at its start,
@@ -40,6 +41,7 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` would load `enum`, a third of the start
 import _socket
+import errno
 import os
 import resource
 import sys
@@ -73,6 +75,7 @@ _CLOSE_ON_EXEC: int = getattr(_socket, "MSG_CMSG_CLOEXEC", 0)
 # proc_pid_oom_score_adj(5): from -1000 to 1000. Half of all memory more than the process has.
 _KILLED_FIRST = b"500"
 
+_NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 # The first and only byte that it sends over the socket.
@@ -83,7 +86,8 @@ WITHOUT_GROUP = b"-"
 class _Request:
     def __init__(self, payload: bytes, descriptors: list[int]) -> None:
         self.output, self.directory, channel, *others = descriptors
-        grace_s, umask, core_limit, limits, of_tree, box, streams, words, *rest = payload.split(b"\0")
+        grace_s, umask, core_limit, limits, of_tree, place, box, streams, words, *rest = payload.split(b"\0")
+        self._place = place
         self._box = box.split(b" ") if box else []
         """The settings of the command's sandbox, or an empty list without a sandbox.
 
@@ -111,6 +115,18 @@ class _Request:
         del rest[: mounts + places]
         self.command = rest[: int(words)]
         self.environment = dict(entry.split(b"=", 1) for entry in rest[int(words) :])
+
+    def is_elsewhere(self) -> bool:
+        """Whether the path of the working directory leads to another directory than the one that was sent, or to none.
+        False if ralph did not ask for this check, and if an error of the file system leaves it open.
+        """
+        if not self._place:
+            return False
+        try:
+            there, sent = os.stat(self._place), os.fstat(self.directory)
+        except OSError as error:
+            return error.errno in _NO_DIRECTORY
+        return (there.st_dev, there.st_ino) != (sent.st_dev, sent.st_ino)
 
     def take_streams(self) -> None:
         """Makes the command's streams the standard streams of this process, so that the command inherits them."""
@@ -339,17 +355,21 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
     request.take_streams()
     counted = limits if limits.most_tasks or limits.most_memory_bytes else None
     one = launcher.Launcher(parent_pid, request.grace_s, request.core_limit, request.channel, counted)
-    status = _prepared(request) or one.run(
-        request.command,
-        request.environment,
-        _killed_first(request.restrict()) if limits.is_kept_by_kernel else request.restrict(),
-        request.enclose(),
-    )
+    is_elsewhere = request.is_elsewhere()
+    status = _prepared(request)
+    if not (status or is_elsewhere):
+        status = one.run(
+            request.command,
+            request.environment,
+            _killed_first(request.restrict()) if limits.is_kept_by_kernel else request.restrict(),
+            request.enclose(),
+        )
     launcher.let_go_of_streams()
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()
     if not one.is_orphaned():
         word = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
+        word = launcher.ELSEWHERE if is_elsewhere else word
         one.say(one.exceeded + word + bytes([status]))
     request.release()
     return may_serve

@@ -11,7 +11,7 @@ from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.running_command import CommandEnding, Ended, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.sandbox.box_turns import SilentDiskError
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import ToolError, ToolOutput, os_error_text
 
@@ -29,6 +29,7 @@ _EXPLAIN_WITHIN_S = 2.0
 
 
 def run(arguments: Arguments, room: ToolRoom) -> ToolOutput:
+    """Runs the command. Raises WorkingDirectoryGoneError, ToolError and Interrupted."""
     command = _checked(arguments["command"])
     settings = room.settings
     requested_s = arguments["timeout"] / 1000 if "timeout" in arguments else settings.bash_timeout_s
@@ -149,20 +150,21 @@ def _started(command: str, room: ToolRoom, environment: Mapping[str, str]) -> Su
             cwd=settings.cwd,
             environment=environment_for_commands(environment),
             grace_s=settings.kill_grace_s,
+            held_directory=room.roots.working_directory,
         )
     except OSError as error:
         raise _not_started(error, room) from None
 
 
-def _not_started(error: OSError, room: ToolRoom) -> ToolError:
-    """The error for the model if a command could not be started."""
+def _not_started(error: OSError, room: ToolRoom) -> ToolError | WorkingDirectoryGoneError:
+    """The error if a command could not be started."""
     short = shortage_of(error)
     if short is not None:
         return ToolError(f"the command was not started: {short}. That passes: try again")
     if isinstance(error, SilentDiskError):
         return ToolError(f"the command was not started: {error}")
     if not room.settings.cwd.is_dir():
-        return ToolError(f"the working directory {room.settings.cwd} no longer exists")
+        return WorkingDirectoryGoneError(room.settings.cwd)
     return ToolError(f"the command could not be started: {os_error_text(error)}")
 
 
@@ -179,6 +181,8 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
             return [f"[{sentence}]"]
         case Ended.NEVER_STARTED:
             return ["[the command was not started: the process that starts commands was killed. Try again]"]
+        case Ended.ELSEWHERE:
+            raise WorkingDirectoryGoneError(settings.cwd)
         case Ended.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]

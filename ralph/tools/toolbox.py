@@ -17,7 +17,7 @@ from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_thread
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolError, ToolOutput
 
@@ -134,6 +134,8 @@ class LocalToolbox:
                 self._room.turns.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
+        if call.name in _ON_THIS_THREAD:
+            return None
         if call.name not in FILE_TOOLS:
             self._look()
             self._looked_for = call.id
@@ -183,7 +185,9 @@ class LocalToolbox:
         return self._mcp is not None and self._mcp.has(call.name)
 
     def _run_alone(self, call: ToolCall) -> list[tuple[ToolOutput, float]]:
-        if call.name in _ON_THIS_THREAD or self._is_mcp(call):
+        if call.name in _ON_THIS_THREAD:  # its launcher looks at the working directory
+            return [self._timed((call.name, lambda: self._output_of(call)))]
+        if self._is_mcp(call):
             if call.id != self._looked_for:
                 self._look()
             return [self._timed((call.name, lambda: self._output_of(call)))]
@@ -348,9 +352,13 @@ def _is_read_only(call: ToolCall) -> bool:
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
-    """Calls `work` and returns its value. If `work` fails, even because of a bug, returns an error for the model."""
+    """Calls `work` and returns its value. If `work` fails, even because of a bug, returns an error for the model.
+    Raises WorkingDirectoryGoneError.
+    """
     try:
         return work()
+    except WorkingDirectoryGoneError:
+        raise
     except ToolError as failure:
         return ToolOutput(str(failure), is_error=True)
     except Exception as bug:  # noqa: BLE001 - a bug in a tool must not end the run

@@ -60,6 +60,11 @@ class Roots:
         """The paths of the roots, with links resolved."""
         return [str(root.path) for root in self._roots]
 
+    @property
+    def working_directory(self) -> int:
+        """The descriptor of the working directory, which stays open during the run."""
+        return self._roots[0].descriptor
+
     def check_working_directory(self) -> None:
         """Raises WorkingDirectoryGoneError if the working directory was removed or replaced."""
         if not self._roots[0].is_in_place():
