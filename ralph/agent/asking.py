@@ -98,12 +98,12 @@ class Asking:
         self._sent = self._transcript.with_notices(self._notices)
         return send_with_retry(self._sent, self._site, requests)
 
-    def accept(self, answer: Answer) -> Answer:
+    def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was
-        added.
+        added. `is_ahead` is passed to `Transcript.commit`.
         """
         notices, self._notices = self._notices, []
-        answer = self._transcript.commit(answer, notices)
+        answer = self._transcript.commit(answer, notices, is_ahead=is_ahead)
         self._steps = self._steps.answered()
         return answer
 

@@ -51,6 +51,7 @@ from ralph.values.events import (
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
+from ralph.values.tool_calls import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,9 +114,8 @@ class Run:
         self._turn_lock: TurnLock = turn_lock or NoTurnLock()
         self._clock = clock
         self._waiter = waiter
-        self._sink = events
         state = asking(session or Session(), roster.first.name, roster.first_shape)
-        self.log = SessionLog(journal, state)
+        self.log = SessionLog(journal, state, events)
         """The journal and the state of the session. Every record of this run is written through it."""
         self._transcript = Transcript(self.log, self)
         self._site = CallSite(
@@ -166,7 +166,7 @@ class Run:
             self._closing.forget_text()
         if isinstance(event, _CHANGES_TARGET):
             self._record_target()  # recorded now, because the process may be killed during the wait that follows
-        self._sink.emit(event)
+        self.log.emit(event)
 
     def run(self, prompt: Prompt | PromptMaker | None, *opening: Record) -> RunEnded:
         """Works until the task ends, and returns the end of the run.
@@ -347,7 +347,7 @@ class Run:
             if isinstance(step, MakeRoom | AskAgain | NoUsableAnswer):
                 following = self._dropped(step, state, answer, is_committed=pending is not None)
             else:
-                answer = pending or self._commit(answer)
+                answer = pending or self._commit(answer, is_ahead=self._runs_at_once(step, answer))
                 following = self._taken(step, state, answer)
             if not isinstance(following, TurnState):
                 return following
@@ -535,9 +535,19 @@ class Run:
         self._enter_final_turn("context")
         return True
 
-    def _commit(self, answer: Answer) -> Answer:
+    def _commit(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         self._record_target()
-        return self._asking.accept(answer)
+        return self._asking.accept(answer, is_ahead=is_ahead)
+
+    def _runs_at_once(self, step: Step, answer: Answer) -> bool:
+        """Whether the first call of an answer is recorded as about to run, or as refused, before anything is waited
+        for. That record syncs the answer too. Other calls wait: a change of a file is planned first, hooks and drivers
+        are asked, and another process may hold the lock.
+        """
+        if not isinstance(step, RunTools) or answer.calls[0].name != COMMANDS:
+            return False
+        asks_nobody = isinstance(self._gate, ModeGate) and isinstance(self._turn_lock, NoTurnLock)
+        return asks_nobody and self._roster.window is not None  # otherwise the server is asked for the window
 
     def take_requested_model(self) -> None:
         """If a driver has requested another model, uses that model for the next requests."""

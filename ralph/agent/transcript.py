@@ -24,7 +24,7 @@ from ralph.conversation.records import (
 )
 from ralph.conversation.session import Session, apply
 from ralph.values.answer import with_sendable_calls
-from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, UserMessageCommitted
+from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, ToolStarted, UserMessageCommitted
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -35,25 +35,65 @@ if TYPE_CHECKING:
     from ralph.conversation.records import Record
     from ralph.conversation.session import Session
     from ralph.values.answer import Answer
+    from ralph.values.events import Event
     from ralph.values.ports import Events
     from ralph.values.tool_calls import Block, ToolResult
 
 
+# Events about an answer and the beginning of its first call. They can wait for the sync of that call's record.
+_ABOUT_ANSWER = (AnswerAccepted, UserMessageCommitted, Notice, ToolStarted)
+
+
 class SessionLog:
-    def __init__(self, journal: Journal, session: Session) -> None:
-        """`session` is the state of the session after all records that the journal already contains."""
+    """Writes records and passes on events. No event is passed on before the records so far are on the disk."""
+
+    def __init__(self, journal: Journal, session: Session, sink: Events | None = None) -> None:
+        """`session` is the state of the session after all records that the journal already contains. `sink` receives
+        the events. None if there are no events.
+        """
         self._journal = journal
+        self._sink = sink
+        self._held: list[Event] | None = None
+        """The events that wait for a sync. None if all records that must last are on the disk."""
         self.session = session
+
+    def emit(self, event: Event) -> None:
+        """Passes the event on. After `record_ahead`, the event waits for the sync if it can; otherwise, this method
+        syncs first. Raises JournalError.
+        """
+        if self._held is not None:
+            if isinstance(event, _ABOUT_ANSWER):
+                self._held.append(event)
+                return
+            self._journal.append()
+            self._pass_on()
+        if self._sink is not None:
+            self._sink.emit(event)
 
     def record(self, *records: Record, sync: bool = True) -> None:
         """Writes all of the records to the journal and applies them to the state. If they cannot be written, applies
-        none of them. Raises JournalError. If `sync` is True, the records survive a power failure.
+        none of them. Raises JournalError. If `sync` is True, these and all earlier records survive a power failure.
         """
         if not records:
             return
         self._journal.append(*records, sync=sync)
         for record in records:
             self.session = apply(self.session, record)
+        if sync:
+            self._pass_on()
+
+    def record_ahead(self, *records: Record) -> None:
+        """Writes records like `record`, but leaves their sync to the next call of `record`. The caller must make that
+        call at once, without waiting for anything. Raises JournalError.
+        """
+        self.record(*records, sync=False)
+        self._held = self._held or []
+
+    def _pass_on(self) -> None:
+        held, self._held = self._held, None
+        if self._sink is not None:
+            for event in held or ():
+                self._sink.emit(event)
 
 
 class Transcript:
@@ -108,14 +148,16 @@ class Transcript:
         """The conversation with `notices` for the model added at its end. The session itself does not change."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
 
-    def commit(self, answer: Answer, notices: Sequence[str] = ()) -> Answer:
+    def commit(self, answer: Answer, notices: Sequence[str] = (), *, is_ahead: bool = False) -> Answer:
         """Adds the notices and an accepted answer to the conversation. Returns the answer as it was added. If the API
-        would refuse ids or names of its calls, they are replaced.
+        would refuse ids or names of its calls, they are replaced. `is_ahead` is True if the next record follows at
+        once, so that one sync is enough for both.
         """
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
         grown = [self._grown_record(told)] if told else []
-        self._log.record(*grown, assistant_record(answer))
+        record = self._log.record_ahead if is_ahead else self._log.record
+        record(*grown, assistant_record(answer))
         if told:
             self._events.emit(UserMessageCommitted(tuple(told)))
         self._events.emit(AnswerAccepted(answer.message, answer.request_id))

@@ -19,7 +19,15 @@ from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolDefinition, ToolError, ToolOutput
+from ralph.values.tool_calls import (
+    COMMANDS,
+    FILE_TOOLS,
+    FileChange,
+    ToolCall,
+    ToolDefinition,
+    ToolError,
+    ToolOutput,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +57,7 @@ _GIVE_UP_S = 0.8
 # How often ralph looks whether the threads are alive. A thread may die without a message if memory runs out.
 _LOOK_AT_THREADS_S = 1.0
 # Bash and the tools of MCP servers wait for signals themselves, and the kernel ties its command to the thread that starts it.
-_ON_THIS_THREAD = frozenset({"Bash"})
+_ON_THIS_THREAD = frozenset({COMMANDS})
 
 
 class LocalToolbox:

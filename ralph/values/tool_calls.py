@@ -18,6 +18,8 @@ FINAL_REPORT = "final_report"
 `values/report.py` checks the arguments of the call."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
+COMMANDS = "Bash"
+"""The tool that runs commands."""
 """The tools that write one file. Before a call, ralph records a checksum of the new content. After a crash, ralph can
 then check whether the file was written."""
 

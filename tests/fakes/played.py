@@ -78,12 +78,13 @@ class Played:
         prompt: str | None = "the task",
         strategy: str = "fallback",
         turn_lock: TurnLock | None = None,
+        events: RecordingEvents | None = None,
     ) -> None:
         self.client = ScriptedClient(script)
-        self.events = RecordingEvents()
+        self.events = events or RecordingEvents()
         self.toolbox = toolbox or FakeToolbox(on_run)
         self.waiter = waiter or FakeWaiter(interrupt_at_s=interrupt_at_s)
-        self.roster = _roster(models, targets, self.toolbox, form, strategy)
+        self.roster = roster_for(models, targets, self.toolbox, form, strategy)
         self.journal = journal or FakeJournal.of_run(self.roster.first_shape)
         self.needs_report = form is not None
         self.run = Run(
@@ -173,7 +174,7 @@ class Played:
         return b"".join(self.run.conversation.request_body()).decode()
 
 
-def _roster(
+def roster_for(
     models: Sequence[str],
     targets: Sequence[Target],
     toolbox: FakeToolbox,
