@@ -52,11 +52,6 @@ class Endpoint(Struct, frozen=True):
     base_url: str
     headers: Headers
 
-    @property
-    def host(self) -> str:
-        """The host, with the port if the URL contains one."""
-        return httpx.URL(self.base_url).netloc.decode("ascii", "replace")
-
 
 class MessagesApi:
     """Sends requests to one endpoint.
@@ -78,6 +73,8 @@ class MessagesApi:
     ) -> None:
         self._answered = set() if answered is None else answered
         self._endpoint = endpoint
+        self._messages_url: httpx.URL | None = None
+        """The URL of messages. None before the first request, which reports a URL that cannot be parsed."""
         self._wire = Wire(http, waiter)
         self._limits = limits
         self._clock = clock
@@ -95,18 +92,19 @@ class MessagesApi:
         }
         request = self._request("POST", MESSAGES_PATH, own, connect_s=self._limits.connect_s, body=body)
         try:
-            return self._receive(self._wire.start(request), events)
+            return self._receive(request, events)
         except (ShortageError, MemoryError) as error:
             raise shortage_error(error) from error
 
-    def _receive(self, exchange: Exchange, events: Events) -> Answer:
+    def _receive(self, request: httpx.Request, events: Events) -> Answer:
+        exchange = self._wire.start(request)
         reception = Reception(
             exchange,
             ResponseClocks(self._limits, self._clock.now_s()),
             self._clock,
             events=events,
             redact=self._redact,
-            host=self._endpoint.host,
+            host=host_of(request.url),
             answered=self._answered,
         )
         try:
@@ -128,7 +126,7 @@ class MessagesApi:
             request = self._request("GET", path, {"accept": "application/json"}, connect_s=within_s)
         except (Api, ValueError):
             return None
-        waiting_for = f"what {self._endpoint.host} says of its model"
+        waiting_for = f"what {host_of(request.url)} says of its model"
         try:
             exchange = self._wire.start(request)
         except ShortageError:
@@ -151,13 +149,21 @@ class MessagesApi:
         try:
             return self._wire.http.build_request(
                 method,
-                self._endpoint.base_url + path,
+                self._url(path),
                 content=body,
                 headers=self._headers(own_headers),
                 timeout=timeout,
             )
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
+
+    def _url(self, path: str) -> httpx.URL:
+        """The URL for `path`. That of messages is parsed once. Raises httpx.InvalidURL."""
+        if path != MESSAGES_PATH:
+            return httpx.URL(self._endpoint.base_url + path)
+        if self._messages_url is None:
+            self._messages_url = httpx.URL(self._endpoint.base_url + path)
+        return self._messages_url
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
@@ -173,6 +179,11 @@ class MessagesApi:
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
         ]
+
+
+def host_of(url: httpx.URL) -> str:
+    """The host, with the port if the URL contains one."""
+    return url.netloc.decode("ascii", "replace")
 
 
 def receive_description(

@@ -82,8 +82,9 @@ class ResponseClocks:
         self._byte_s: float | None = None
         self._progress_s: float | None = None
 
-    def connected(self, now_s: float) -> None:
-        self._connected_s = now_s
+    def connected(self, now_s: float | None) -> None:
+        """Stores when the connection was open. None means that it was open at the start."""
+        self._connected_s = self._started_s if now_s is None else now_s
 
     def got_bytes(self, now_s: float) -> None:
         self._byte_s = now_s

@@ -49,7 +49,10 @@ _ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 class Connected(Struct, frozen=True):
-    """The connection is open, and the request will be sent next. The connection may be new or reused."""
+    """The connection is open, and the request will be sent next."""
+
+    is_new: bool
+    """False if an earlier exchange has opened the connection."""
 
 
 class ResponseHead(Struct, frozen=True):
@@ -111,6 +114,7 @@ class Exchange:
         """The items that the reader thread has received, in order. For any number of items, the mailbox gets one
         entry, which wakes the main thread."""
         self._is_told = False
+        self._is_connection_new = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
@@ -239,6 +243,7 @@ class Exchange:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             own = info["return_value"].get_extra_info("socket")
             if event.endswith("connect_tcp.complete"):
+                self._is_connection_new = True
                 _keep_honest(own)
             if not self._aborted.is_set():
                 self._wire.open_socket = own
@@ -246,7 +251,12 @@ class Exchange:
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
-            self._put(Connected())
+            self._arrived.append(Connected(self._is_connection_new))
+            # The main thread need not be woken for a connection that was open before, while this thread is about to
+            # send: it takes the item with the answer, or when the time for connecting is up. Without such a limit, it
+            # would wait for ever.
+            if self._is_connection_new or self._request.extensions["timeout"]["connect"] is None:
+                self._tell()
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:

@@ -114,7 +114,7 @@ class Reception:
                 self._answered.add(self._host)
                 return item
             if isinstance(item, Connected):
-                self._clocks.connected(self._clock.now_s())
+                self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
     def _stream_answer(self, request_id: str | None) -> Answer:
         assembler = StreamAssembler()

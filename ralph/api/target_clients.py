@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.api.client import Endpoint, MessagesApi
+from ralph.api.client import Endpoint, MessagesApi, host_of
 from ralph.api.http_client import build_http_client
+from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
-from ralph.values.credentials import NO_HEADERS, Secret
+from ralph.values.credentials import Secret
 from ralph.values.endpoint import DEFAULT_BASE_URL, is_loopback
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.shortage import shortage_of
@@ -106,4 +107,4 @@ def endpoint_of(target: Target, key: int) -> Endpoint:
 
 
 def _host_of(base_url: str) -> str:
-    return Endpoint(base_url, NO_HEADERS).host
+    return host_of(httpx.URL(base_url))

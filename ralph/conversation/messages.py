@@ -395,11 +395,15 @@ def recover_conversation(
     return recovered
 
 
+# `json.dumps` would make a new encoder for each value.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def to_json(value: object) -> bytes:
     """Encodes a value as compact JSON in UTF-8. UTF-8 cannot encode half of a surrogate pair, and the API rejects it.
     Such a half becomes "?".
     """
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:

@@ -311,11 +311,11 @@ class _Serving:
             *map(os.fsencode, command.words),
             *(os.fsencode(f"{name}={value}") for name, value in command.environment.items()),
         ]
-        if any(b"\0" in field for field in fields):
-            raise ValueError("embedded null byte")
-        if any(len(field) > _LONGEST_WORD_BYTES for field in fields):
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         payload = b"\0".join(fields)
+        if payload.count(b"\0") >= len(fields):
+            raise ValueError("embedded null byte")
+        if max(map(len, fields)) > _LONGEST_WORD_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         request = len(payload).to_bytes(_HEAD_BYTES, "big") + payload
         # At once, because a head by itself would wake the launcher, which then had to wait for the rest.
         sent = socket.send_fds(

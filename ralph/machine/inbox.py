@@ -142,22 +142,27 @@ class Inbox:
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves each item that has arrived so far to its mailbox. Items that arrive during this call are left for the
-        next call, so that many items cannot block this one.
+        """Moves each item that has arrived so far to its mailbox, and looks at the watched descriptors. Items that
+        arrive during this call are left for the next call, so that many items cannot block this one.
         """
-        for _ in range(self._queue.qsize()):
-            self._take(timeout_s=0)
+        self.sort_queue()
         if self._watched:
             self._look_at_watched(timeout_s=0)
 
+    def sort_queue(self) -> None:
+        """Does the same as `sort`, but does not look at the watched descriptors, which takes a system call."""
+        for _ in range(self._queue.qsize()):
+            self._take(timeout_s=0)
+
     def sort_next(self, timeout_s: float) -> None:
-        """Moves one item to its mailbox, if an item arrives within `timeout_s` seconds. If a watched descriptor has
-        something to read before, puts its item there instead.
+        """Waits up to `timeout_s` seconds until an item arrives or a watched descriptor has something to read. Moves
+        what is there to the mailboxes.
         """
         if self._watched:
             self._look_at_watched(timeout_s)
-            timeout_s = 0
-        self._take(timeout_s)
+            self.sort_queue()
+        else:
+            self._take(timeout_s)
 
     def _look_at_watched(self, timeout_s: float) -> None:
         """Waits up to `timeout_s` seconds until a watched descriptor has something to read or the bell rings. A

@@ -173,15 +173,17 @@ class InboxWaiter:
             self._give_signs(waiting_for, now_s)
             if on_tick is not None and until_s is not None:
                 on_tick(waiting_for, max(until_s - now_s, 0.0))
-            self.inbox.sort()
+            self.inbox.sort_queue()
             has_line = bool(lines) and self._driver is not None and self._driver.can_take()
             if has_line and self._driver is not None:
                 # One line at a time, so that neither many lines nor many other items block the others.
                 self._driver.handle(lines.popleft(), waiting_for=waiting_for)
                 self.inbox.sort()
+            left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
+            if left_s <= 0 and not mailbox.items:
+                self.inbox.sort()  # what is there beats a deadline that has passed
             if mailbox.items:
                 return mailbox.items.popleft()
-            left_s = _LONGEST_SLICE_S if until_s is None else until_s - now_s
             if left_s <= 0:
                 return TIMED_OUT
             if not has_line:

@@ -101,6 +101,21 @@ def test_the_first_byte_clock_ends_a_silent_server(serve, rig) -> None:
     assert client.send().text == "ok"
 
 
+@every_row("connect_s", [0, 0.1, 5])
+def test_on_a_connection_that_was_open_before_the_first_byte_clock_ends_a_silent_server(
+    serve, rig, connect_s
+) -> None:
+    """The clock begins with the request, also if the time for connecting is longer, shorter, or not limited."""
+    limits = ClockLimits(connect_s=connect_s, first_byte_s=0.3, response_s=5)
+    client = rig(serve(Turn("ok"), Fault(stall_before_headers_s=30, status=500)), limits=limits)
+    assert client.send().text == "ok"
+    assert await_no_exchange()
+    started_s = time.monotonic()
+    assert failure(client).cause is NetworkCause.TIMEOUT
+    assert time.monotonic() - started_s >= 0.3
+    assert client.events.of(ClockFired) == [ClockFired("first byte", 0.3)]
+
+
 def test_the_connect_clock_ends_a_connect_that_nobody_accepts(rig, full_backlog) -> None:
     client = rig(full_backlog, limits=ClockLimits(connect_s=0.2, response_s=5))
     started_s = time.monotonic()
