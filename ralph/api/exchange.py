@@ -252,11 +252,13 @@ class Exchange:
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
             self._arrived.append(Connected(self._is_connection_new))
-            # The main thread need not be woken for a connection that was open before, while this thread is about to
-            # send: it takes the item with the answer, or when the time for connecting is up. Without such a limit, it
-            # would wait for ever.
+            # If the connection was open before, the main thread is woken when the request is sent, because both threads
+            # need the interpreter now. If sending takes long, it looks when the time for connecting is up, if it is
+            # limited.
             if self._is_connection_new or self._request.extensions["timeout"]["connect"] is None:
                 self._tell()
+        elif event.endswith("receive_response_headers.started") and info["request"].method != b"CONNECT":
+            self._tell()
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:

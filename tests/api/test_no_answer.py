@@ -5,6 +5,7 @@ A5, and two clocks).
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
@@ -14,7 +15,8 @@ from ralph.mock_api import Fault, Turn
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import ClockFired
-from tests.api.harness import KEY, Rig, await_no_exchange, read_request, reset
+from tests.api.harness import KEY, START, Rig, await_no_exchange, end, read_request, reset, sse, text_block
+from tests.patience import within_s
 from tests.rows import every_row
 
 
@@ -101,12 +103,12 @@ def test_the_first_byte_clock_ends_a_silent_server(serve, rig) -> None:
     assert client.send().text == "ok"
 
 
-@every_row("connect_s", [0, 0.1, 5])
+@every_row("connect_s", [0, 0.1, 1_000])
 def test_on_a_connection_that_was_open_before_the_first_byte_clock_ends_a_silent_server(
     serve, rig, connect_s
 ) -> None:
     """The clock begins with the request, also if the time for connecting is longer, shorter, or not limited."""
-    limits = ClockLimits(connect_s=connect_s, first_byte_s=0.3, response_s=5)
+    limits = ClockLimits(connect_s=connect_s, first_byte_s=0.3, response_s=0)
     client = rig(serve(Turn("ok"), Fault(stall_before_headers_s=30, status=500)), limits=limits)
     assert client.send().text == "ok"
     assert await_no_exchange()
@@ -114,6 +116,33 @@ def test_on_a_connection_that_was_open_before_the_first_byte_clock_ends_a_silent
     assert failure(client).cause is NetworkCause.TIMEOUT
     assert time.monotonic() - started_s >= 0.3
     assert client.events.of(ClockFired) == [ClockFired("first byte", 0.3)]
+
+
+def test_without_a_connect_clock_the_first_byte_clock_ends_a_request_that_nobody_reads(
+    raw_server, rig
+) -> None:
+    """On a connection that was open before, and with a body for which the kernel has no room."""
+    is_over = threading.Event()
+
+    def serve(sock: socket.socket) -> None:
+        read_request(sock)
+        answer = sse(START, *text_block(0, "ok"), *end())
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(answer)}\r\n\r\n"
+        sock.sendall(head.encode() + answer)
+        is_over.wait(within_s())
+
+    client = rig(
+        f"http://127.0.0.1:{raw_server(serve).port}",
+        limits=ClockLimits(connect_s=0, first_byte_s=0.3, response_s=0),
+    )
+    try:
+        assert client.send().text == "ok"
+        assert await_no_exchange()
+        with pytest.raises(Api):
+            client.send(b"x" * 50_000_000)
+        assert client.events.of(ClockFired) == [ClockFired("first byte", 0.3)]
+    finally:
+        is_over.set()
 
 
 def test_the_connect_clock_ends_a_connect_that_nobody_accepts(rig, full_backlog) -> None:
