@@ -364,6 +364,8 @@ def recover_conversation(
     `finished` or in the conversation, it gets an error result, which says that the call was not run. Valid messages
     are not changed.
     """
+    if _is_whole(conversation.messages):
+        return conversation
     found = {
         block["tool_use_id"]: block
         for message in reversed(conversation.messages)
@@ -387,12 +389,27 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    if list(map(id, messages)) == list(map(id, conversation.messages)):
-        return conversation
     recovered = conversation.emptied()
     for message in messages:
         recovered = recovered.plus(message)
     return recovered
+
+
+def _is_whole(messages: Iterable[Message]) -> bool:
+    """Whether every call has exactly one result. Decodes one message at a time, because a long conversation that is
+    decoded as a whole takes several times its memory.
+    """
+    waiting: tuple[str, ...] = ()
+    for message in messages:
+        if message.role == "assistant":
+            if waiting:
+                return False
+            waiting = message.tool_use_ids
+        elif _has_exact_results(message, waiting):
+            waiting = ()
+        else:
+            return False
+    return not waiting
 
 
 # `json.dumps` would make a new encoder for each value.
@@ -437,14 +454,19 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
     return done.get(call_id) or not_run(call_id).as_block()
 
 
+def _has_exact_results(message: Message, asked: tuple[str, ...]) -> bool:
+    """Whether a user message has exactly one result for each call id in `asked`, before everything else."""
+    content = message.content
+    results = [block["tool_use_id"] for block in content if block.get("type") == "tool_result"]
+    first = content[: len(asked)]
+    return sorted(results) == sorted(asked) and all(block.get("type") == "tool_result" for block in first)
+
+
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
     """A copy of a user message with exactly one result for each call id in `asked`. These results come first in the
     message. All other results are removed.
     """
-    first = message.content[: len(asked)]
-    if sorted(message.tool_result_ids) == sorted(asked) and all(
-        block.get("type") == "tool_result" for block in first
-    ):
+    if _has_exact_results(message, asked):
         return message
     rest = [block for block in message.content if block.get("type") != "tool_result"]
     return make_message("user", [*(_result_for(call_id, done) for call_id in asked), *rest])
