@@ -44,6 +44,7 @@ from ralph.values.events import (
     ResponseDiscarded,
     RetryScheduled,
     RunEnded,
+    StreamReceived,
     SyntheticRetry,
     TurnAsked,
     TurnStarted,
@@ -160,6 +161,9 @@ class Run:
         """Updates the counts of the run from an event, and passes the event on. All parts of a run use this method as
         their `Events` port.
         """
+        if isinstance(event, StreamReceived):  # these come by the thousand, and change no count
+            self.log.emit(event)
+            return
         self._tally.emit(event)
         self._budget.emit(event)
         if isinstance(event, AttemptEnded):

@@ -341,6 +341,8 @@ class Launcher:
         self._asked_to_end: set[int] = set()
         self._limits = limits
         self._count_at_s = _FOR_EVER_S
+        self.holds_streams = True
+        """Whether this process still has the command's standard streams as its own."""
         self.exceeded = b""
         """The letter of the limit that the process tree exceeded (`tree_usage.py`), or an empty value."""
         self.is_all_gone = True
@@ -377,6 +379,7 @@ class Launcher:
                 return not_started(error) if error.errno in _SHORTAGES else _not_run(command, error)
             finally:
                 let_go_of_streams()
+                self.holds_streams = False
             self._supervise()
         if self._status is None:
             return 128 + signal.SIGTERM

@@ -364,7 +364,8 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
             _killed_first(request.restrict()) if limits.is_kept_by_kernel else request.restrict(),
             request.enclose(),
         )
-    launcher.let_go_of_streams()
+    if one.holds_streams:
+        launcher.let_go_of_streams()
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()
     if not one.is_orphaned():
