@@ -12,10 +12,12 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ralph.machine.starting import end_idle_threads
 from ralph.mock_api import MockApi, Scenario, Step, Text, ToolUse, Turn
 from ralph.output import spool
 from ralph.values.shortage import ShortageError
@@ -125,9 +127,10 @@ def _forget() -> None:
 
 def _state() -> dict[str, object]:
     """The parts of this process in which a run could leave something behind."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            thread.join(60)
+    until_s = time.monotonic() + 60
+    while threading.active_count() > 1 and time.monotonic() < until_s:
+        end_idle_threads()
+        time.sleep(0.001)
     status = Path("/proc/self/status").read_text().splitlines()
     return {
         "descriptors": {fd: Path(f"/proc/self/fd/{fd}").readlink() for fd in range(200) if _is_open(fd)},

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.api.http_library import httpx
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import start_job
 from ralph.values.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Exchange:
         self._aborted = threading.Event()
         self._has_ended = threading.Event()
         request.extensions["trace"] = self._trace
-        self._thread = start_thread(self._fetch, name="ralph-exchange")
+        self._thread = start_job(self._fetch, name="ralph-exchange")
 
     def next_item(self, until_s: float | None, waiting_for: str) -> Any:
         """Waits for the next `Item` and returns it. Returns `TIMED_OUT` if no item arrives before `until_s`."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ralph.agent.task import Run
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.repository import up_to_repository_root
+from ralph.machine.starting import end_idle_threads
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.run.permission_rules import build_guards, patterns_of_tools
@@ -514,7 +515,9 @@ class PreparedRun:
         The journal remains open, because the delivery is still to be recorded.
         """
         self._clients.close()
-        return self._toolbox.close()
+        undone = self._toolbox.close()
+        end_idle_threads()
+        return undone
 
     def close(self) -> None:
         self.session.journal.close()

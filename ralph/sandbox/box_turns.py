@@ -9,14 +9,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import start_job
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from threading import Thread
 
+    from ralph.machine.starting import ThreadJob
     from ralph.sandbox.command_box import CommandBox
     from ralph.sandbox.protected_files import ProtectedFiles
     from ralph.values.ports import Clock, Waiter
@@ -57,7 +57,7 @@ class BoxTurns:
         self._directory = directory
         self._waiter = waiter
         self._clock = clock
-        self._last: Thread | None = None
+        self._last: ThreadJob | None = None
         self._waiting: list[Callable[[], None]] = []
         """Pieces of work for which there was no thread."""
         self._files: ProtectedFiles | None = None
@@ -228,7 +228,7 @@ class BoxTurns:
         done: T = result
         return done
 
-    def _begin(self, work: Callable[[], None]) -> Thread | None:
+    def _begin(self, work: Callable[[], None]) -> ThreadJob | None:
         """Starts a thread for a piece of work and returns it. If the machine has no thread left, does the work on the
         current thread and returns None. If an earlier piece of work has not ended after 2 seconds then, the next call
         does this piece first.
@@ -245,7 +245,7 @@ class BoxTurns:
 
         self._waiting = []
         try:
-            self._last = start_thread(do, name="sandbox")
+            self._last = start_job(do, name="sandbox")
         except ShortageError:
             self._join(earlier)
             if earlier is not None and earlier.is_alive():
@@ -256,7 +256,7 @@ class BoxTurns:
         return self._last
 
     @staticmethod
-    def _join(thread: Thread | None) -> None:
+    def _join(thread: ThreadJob | None) -> None:
         if thread is not None:
             thread.join(_STOPS_WITHIN_S)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from ralph.machine.spill_directory import SpillDirectory
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import start_job
 from ralph.tools.files.roots import Roots
 from ralph.tools.tool_room import ToolRoom, ToolSettings
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
@@ -31,9 +31,9 @@ from ralph.values.tool_calls import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from threading import Thread
     from typing import TypeAlias
 
+    from ralph.machine.starting import ThreadJob
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
     from ralph.tools.hook_command import HookEnding
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    Job: TypeAlias = tuple[str, Callable[[], T]]
+    Work: TypeAlias = tuple[str, Callable[[], T]]
     """Work for a thread: a name to show in heartbeats, and a function. The function may raise no error other than
     WorkingDirectoryGoneError."""
 
@@ -207,14 +207,14 @@ class LocalToolbox:
         """
         self._together([("the working directory", self._room.roots.check_working_directory)])
 
-    def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Job[T]:
+    def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Work[T]:
         def there() -> T:
             self._room.roots.check_working_directory()
             return work(call)
 
         return call.name, there
 
-    def _together(self, jobs: Sequence[Job[T]]) -> list[tuple[T, float]]:
+    def _together(self, jobs: Sequence[Work[T]]) -> list[tuple[T, float]]:
         """Runs all jobs at the same time, each on a separate thread. So a signal can end the wait for them. If the
         machine has no thread for a job, the job runs on the caller's thread.
         """
@@ -233,7 +233,7 @@ class LocalToolbox:
             mailbox.close()
         return [_unless_failed(done[index]) for index in range(len(jobs))]
 
-    def _start(self, mailbox: Mailbox, index: int, job: Job[T]) -> Thread | None:
+    def _start(self, mailbox: Mailbox, index: int, job: Work[T]) -> ThreadJob | None:
         def run() -> None:
             try:
                 result: object = self._timed(job)
@@ -242,12 +242,12 @@ class LocalToolbox:
             mailbox.put((index, result))
 
         try:
-            return start_thread(run, name=job[0])
+            return start_job(run, name=job[0])
         except ShortageError:
             run()
             return None
 
-    def _next_done(self, mailbox: Mailbox, threads: Sequence[Thread | None], waiting_for: str) -> Any:
+    def _next_done(self, mailbox: Mailbox, threads: Sequence[ThreadJob | None], waiting_for: str) -> Any:
         """Waits for the next job to finish. Returns the job's index and result. Raises ShortageError if all threads
         have ended without a result, which happens if memory runs out.
         """
@@ -275,7 +275,7 @@ class LocalToolbox:
         except Interrupted:
             return
 
-    def _timed(self, job: Job[T]) -> tuple[T, float]:
+    def _timed(self, job: Work[T]) -> tuple[T, float]:
         started_s = self._room.clock.now_s()
         done = job[1]()
         return done, self._room.clock.now_s() - started_s

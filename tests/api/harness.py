@@ -114,10 +114,10 @@ def exchange_threads() -> list[threading.Thread]:
 
 
 def await_no_exchange() -> bool:
-    """Waits for the reader threads of all exchanges. Returns False if one of them does not end."""
+    """Waits until no thread serves an exchange. Returns False if one of them does not end."""
     end_s = time.monotonic() + within_s()
-    for thread in exchange_threads():
-        thread.join(max(0.0, end_s - time.monotonic()))
+    while exchange_threads() and time.monotonic() < end_s:
+        time.sleep(0.001)
     return not exchange_threads()
 
 

@@ -68,7 +68,7 @@ def test_without_a_thread_the_main_thread_does_not_wait_for_a_silent_disk(turns_
 
     monkeypatch.setattr(box_turns, "_STOPS_WITHIN_S", 0.05)
     with monkeypatch.context() as patch:
-        patch.setattr(box_turns, "start_thread", no_thread)
+        patch.setattr(box_turns, "start_job", no_thread)
         with pytest.raises(SilentDiskError):
             turns.before_call("test")
         assert box.done == []

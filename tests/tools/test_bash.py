@@ -23,6 +23,7 @@ from ralph.values.tool_calls import ToolCall
 from tests.children import children
 from tests.fakes.box import FakeBox
 from tests.patience import within_s
+from tests.tools.test_leaks import busy_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -322,10 +323,10 @@ def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[...
 def test_many_calls_leave_no_descriptor_and_no_zombie(tools: Any) -> None:
     tools.ok("Bash", command="true")
     descriptors = len(list(Path("/dev/fd").iterdir()))
-    threads = threading.active_count()
+    threads = busy_threads()
     before = children()
     for _ in range(20):
         tools.ok("Bash", command="true & true")
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
-    assert threading.active_count() <= threads, "one of another test may have ended meanwhile"
+    assert busy_threads() <= threads, "one of another test may have ended meanwhile"
     assert not children() - before

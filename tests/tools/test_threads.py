@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ralph.machine.starting import end_idle_threads, start_job
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
@@ -67,6 +68,7 @@ def no_more_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         really_start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
+    end_idle_threads()
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -104,13 +106,7 @@ def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
     tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread ends like this if there is no memory left for its result."""
-
-    def start_thread(_work: Any, name: str) -> threading.Thread:
-        thread = threading.Thread(target=str, name=name)
-        thread.start()
-        return thread
-
-    monkeypatch.setattr("ralph.tools.toolbox.start_thread", start_thread)
+    monkeypatch.setattr("ralph.tools.toolbox.start_job", lambda _work, name: start_job(str, name=name))
     with pytest.raises(ShortageError, match="no memory left"):
         tools.box.run([ToolCall("1", "Read", {"file_path": "a"})])
 
