@@ -50,7 +50,8 @@ TOOLS = [
 
 def main() -> None:
     url = urlsplit(os.environ["ANTHROPIC_BASE_URL"])
-    connection = http.client.HTTPConnection(url.hostname or "", url.port)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname or "", url.port)
     messages: list[dict[str, Any]] = [{"role": "user", "content": sys.argv[1]}]
     while True:
         content = ask(connection, messages)

@@ -102,10 +102,10 @@ class Measured:
 
 
 @contextmanager
-def workplace(base_url: str = "") -> Iterator[Workplace]:
+def workplace(base_url: str = "", certificate: str | None = None) -> Iterator[Workplace]:
     """Makes an empty directory to work in, and an environment without the user's settings."""
     with tempfile.TemporaryDirectory(prefix="ralph-benchmark-") as top:
-        place = Workplace(Path(top, "work"), Path(top, "home"), base_url)
+        place = Workplace(Path(top, "work"), Path(top, "home"), base_url, certificate)
         place.directory.mkdir()
         place.home.mkdir()
         yield place
@@ -116,6 +116,8 @@ class Workplace:
     directory: Path
     home: Path
     base_url: str
+    certificate: str | None = None
+    """The file with the certificate of the server. None without TLS."""
 
     def environment(self) -> dict[str, str]:
         """The environment variables for the measured process. PYTHON* variables are left out, because they may forbid
@@ -123,6 +125,8 @@ class Workplace:
         """
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
         own = {"HOME": str(self.home), "ANTHROPIC_API_KEY": "sk-ant-benchmark-0001"}
+        if self.certificate is not None:
+            own["SSL_CERT_FILE"] = self.certificate
         return kept | own | ({"ANTHROPIC_BASE_URL": self.base_url} if self.base_url else {})
 
     def measure(self, command: Sequence[str], *, exit_code: int = 0) -> Measured:

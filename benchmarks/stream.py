@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -81,13 +82,20 @@ def _apart(*options: str) -> Figure:
         server.join()
 
 
-def send_apart(pipe: Connection) -> None:
-    events = as_events(Turn(LINES, chunk_chars=CHUNK_CHARS), index=0, model="claude-sonnet-5-5")
+def send_apart(pipe: Connection, text: str = LINES, certificate: str | None = None) -> None:
+    """Answers each request with `text`, one packet for each delta. With a certificate, the server speaks TLS."""
+    events = as_events(Turn(text, chunk_chars=CHUNK_CHARS), index=0, model="claude-sonnet-5-5")
     chunks = [b"%x\r\n%s\r\n" % (len(data), data) for data in map(encode_event, events)]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         pipe.send(listener.getsockname()[1])
+        tls = None
+        if certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate)
         while True:
             connection, _ = listener.accept()
+            if tls is not None:
+                connection = tls.wrap_socket(connection, server_side=True)
             threading.Thread(target=_answer, args=(connection, chunks), daemon=True).start()
 
 
