@@ -120,9 +120,9 @@ class Exchange:
         self._has_room = threading.Event()
         """Set when the main thread has taken chunks. If too many chunks are waiting, the reader thread waits for this
         event."""
-        self._unwanted = threading.Event()
-        self._aborted = threading.Event()
-        self._has_ended = threading.Event()
+        self._is_unwanted = False
+        self._is_aborted = False
+        self._has_ended = False
         request.extensions["trace"] = self._trace
         self._thread = start_job(self._fetch, name="ralph-exchange")
 
@@ -172,10 +172,10 @@ class Exchange:
 
     def _hand_over(self, chunk: bytes) -> None:
         """Gives a chunk to the main thread. Waits first while too many earlier chunks are waiting to be taken."""
-        while self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
+        while self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._is_unwanted:
             self._has_room.clear()
             # Looked at again, because the main thread may have taken chunks, or left, just before the line above.
-            if self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._unwanted.is_set():
+            if self._read_bytes - self._taken_bytes > READ_AHEAD_BYTES and not self._is_unwanted:
                 self._has_room.wait()
         self._read_bytes += len(chunk) + CHUNK_COST_BYTES
         self._put(chunk)
@@ -187,7 +187,7 @@ class Exchange:
         discards the rest, and ignores errors while reading it. If it is still reading when the next exchange begins,
         it is stopped.
         """
-        self._unwanted.set()
+        self._is_unwanted = True
         self._mailbox.close()
         self._arrived.clear()  # nobody takes these chunks, up to `READ_AHEAD_BYTES`, before the next exchange
         self._has_room.set()
@@ -199,10 +199,10 @@ class Exchange:
         background, which does no harm: as soon as it has connected, it closes the connection. The connect timeout
         limits how long this takes.
         """
-        self._aborted.set()
+        self._is_aborted = True
         self.leave()
         # If the body was read to its end, the next request can use the connection, so the socket stays open.
-        if self._thread.is_alive() and not self._has_ended.is_set() and self._wire.open_socket is not None:
+        if self._thread.is_alive() and not self._has_ended and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
 
     def _fetch(self) -> None:
@@ -224,16 +224,16 @@ class Exchange:
         """
         rest_bytes = 0
         for chunk in decoded_body(response):
-            if self._unwanted.is_set():
+            if self._is_unwanted:
                 rest_bytes += len(chunk)
                 # Even a socket that was shut down may still deliver bytes that the server has sent.
-                if self._aborted.is_set() or rest_bytes > MOST_REST_BYTES:
+                if self._is_aborted or rest_bytes > MOST_REST_BYTES:
                     return
             else:
                 self._hand_over(chunk)
         if _holds_more_than_its_answer(response) and self._wire.open_socket is not None:
             _shut_down(self._wire.open_socket)
-        self._has_ended.set()
+        self._has_ended = True
         self._put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
@@ -245,9 +245,9 @@ class Exchange:
             if event.endswith("connect_tcp.complete"):
                 self._is_connection_new = True
                 _keep_honest(own)
-            if not self._aborted.is_set():
+            if not self._is_aborted:
                 self._wire.open_socket = own
-            if self._aborted.is_set():  # checked again, because the abort may have come after the check above
+            if self._is_aborted:  # checked again, because the abort may have come after the check above
                 _shut_down(own)
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
