@@ -96,7 +96,7 @@ def python_hashlib() -> ModuleType:
 
 @contextmanager
 def _replaced(modules: dict[str, ModuleType | None]) -> Iterator[None]:
-    """Whoever imports one of these modules gets the given one, unless the module is already loaded."""
+    """Replaces modules while the block runs: imports get the given ones. A module that is already loaded stays."""
     added = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(added)  # type: ignore[arg-type]  # see `load_without`
     try:
