@@ -5,6 +5,7 @@ violation.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,8 @@ def _prefixes(seen: Observed) -> Iterator[str]:
             if any(line["kind"] == "tool_intent" for line in readable_lines(life.journal)):
                 yield f"process {number} did something in a session without a message"
             continue
-        kept = left + b"\n" if left.endswith(b'"}') else whole_lines(left)
+        # Without its checksum, a line that ends like a whole one is torn.
+        kept = left + b"\n" if re.search(rb',"crc":"[0-9a-f]{8}"}\Z', left) else whole_lines(left)
         if left[len(kept) :]:
             torn.append(left[len(kept) :])
         if not following.journal.startswith(kept):
