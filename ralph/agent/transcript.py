@@ -26,6 +26,7 @@ from ralph.conversation.session import Session, apply
 from ralph.values.answer import with_sendable_calls
 from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, ToolStarted, UserMessageCommitted
 from ralph.values.outcome import Outcome
+from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,9 @@ _ABOUT_ANSWER = (AnswerAccepted, UserMessageCommitted, Notice, ToolStarted)
 
 
 class SessionLog:
-    """Writes records and passes on events. No event is passed on before the records so far are on the disk."""
+    """Writes records and passes on events. An event about an answer or a result is passed on when its record is on the
+    disk, or when the disk has failed and the run ends for that reason.
+    """
 
     def __init__(self, journal: Journal, session: Session, sink: Events | None = None) -> None:
         """`session` is the state of the session after all records that the journal already contains. `sink` receives
@@ -59,13 +62,13 @@ class SessionLog:
 
     def emit(self, event: Event) -> None:
         """Passes the event on. After `record_ahead`, the event waits for the sync if it can; otherwise, this method
-        syncs first. Raises JournalError.
+        syncs first. Raises JournalError if that fails.
         """
         if self._held is not None:
             if isinstance(event, _ABOUT_ANSWER):
                 self._held.append(event)
                 return
-            self._journal.append()
+            self._append(sync=True)
             self._pass_on()
         if self._sink is not None:
             self._sink.emit(event)
@@ -76,18 +79,25 @@ class SessionLog:
         """
         if not records:
             return
-        self._journal.append(*records, sync=sync)
+        self._append(*records, sync=sync)
         for record in records:
             self.session = apply(self.session, record)
         if sync:
             self._pass_on()
 
     def record_ahead(self, *records: Record) -> None:
-        """Writes records like `record`, but leaves their sync to the next call of `record`. The caller must make that
-        call at once, without waiting for anything. Raises JournalError.
+        """Writes records like `record`, but without a sync. The next record or event that is synced does that. It must
+        follow at once, before the caller waits for anything. Raises JournalError.
         """
         self.record(*records, sync=False)
         self._held = self._held or []
+
+    def _append(self, *records: Record, sync: bool) -> None:
+        try:
+            self._journal.append(*records, sync=sync)
+        except JournalError:
+            self._pass_on()  # what they tell is true, and no later sync can succeed
+            raise
 
     def _pass_on(self) -> None:
         held, self._held = self._held, None

@@ -75,7 +75,10 @@ class MessagesApi:
         self._endpoint = endpoint
         self._messages_url: httpx.URL | None = None
         """The URL of messages. None before the first request, which reports a URL that cannot be parsed."""
-        self._wire = Wire(http, waiter)
+        # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
+        # the main thread looks.
+        tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
+        self._wire = Wire(http, waiter, tells_late=tells_late)
         self._limits = limits
         self._clock = clock
         self._redact = redact

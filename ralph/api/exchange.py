@@ -78,8 +78,13 @@ Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 class Wire:
     """An HTTP client that runs at most one exchange at a time. It also holds the socket of its newest connection."""
 
-    def __init__(self, http: httpx.Client, waiter: Waiter) -> None:
+    def __init__(self, http: httpx.Client, waiter: Waiter, *, tells_late: bool = False) -> None:
+        """`tells_late` is True if an exchange on a connection that was open before may put `Connected` into its mailbox
+        when the request is sent, and not when sending begins. The main thread then finds it at the latest when the time
+        for connecting is up.
+        """
         self.http = http
+        self.tells_late = tells_late
         self.open_socket: socket.socket | None = None
         """The socket of the newest connection, or None before the first one. The reader thread sets it."""
         self._waiter = waiter
@@ -252,10 +257,8 @@ class Exchange:
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
             # After the CONNECT request to a proxy, the TLS handshake with the server still follows.
             self._arrived.append(Connected(self._is_connection_new))
-            # If the connection was open before, the main thread is woken when the request is sent, because both threads
-            # need the interpreter now. If sending takes long, it looks when the time for connecting is up, if it is
-            # limited.
-            if self._is_connection_new or self._request.extensions["timeout"]["connect"] is None:
+            # Both threads need the interpreter now, so the main thread is woken later if it may be.
+            if self._is_connection_new or not self._wire.tells_late:
                 self._tell()
         elif event.endswith("receive_response_headers.started") and info["request"].method != b"CONNECT":
             self._tell()

@@ -478,8 +478,8 @@ def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent its complete report. The report ends with STATUS or STATUS_OF_UNFINISHED and one
-    more byte. If the command exceeded a limit, the letter of that limit comes before.
+    """Whether a launcher has sent its complete report. The report ends with STATUS, STATUS_OF_UNFINISHED or ELSEWHERE, and
+    one more byte. If the command exceeded a limit, the letter of that limit comes before.
     """
     words = said.removeprefix(launcher.STARTING)
     return len(words) > (2 if words[:1] in _EXCEEDED else 1)

@@ -61,13 +61,17 @@ def load_without_openssl() -> Iterator[None]:
 
 
 class _LateSsl(ModuleType):
-    """Has the attributes of the module `ssl`, and loads it for them. The exception is a question that httpcore asks of
-    each connection: whether its socket is an `SSLSocket`. Nothing is, as long as `ssl` is not loaded.
+    """Stands in for the module `ssl` in libraries. It has the attributes of that module, which it loads for the first of
+    them. Two classes do not load it: httpcore asks of each connection whether its socket is an `SSLSocket`, and names
+    `SSLContext` as a type. Without the module there is no object of these classes.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("SSLContext", "SSLSocket") and sys.modules.get("ssl") in (None, self):
+        module = sys.modules.get("ssl")
+        if name in ("SSLContext", "SSLSocket") and module in (None, self):
             return _NeverMade
+        if module is self:
+            raise ImportError(f"a library uses ssl.{name} while it is loaded")
         return getattr(importlib.import_module("ssl"), name)
 
 
@@ -81,7 +85,8 @@ def python_hashlib() -> ModuleType:
     large data. The usual module, if this Python was built without functions of its own, as on some distributions.
     """
     try:
-        importlib.import_module("_md5")
+        for own in ("_md5", "_sha2" if sys.version_info >= (3, 12) else "_sha256"):
+            importlib.import_module(own)
     except ModuleNotFoundError:
         return importlib.import_module("hashlib")
     usual = sys.modules.pop("hashlib", None)

@@ -1,12 +1,14 @@
-"""Starts threads, jobs on threads, and processes. If the machine is short of a resource for that, such as a free thread, raises
+"""Starts threads, jobs and processes. If the machine is short of a resource for that, such as a free thread, raises
 ShortageError. Other errors are not changed. Only `patiently` tries again.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +26,8 @@ PATIENCE_S = 2.0
 """The seconds for which a run that is starting waits for a free resource. Most short peaks of other programs end
 sooner."""
 _TRY_EVERY_S = 0.05
+# Nothing tells that a thread has died.
+_LOOK_AT_THREAD_S = 1.0
 IDLE_THREAD = "ralph-idle"
 """The name of a thread that waits for a job."""
 
@@ -45,24 +49,35 @@ def _start(thread: threading.Thread) -> None:
 class ThreadJob:
     """A function that runs on a thread beside the others. The thread may have run other jobs before."""
 
-    def __init__(self, target: Callable[..., object], arguments: Sequence[object], name: str) -> None:
+    def __init__(
+        self,
+        target: Callable[..., object],
+        arguments: Sequence[object],
+        name: str,
+        thread: threading.Thread,
+    ) -> None:
         self.name = name
-        self._target = target
-        self._arguments = arguments
+        self._thread = thread
+        self._work: tuple[Callable[..., object], Sequence[object]] | None = target, arguments
         self._is_running = threading.Lock()
         self._is_running.acquire()
 
     def is_alive(self) -> bool:
-        """Whether the job has not ended yet."""
-        return self._is_running.locked()
+        """Whether the job has not ended yet. A thread may end without a job's end, if memory runs out."""
+        return self._is_running.locked() and self._thread.is_alive()
 
-    def join(self, timeout_s: float = -1) -> None:
-        """Waits for the end of the job, but at most `timeout_s` seconds. A negative number means no limit."""
-        if self._is_running.acquire(timeout=timeout_s):
-            self._is_running.release()
+    def join(self, timeout_s: float | None = None) -> None:
+        """Waits for the end of the job, but at most `timeout_s` seconds. None means no limit."""
+        until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while self.is_alive() and (left_s := until_s - time.monotonic()) > 0:
+            if self._is_running.acquire(timeout=min(left_s, _LOOK_AT_THREAD_S)):
+                self._is_running.release()
 
     def run(self) -> None:
-        self._target(*self._arguments)
+        """Does the work, once. What it needs is let go before, because a job may be kept for longer."""
+        assert self._work is not None  # noqa: S101 - a worker runs each job once
+        (target, arguments), self._work = self._work, None
+        target(*arguments)
 
     def end(self) -> None:
         self._is_running.release()
@@ -74,12 +89,12 @@ def start_job(target: Callable[..., object], *args: object, name: str) -> Thread
 
     The job must leave nothing behind in its thread, such as restrictions. If it raises, its thread ends.
     """
-    job = ThreadJob(target, args, name)
     try:
         worker = _idle.pop()
     except IndexError:
         worker = _Worker()
         _start(worker)
+    job = ThreadJob(target, args, name, worker)
     worker.jobs.put(job)
     return job
 

@@ -369,8 +369,8 @@ def _serve(request: _Request, parent_pid: int, limits: tree_usage.Limits) -> boo
     os.chdir("/")  # which no one wants to unmount
     may_serve = one.is_all_gone and not one.is_orphaned()
     if not one.is_orphaned():
-        word = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
-        word = launcher.ELSEWHERE if is_elsewhere else word
+        finished = launcher.STATUS if one.is_all_gone else launcher.STATUS_OF_UNFINISHED
+        word = launcher.ELSEWHERE if is_elsewhere else finished
         one.say(one.exceeded + word + bytes([status]))
     request.release()
     return may_serve

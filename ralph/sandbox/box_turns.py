@@ -45,8 +45,8 @@ class SilentDiskError(TimeoutError):
 
 
 class BoxTurns:
-    """The work for the commands of one sandbox. Each piece of work has a thread of its own, which begins when the
-    threads of all earlier pieces have ended. So no piece for an earlier command runs during a later command.
+    """The work for the commands of one sandbox. Each piece of work is a job on a thread, which begins when all
+    earlier pieces have ended. So no piece for an earlier command runs during a later command.
 
     All methods must be called on the main thread. They do nothing if there is no sandbox.
     """
@@ -130,6 +130,13 @@ class BoxTurns:
             return ""
         self._join(self._begin(self._compare))
         return self._taken_notes()
+
+    def not_started(self) -> None:
+        """Must be called instead of `after` if the command was not started because the working directory is gone.
+        Undoes nothing, because another directory may be in its place. Waits for at most 2 seconds.
+        """
+        if self._files is not None:
+            self._join(self._begin(self._files.not_started))
 
     def between(self) -> str:
         """A note about changes to protected files that no command of this run made. Must be called after `after` or

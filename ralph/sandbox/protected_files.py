@@ -87,6 +87,11 @@ class ProtectedFiles:
             self._remember()
         return undone_note(undone, working_directory)
 
+    def not_started(self) -> None:
+        """Must be called if no command has started since `look`. No later change is a command's."""
+        self._may_have_changed = False
+        self._mark.end()
+
     def undone_between(self, working_directory: str) -> str:
         """A note about changes to protected files that no command of this run made, and that `look` has undone since
         the last call of this method. Empty if there were no such changes.

@@ -120,7 +120,10 @@ def _ran(
             clock=room.clock,
             grace_s=settings.kill_grace_s,
         )
-        return running.run(limit_s, waiting_for), capture
+        ending = running.run(limit_s, waiting_for)
+    except WorkingDirectoryGoneError:
+        room.turns.not_started()
+        raise
     except BaseException as error:
         undone = room.redact(room.turns.after_stop())  # a stopped command may have changed protected files
         if isinstance(error, ToolError):
@@ -128,6 +131,10 @@ def _ran(
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
+    if ending.how is Ended.ELSEWHERE:
+        room.turns.not_started()
+        raise WorkingDirectoryGoneError(settings.cwd)
+    return ending, capture
 
 
 def _prepared(room: ToolRoom) -> Mapping[str, str]:
@@ -179,10 +186,8 @@ def _notes(ending: CommandEnding, limit_s: float, room: ToolRoom) -> list[str]:
                 "How far it came is unknown: look at its effects"
             )
             return [f"[{sentence}]"]
-        case Ended.NEVER_STARTED:
+        case Ended.NEVER_STARTED | Ended.ELSEWHERE:  # the latter was raised as an error
             return ["[the command was not started: the process that starts commands was killed. Try again]"]
-        case Ended.ELSEWHERE:
-            raise WorkingDirectoryGoneError(settings.cwd)
         case Ended.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]

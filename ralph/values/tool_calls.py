@@ -18,10 +18,10 @@ FINAL_REPORT = "final_report"
 `values/report.py` checks the arguments of the call."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-COMMANDS = "Bash"
-"""The tool that runs commands."""
 """The tools that write one file. Before a call, ralph records a checksum of the new content. After a crash, ralph can
 then check whether the file was written."""
+COMMANDS = "Bash"
+"""The tool that runs commands."""
 
 Block = dict[str, Any]
 """One content block of a message, as JSON for the API. Blocks of unknown types are passed on unchanged."""

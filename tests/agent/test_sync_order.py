@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.events import Event
+    from ralph.values.events import Event, RunEnded
     from ralph.values.tool_calls import ToolCall
 
 BASH = ToolDefinition("Bash", "Runs a command.", {"type": "object", "properties": {}})
@@ -30,9 +30,12 @@ class CountingJournal(FakeJournal):
         self.syncs: list[list[str]] = []
         """The kinds of the records that each sync has made last."""
         self.fails_at: str | None = None
+        self._has_failed = False
+        """As with a real journal, each call after the first failure fails too."""
 
     def append(self, *records: Record, sync: bool = True) -> None:
-        if self.fails_at is not None and any(record.kind == self.fails_at for record in records):
+        self._has_failed |= any(record.kind == self.fails_at for record in records)
+        if self._has_failed:
             raise JournalError(PLACE, OSError(28, "No space left on device"))
         before = self.synced
         super().append(*records, sync=sync)
@@ -54,6 +57,14 @@ class OrderedEvents(RecordingEvents):
         self.told.append((type(event), lasting[2:]))
 
 
+class Unchecked(Played):
+    """A task whose journal may be incomplete."""
+
+    def task(self, prompt: str | None) -> RunEnded:
+        self.ended = self.run.run(prompt)
+        return self.ended
+
+
 class Watched:
     def __init__(self, *script: object, fails_at: str | None = None) -> None:
         toolbox = FakeToolbox(self._runs)
@@ -63,7 +74,7 @@ class Watched:
         self.journal.fails_at = fails_at
         self.events = OrderedEvents(self.journal)
         self.at_run: dict[str, list[str]] = {}
-        self.played = Played(*script, journal=self.journal, toolbox=toolbox, events=self.events)  # type: ignore[arg-type]
+        self.played = Unchecked(*script, journal=self.journal, toolbox=toolbox, events=self.events)  # type: ignore[arg-type]
 
     def _runs(self, calls: Sequence[ToolCall]) -> None:
         for one in calls:
@@ -120,8 +131,10 @@ def test_an_event_that_cannot_wait_syncs_the_answer_first() -> None:
     assert [*watched.at_run] == ["b0", "b1", "b2"]
 
 
-def test_if_the_intent_cannot_be_written_nothing_runs_and_the_answer_is_told_when_it_is_on_the_disk() -> None:
+def test_if_the_disk_fails_at_the_intent_nothing_runs_and_the_answer_is_told_all_the_same() -> None:
+    """It came, it was paid, and the end of the run says that the journal could not be written."""
     watched = Watched(answer(call("b", "Bash")), fails_at="tool_intent")
     assert watched.played.ended.exit_code == 74
     assert watched.at_run == {}
-    assert watched.lasting_at(AnswerAccepted) == ["user", "assistant"]
+    told = [kind for kind, _ in watched.events.told if kind in (AnswerAccepted, ToolStarted, ToolFinished)]
+    assert told == [AnswerAccepted, ToolStarted]

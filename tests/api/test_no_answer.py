@@ -118,9 +118,8 @@ def test_on_a_connection_that_was_open_before_the_first_byte_clock_ends_a_silent
     assert client.events.of(ClockFired) == [ClockFired("first byte", 0.3)]
 
 
-def test_without_a_connect_clock_the_first_byte_clock_ends_a_request_that_nobody_reads(
-    raw_server, rig
-) -> None:
+@every_row("connect_s", [0, 1_000])
+def test_the_first_byte_clock_ends_a_request_that_nobody_reads(raw_server, rig, connect_s) -> None:
     """On a connection that was open before, and with a body for which the kernel has no room."""
     is_over = threading.Event()
 
@@ -133,7 +132,7 @@ def test_without_a_connect_clock_the_first_byte_clock_ends_a_request_that_nobody
 
     client = rig(
         f"http://127.0.0.1:{raw_server(serve).port}",
-        limits=ClockLimits(connect_s=0, first_byte_s=0.3, response_s=0),
+        limits=ClockLimits(connect_s=connect_s, first_byte_s=0.3, response_s=0),
     )
     try:
         assert client.send().text == "ok"

@@ -51,6 +51,10 @@ class FakeBox:
         had, self._has_changes = self._has_changes, False
         return self._undone if had else ""
 
+    def not_started(self) -> None:
+        self._do("not started")
+        self._has_changes = False
+
     def after_kill(self, _working_directory: str) -> str:
         return ""
 

@@ -81,18 +81,28 @@ def test_a_job_that_raises_ends_and_its_thread_is_not_used_again(monkeypatch: py
     assert thread_of("next")
 
 
-def test_a_thread_that_waits_keeps_nothing_of_its_last_job() -> None:
+def test_a_thread_that_dies_before_its_job_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if memory had run out."""
+    monkeypatch.setattr(starting._Worker, "run", lambda _worker: None)
+    job = start_job(lambda: None, name="never")
+    job.join()
+    assert not job.is_alive()
+
+
+def test_neither_a_thread_that_waits_nor_a_job_that_has_ended_keeps_what_it_worked_on() -> None:
     class Large:
         """What a job works on."""
 
     large = Large()
     gone = weakref.ref(large)
-    start_job(lambda _large: None, large, name="works").join(within_s())
+    job = start_job(lambda _large: None, large, name="works")
+    job.join(within_s())
     del large
     until_s = time.monotonic() + within_s()
     while gone() is not None:
         assert time.monotonic() < until_s
         time.sleep(0.001)
+    assert not job.is_alive()
 
 
 def test_idle_threads_end_when_they_are_told_to() -> None:

@@ -89,6 +89,17 @@ def test_a_signal_ends_the_wait_and_the_note_is_not_lost(turns_of, waiter) -> No
     assert turns.after_stop() == "[undone: x]"
 
 
+def test_without_a_working_directory_nothing_is_undone_and_no_command_is_said_to_run(turns_of) -> None:
+    """Another directory may be in its place, with files of its own."""
+    box = FakeBox("[undone: x]")
+    turns = turns_of(box, answers_within_s=within_s(60))
+    turns.not_started()
+    turns.before_call("test")
+    turns.not_started()
+    assert box.done == ["look", "not started"]
+    assert turns.after("test") == ""
+
+
 def test_a_command_that_does_not_start_is_compared_at_once(turns_of) -> None:
     """Otherwise the state directory would say that a command is running."""
 

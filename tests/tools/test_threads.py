@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ralph.machine.starting import end_idle_threads, start_job
+from ralph.machine import starting
+from ralph.machine.starting import end_idle_threads
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import FILE_TOOLS, FileChange, ToolCall, ToolOutput
@@ -106,7 +107,8 @@ def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
     tools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread ends like this if there is no memory left for its result."""
-    monkeypatch.setattr("ralph.tools.toolbox.start_job", lambda _work, name: start_job(str, name=name))
+    end_idle_threads()
+    monkeypatch.setattr(starting._Worker, "run", lambda _worker: None)
     with pytest.raises(ShortageError, match="no memory left"):
         tools.box.run([ToolCall("1", "Read", {"file_path": "a"})])
 

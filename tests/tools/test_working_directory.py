@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.tool_calls import ToolCall
+from tests.fakes.box import FakeBox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +68,21 @@ def test_t8_a_working_directory_that_is_gone_is_told_by_every_tool_and_not_made_
         with pytest.raises(WorkingDirectoryGoneError, match="is gone: it was removed, moved or replaced"):
             way()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(
+    make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ralph's state does not say that a command is running."""
+    work = tmp_path / "work"
+    work.mkdir()
+    box = FakeBox("[undone: x]")
+    monkeypatch.setattr(ToolRoom, "box", box)
+    tools = make_tools(cwd=work)
+    replaced(work)
+    with pytest.raises(WorkingDirectoryGoneError):
+        tools.box.run([ToolCall("1", "Bash", {"command": "true"})])
+    assert [done for done in box.done if done != "prepare"] == ["look", "not started"]
 
 
 def test_t8_the_command_that_removed_it_has_its_own_result(
