@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_idle_threads() -> Iterator[None]:
-    end_idle_threads()
+    """No thread of another test can end its job during this one."""
+    until_s = time.monotonic() + within_s()
+    while any(isinstance(thread, starting._Worker) for thread in threading.enumerate()):
+        assert time.monotonic() < until_s
+        end_idle_threads()
+        time.sleep(0.001)
     yield
     end_idle_threads()
 
