@@ -451,7 +451,7 @@ def test_every_turn_is_announced_with_its_number() -> None:
 # -- Words that no longer hold. ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
+@every_row("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
 def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits: LimitSettings) -> None:
     # With a limit of two turns, the last one is final. With five, the fourth is told that the limit is near.
     first = [*turns_of((limits.max_turns or 0) - 1), answer(text("So far."))]

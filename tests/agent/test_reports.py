@@ -60,7 +60,7 @@ def test_every_status_has_its_exit_code() -> None:
         assert Played(answer(report(status=status)), form=PLAIN_FORM).ended.exit_code == exit_code
 
 
-@pytest.mark.parametrize(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
+@every_row(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
 ) -> None:

@@ -113,13 +113,13 @@ def test_a_pause_is_sent_back_as_it_is_without_a_user_message(
     assert played.ended.num_turns == 1
 
 
-@pytest.mark.parametrize(("pauses", "exit_code"), [(MOST_PAUSES, 0), (MOST_PAUSES + 1, 4)])
+@every_row(("pauses", "exit_code"), [(MOST_PAUSES, 0), (MOST_PAUSES + 1, 4)])
 def test_ten_pauses_in_a_row_are_enough(pauses: int, exit_code: int) -> None:
     pause = answer(text("."), SERVER_CALL, stop_reason="pause_turn")
     assert Played(*[pause] * pauses, DONE).ended.exit_code == exit_code
 
 
-@pytest.mark.parametrize(("cuts", "exit_code"), [(MOST_CONTINUATIONS, 0), (MOST_CONTINUATIONS + 1, 3)])
+@every_row(("cuts", "exit_code"), [(MOST_CONTINUATIONS, 0), (MOST_CONTINUATIONS + 1, 3)])
 def test_three_cut_answers_in_a_row_are_continued_by_a_user_message(cuts: int, exit_code: int) -> None:
     cut = answer(text("x"), stop_reason="max_tokens")
     played = Played(*[cut] * cuts, DONE)

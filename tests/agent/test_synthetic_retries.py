@@ -138,7 +138,7 @@ def test_failed_reports_and_missing_ones_count_together() -> None:
     assert over.result["final_report"]["source"] == "tool_call", "in the final turn that follows"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("useless", "exit_code"), [([WORDS, EMPTY, EMPTY, EMPTY], 0), ([EMPTY, THINKING, EMPTY, EMPTY], 4)]
 )
 def test_only_answers_that_all_are_empty_end_a_run_that_owes_a_report(
@@ -195,7 +195,7 @@ def test_calls_of_no_use_do_not_give_a_turn_a_second_damaged_answer() -> None:
     assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 3)
 
 
-@pytest.mark.parametrize("policy", [off(), standard()])
+@every_row("policy", [off(), standard()])
 def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
     played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
     assert (played.ended.exit_code, retries(played)) == (0, [])

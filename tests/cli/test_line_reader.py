@@ -50,7 +50,7 @@ def test_all_words_up_to_the_next_option_are_the_lists(typed, options, word, las
     assert (" ".join(words), read.values.get("word", ""), read.last_list) == (options, word, last)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "word"),
     [
         ("-d api -p x", "x"),

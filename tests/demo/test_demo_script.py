@@ -113,7 +113,7 @@ def test_where_the_check_names_no_test_it_knows_nothing_is_claimed(check) -> Non
     assert "I change nothing" in words_of(asked_in_loop(0, check=check))
 
 
-@pytest.mark.parametrize("answers", [1, 2])
+@every_row("answers", [1, 2])
 def test_a_tool_that_failed_ends_the_iteration(answers) -> None:
     failed = {"content": "no such file", "is_error": True}
     turn = asked_in_loop(answers, result=failed)

@@ -8,13 +8,13 @@ import re
 from datetime import UTC, timedelta, timezone
 from html.parser import HTMLParser
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
 from tests.pages.hostile_night import FULL, HOSTILE, Walk
 from tests.pages.nights import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+from tests.rows import every_row
 
 
 class Structure(HTMLParser):
@@ -134,7 +134,7 @@ def test_times_are_in_the_zone_of_the_reader() -> None:
     assert "24 Nov 2026 05:00" in page  # the loop began at 23:30 UTC
 
 
-@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), 1e300, -1e300])
+@every_row("at_s", [float("nan"), float("inf"), 1e300, -1e300])
 def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     part = replace(
         NIGHT.works[0].parts[0],

@@ -404,7 +404,7 @@ def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:
     assert not denies(judge, "Grep", pattern="x")
 
 
-@pytest.mark.parametrize("depth", [30, 3000])
+@every_row("depth", [30, 3000])
 def test_a_deeply_nested_command_gets_a_verdict(depth) -> None:
     command = "$(" * depth + "rm x" + ")" * depth
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)

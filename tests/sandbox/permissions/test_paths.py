@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rows import every_row
 from tests.sandbox.permissions.worlds import CWD, HOME, denies, permissions, verdict
 
 # A rule, a path and whether the rule is about it.
@@ -45,7 +46,7 @@ def test_the_meaning_of_a_path_pattern(pattern, path, is_denied) -> None:
     assert (judge.why_not_read(path) is not None) is is_denied
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "places"),
     [
         ("~/secret/**", (f"{HOME}/secret",)),
