@@ -13,12 +13,11 @@ from tests.recorded.kept_text import readable, text_of
 from tests.recorded.play import play
 from tests.recorded.record import KEPT
 from tests.recorded.scenes import SCENES
-from tests.rows import every_row
 
 _MOST_LINES = 120
 
 
-@every_row("name", SCENES)
+@pytest.mark.parametrize("name", SCENES)
 def test_a_scene_ends_as_it_was_recorded(name) -> None:
     scene = SCENES[name]
     kept = (KEPT / f"{name}.txt").read_text()
