@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.next_step import MOST_CONTINUATIONS, MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
@@ -102,9 +100,7 @@ def test_each_stop_reason_has_its_consequence(name: str) -> None:
     assert row.notice is None or row.notice in notices[0]
 
 
-@pytest.mark.parametrize(
-    ("block", "stop_reason"), [(SERVER_CALL, "pause_turn"), (COMPACTION, "compaction")], ids=str
-)
+@every_row(("block", "stop_reason"), [(SERVER_CALL, "pause_turn"), (COMPACTION, "compaction")])
 def test_a_pause_is_sent_back_as_it_is_without_a_user_message(
     block: dict[str, Any], stop_reason: str
 ) -> None:

@@ -64,7 +64,7 @@ def test_every_reason_is_one_of_the_named() -> None:
     assert {reason for _, reason, _, _ in USELESS.values()} | others == set(FAILURES)
 
 
-@pytest.mark.parametrize("useless", [EMPTY, THINKING], ids=["empty", "thinking"])
+@every_row("useless", [EMPTY, THINKING])
 def test_three_are_asked_for_again_and_the_fourth_ends_the_run(useless: Answer) -> None:
     at_bound = Played(*[useless] * 3, DONE)
     assert (at_bound.ended.exit_code, len(retries(at_bound))) == (0, 3)
@@ -161,7 +161,7 @@ def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
 DAMAGED = [Json("x"), StreamParse("odd")]
 
 
-@pytest.mark.parametrize("damaged", DAMAGED, ids=str)
+@every_row("damaged", DAMAGED)
 def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_run(
     damaged: AgentError,
 ) -> None:

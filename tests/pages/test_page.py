@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 
 from msgspec.structs import replace
 
-from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
 from ralph.pages import page as page_module
+from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
 from tests.pages.hostile_night import FULL, HOSTILE, Walk
 from tests.pages.nights import BEGAN_S, NIGHT, SEVERAL, loop_of_eight

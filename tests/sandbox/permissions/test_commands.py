@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.rows import every_row
 from tests.sandbox.permissions.worlds import denies, permissions, verdict
 
@@ -255,9 +253,7 @@ OTHER_PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "command", "is_denied"), OTHER_PATTERNS, ids=[f"{row[0]} {row[1]}" for row in OTHER_PATTERNS]
-)
+@every_row(("rule", "command", "is_denied"), OTHER_PATTERNS)
 def test_the_meaning_of_a_pattern(rule, command, is_denied) -> None:
     assert denies(permissions(deny=[rule]), "Bash", command=command) is is_denied
 

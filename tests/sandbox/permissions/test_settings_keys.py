@@ -43,7 +43,7 @@ MISSPELT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("says", "document"), MISSPELT.items(), ids=MISSPELT.keys())
+@every_row(("says", "document"), MISSPELT.items())
 def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) -> None:
     with pytest.raises(GuardError) as raised:
         read_settings(document, USER)
