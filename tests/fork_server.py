@@ -16,10 +16,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.forked_processes import MOST_SHOWN_BYTES, Orders, Start, is_as_loaded, start_fork
+from tests.forked_processes import MODULE, MOST_SHOWN_BYTES, Orders, Start, is_as_loaded, start_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 REPOSITORY = Path(__file__).parents[1]
 _FORKED_WITH = {"stdin", "stdout", "stderr", "bufsize", "text", "start_new_session"}
@@ -52,7 +52,7 @@ class _Forked(subprocess.Popen[bytes]):
 
     def _execute_child(self, *how: Any) -> None:  # the one seam; typeshed leaves private methods out
         start = Start(*how)
-        server = _server()
+        server = _fleet_server() if start.args[3:4] == ["fleet"] else _server()
         with server.lock:
             start_fork(self, start, server.orders, start.args)
 
@@ -60,15 +60,16 @@ class _Forked(subprocess.Popen[bytes]):
 class _Server:
     """One warm interpreter, which ends when this process has ended."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, start: Callable[..., subprocess.Popen[bytes]], *further: str, environment: Mapping[str, str]
+    ) -> None:
         self.lock = threading.Lock()
         ours, theirs = socket.socketpair()
-        room = "-" * MOST_SHOWN_BYTES
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forked_processes", str(theirs.fileno()), room],
+            self.process = start(
+                [sys.executable, "-m", MODULE, str(theirs.fileno()), *further],
                 cwd=REPOSITORY,
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "ROOM": room},
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), **environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -81,12 +82,27 @@ class _Server:
 
 
 _servers: list[_Server] = []
-_starting = threading.Lock()
+"""The server, and then that of the fleet."""
+_starting = threading.RLock()
 
 
 def _server() -> _Server:
     with _starting:
         if not _servers:
-            _servers.append(_Server())
-            atexit.register(_servers[0].close)
+            room = "-" * MOST_SHOWN_BYTES
+            _servers.append(_Server(subprocess.Popen, room, environment={"ROOM": room}))
+            atexit.register(_close)
     return _servers[0]
+
+
+def _fleet_server() -> _Server:
+    """A fork of the server that has loaded the libraries of the fleet, which are too large for all other forks."""
+    with _starting:
+        if len(_servers) == 1:
+            _servers.append(_Server(_Forked, environment={}))
+    return _servers[1]
+
+
+def _close() -> None:
+    for server in reversed(_servers):
+        server.close()

@@ -4,6 +4,8 @@ becomes the ordered command.
 A fork is a child of the server's own parent (`CLONE_PARENT` of clone(2)). A fork that becomes `ralph loop` or
 `ralph demo` has a fork server of its own, which makes its iterations. ralph knows nothing of this: only
 `subprocess` is changed.
+
+A fork can also become a fork server for the commands of the fleet, which has loaded their libraries.
 """
 
 from __future__ import annotations
@@ -46,15 +48,19 @@ FREE_DESCRIPTORS = 200
 """Descriptors with numbers from here on belong to the server. No fork uses them."""
 _NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport", "fleet"}
 """Modules that run in interpreters of their own, and the fleet: its libraries are 45 MB, whose pages each fork would copy."""
+MODULE = "tests.forked_processes"
+"""The name of this module. `python -m MODULE SOCKET` starts a server. As an order, it makes a fork that of the fleet."""
 _LOADED_LATE = (
     "httpcore",
     "jsonschema",
     "pwd",
     "ralph.cli.typer_command",
     "typer._click.decorators",
-    "typer.rich_utils",
 )
 """Modules that a run imports at their first use. Loading them takes half of the CPU time of such a run."""
+_NEVER_LOADED = ("anyio", "opentelemetry", "requests")
+"""Modules that a run does without, and OpenTelemetry, which reads the environment when it is loaded."""
+_OF_THE_FLEET = ("ralph.fleet.worker", "ralph.fleet.engine", "ralph.fleet.command", "ralph.cli.fleet")
 _HAVE_ITERATIONS = {"loop", "demo"}
 _ASKED_ABOUT = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that ralph must ignore if the program that starts it ignores them."""
@@ -221,19 +227,17 @@ def _serve(given: socket.socket) -> NoReturn:
 
 
 def _load() -> None:
-    """Imports everything that a start and a run import, except OpenTelemetry, which reads the environment when it
-    is loaded.
-    """
+    """Imports everything that a start and a run import."""
     import ralph
+    from ralph.machine.loading import load_without
 
-    sys.modules["opentelemetry"] = None  # type: ignore[assignment]
-    for module in pkgutil.walk_packages(ralph.__path__, "ralph."):
-        if not _NOT_LOADED.intersection(module.name.split(".")) and not module.name.endswith("__main__"):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
-    del sys.modules["opentelemetry"]
-    for name in _LOADED_LATE:
-        importlib.import_module(name)
+    with load_without(*_NEVER_LOADED):
+        for module in pkgutil.walk_packages(ralph.__path__, "ralph."):
+            if not _NOT_LOADED.intersection(module.name.split(".")) and not module.name.endswith("__main__"):
+                with suppress(ImportError):
+                    importlib.import_module(module.name)
+        for name in _LOADED_LATE:
+            importlib.import_module(name)
 
 
 _program = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, as `os.fork` does
@@ -292,6 +296,18 @@ def _become(order: Order, descriptors: Sequence[int], control: socket.socket) ->
     if orders is not None:
         _start_iterations_by(orders)
     _run(order)
+
+
+def _serve_fleet(number: int) -> NoReturn:
+    """Loads the libraries of the fleet, and serves the socket with this number. Only one process pays for the loading."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in _OF_THE_FLEET:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    given = socket.socket(fileno=number)
+    given.sendall(b"\1")
+    _serve(given)
 
 
 def _server_of_its_own(control: socket.socket, descriptors: Sequence[int]) -> Orders:
@@ -355,6 +371,8 @@ def _run(order: Order) -> NoReturn:
     """Runs the ordered command, which is `python -m ralph ...` or `python -I -c STATEMENT ...`."""
     _open_streams()
     tempfile.tempdir = None
+    if order.command[1:3] == ["-m", MODULE]:
+        _serve_fleet(int(order.command[3]))
     if order.command[1] == "-m":
         sys.argv = ["-m", *order.command[3:]]
         sys.path[0] = order.cwd  # as `python -m` does

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import typer
 
 from ralph.api.error_body import stream_error
@@ -127,7 +126,7 @@ JOURNAL_EVENTS: list[Event] = [
 ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("header", "events", "fields_of"),
     [("Event", CHAIN_EVENTS, system_fields), ("Record", JOURNAL_EVENTS, journal_fields)],
 )

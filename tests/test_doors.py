@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from ralph.output.system_events import _EVENTS as EVENTS
 from ralph.settings.tables import ALL_KEYS
+from tests.rows import every_row
 from tests.syntax_trees import nodes_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_decoder_can_be_made_for_every_setting_and_every_event_that_is_told_ag
         msgspec.json.Decoder(event)
 
 
-@pytest.mark.parametrize("place", [place for places in DOORS.values() for place in places])
+@every_row("place", [place for places in DOORS.values() for place in places])
 def test_a_decoder_can_be_made_for_every_type_of_a_door(place: str) -> None:
     assert structs(place)
     for one in structs(place):

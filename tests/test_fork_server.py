@@ -44,7 +44,9 @@ def waiting(cwd: Path, **popen: Any) -> subprocess.Popen[bytes]:
     return start_ralph(["-"], cwd, ENVIRONMENT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, **popen)
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--bogus"], ["sessions", "ls"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--bogus"], ["sessions", "ls"], ["run", "--help"], ["fleet", "--help"]]
+)
 def test_it_says_and_returns_what_a_fresh_interpreter_does(words, tmp_path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     forked, fresh = (

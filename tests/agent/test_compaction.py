@@ -110,7 +110,7 @@ def test_a_summary_call_is_short_and_its_retries_are_ordinary_ones() -> None:
     assert recovered.retries == 2
 
 
-@pytest.mark.parametrize("damaged", [Json("x"), StreamParse("odd")], ids=str)
+@every_row("damaged", [Json("x"), StreamParse("odd")])
 def test_a_damaged_summary_is_asked_for_once_more_and_belongs_to_no_turn(damaged: AgentError) -> None:
     server = SmallServer([works(1), works(2), damaged, DONE], summaries=[damaged, answer(text(SUMMARY))])
     world = World(server)

@@ -8,7 +8,6 @@ from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,9 +90,7 @@ def test_an_answer_before_the_last_allowed_turn_is_unforced() -> None:
     assert told(played, FINAL) == []
 
 
-@pytest.mark.parametrize(
-    ("form", "words"), [(None, ANSWER_IN_TEXT), (PLAIN_FORM, CALL_THE_REPORT)], ids=["text", "report"]
-)
+@every_row(("form", "words"), [(None, ANSWER_IN_TEXT), (PLAIN_FORM, CALL_THE_REPORT)])
 def test_other_tools_are_refused_in_the_final_turn_and_nothing_runs(form, words: str) -> None:
     stubborn = [answer(call("x", "Touch"), call("y"), call("z", "Launch")) for _ in range(4)]
     played = Played(*turns_of(1), *stubborn, limits=LimitSettings(max_turns=2), form=form)
@@ -114,9 +111,7 @@ def test_the_tool_list_is_the_same_to_the_byte_in_every_request() -> None:
     assert played.calls_made == 4
 
 
-@pytest.mark.parametrize(
-    "empties", [[answer()] * 4, [answer(text("x"), stop_reason="max_tokens")] * 4], ids=["empty", "cut"]
-)
+@every_row("empties", [[answer()] * 4, [answer(text("x"), stop_reason="max_tokens")] * 4])
 def test_a_final_turn_that_gives_no_closing_answer_ends_as_its_limit(empties: list[Answer]) -> None:
     played = Played(*turns_of(1), *empties, limits=LimitSettings(max_turns=2))
     assert (played.ended.exit_code, played.ended.limit) == (3, "max_turns")
@@ -451,7 +446,7 @@ def test_every_turn_is_announced_with_its_number() -> None:
 # -- Words that no longer hold. ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
+@every_row("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
 def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits: LimitSettings) -> None:
     # With a limit of two turns, the last one is final. With five, the fourth is told that the limit is near.
     first = [*turns_of((limits.max_turns or 0) - 1), answer(text("So far."))]

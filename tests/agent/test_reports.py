@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.agent.run_end import LAST_WORDS
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
@@ -60,7 +58,7 @@ def test_every_status_has_its_exit_code() -> None:
         assert Played(answer(report(status=status)), form=PLAIN_FORM).ended.exit_code == exit_code
 
 
-@pytest.mark.parametrize(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
+@every_row(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
 ) -> None:
@@ -132,7 +130,7 @@ def test_a_report_that_does_not_fit_is_told_where_and_what_was_expected() -> Non
     assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]
 
 
-@pytest.mark.parametrize("bad", [BAD, CUT], ids=["schema", "json"])
+@every_row("bad", [BAD, CUT])
 def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
     played = Played(bad, answer(report(payload=GOOD)), form=PAYLOAD_FORM)
     assert played.results_in(1)[0]["is_error"] is True
@@ -247,10 +245,9 @@ def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_n
     assert len(played.events.of(ResponseDiscarded)) == 5, "what was shown of a dropped answer is marked"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "last_words",
     [answer(text("The tests fail; it is not done.")), answer(report("bad", payload={}))],
-    ids=["words", "bad report"],
 )
 def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answer) -> None:
     script = [IN_TEXT, echo(), *[last_words] * 4]
@@ -281,7 +278,7 @@ def test_a_payload_in_text_that_was_cut_and_went_on_is_one() -> None:
     assert played.result["structured_output"] == GOOD
 
 
-@pytest.mark.parametrize("limits", [LimitSettings(max_turns=2), None], ids=["turns", "report"])
+@every_row("limits", [LimitSettings(max_turns=2), None])
 def test_a_payload_beside_a_refused_call_is_taken_once_the_final_turn_gives_up(
     limits: LimitSettings | None,
 ) -> None:
@@ -388,9 +385,7 @@ def test_a_payload_that_was_taken_back_is_no_success_when_the_budget_ends_in_the
     assert played.result["final_report"]["source"] == "synthetic"
 
 
-@pytest.mark.parametrize(
-    ("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)], ids=["time", "signal"]
-)
+@every_row(("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)])
 def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(
     stop: BaseException, exit_code: int
 ) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.next_step import MOST_CONTINUATIONS, MOST_PAUSES
 from ralph.conversation.notices import CONTINUE
@@ -102,9 +100,7 @@ def test_each_stop_reason_has_its_consequence(name: str) -> None:
     assert row.notice is None or row.notice in notices[0]
 
 
-@pytest.mark.parametrize(
-    ("block", "stop_reason"), [(SERVER_CALL, "pause_turn"), (COMPACTION, "compaction")], ids=str
-)
+@every_row(("block", "stop_reason"), [(SERVER_CALL, "pause_turn"), (COMPACTION, "compaction")])
 def test_a_pause_is_sent_back_as_it_is_without_a_user_message(
     block: dict[str, Any], stop_reason: str
 ) -> None:
@@ -113,13 +109,13 @@ def test_a_pause_is_sent_back_as_it_is_without_a_user_message(
     assert played.ended.num_turns == 1
 
 
-@pytest.mark.parametrize(("pauses", "exit_code"), [(MOST_PAUSES, 0), (MOST_PAUSES + 1, 4)])
+@every_row(("pauses", "exit_code"), [(MOST_PAUSES, 0), (MOST_PAUSES + 1, 4)])
 def test_ten_pauses_in_a_row_are_enough(pauses: int, exit_code: int) -> None:
     pause = answer(text("."), SERVER_CALL, stop_reason="pause_turn")
     assert Played(*[pause] * pauses, DONE).ended.exit_code == exit_code
 
 
-@pytest.mark.parametrize(("cuts", "exit_code"), [(MOST_CONTINUATIONS, 0), (MOST_CONTINUATIONS + 1, 3)])
+@every_row(("cuts", "exit_code"), [(MOST_CONTINUATIONS, 0), (MOST_CONTINUATIONS + 1, 3)])
 def test_three_cut_answers_in_a_row_are_continued_by_a_user_message(cuts: int, exit_code: int) -> None:
     cut = answer(text("x"), stop_reason="max_tokens")
     played = Played(*[cut] * cuts, DONE)

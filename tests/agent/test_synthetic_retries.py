@@ -64,7 +64,7 @@ def test_every_reason_is_one_of_the_named() -> None:
     assert {reason for _, reason, _, _ in USELESS.values()} | others == set(FAILURES)
 
 
-@pytest.mark.parametrize("useless", [EMPTY, THINKING], ids=["empty", "thinking"])
+@every_row("useless", [EMPTY, THINKING])
 def test_three_are_asked_for_again_and_the_fourth_ends_the_run(useless: Answer) -> None:
     at_bound = Played(*[useless] * 3, DONE)
     assert (at_bound.ended.exit_code, len(retries(at_bound))) == (0, 3)
@@ -138,7 +138,7 @@ def test_failed_reports_and_missing_ones_count_together() -> None:
     assert over.result["final_report"]["source"] == "tool_call", "in the final turn that follows"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("useless", "exit_code"), [([WORDS, EMPTY, EMPTY, EMPTY], 0), ([EMPTY, THINKING, EMPTY, EMPTY], 4)]
 )
 def test_only_answers_that_all_are_empty_end_a_run_that_owes_a_report(
@@ -161,7 +161,7 @@ def test_what_is_wanted_instead_depends_on_how_the_task_ends() -> None:
 DAMAGED = [Json("x"), StreamParse("odd")]
 
 
-@pytest.mark.parametrize("damaged", DAMAGED, ids=str)
+@every_row("damaged", DAMAGED)
 def test_a_damaged_answer_is_asked_for_once_more_a_turn_and_a_second_ends_the_run(
     damaged: AgentError,
 ) -> None:
@@ -195,7 +195,7 @@ def test_calls_of_no_use_do_not_give_a_turn_a_second_damaged_answer() -> None:
     assert (played.ended.outcome, played.calls_made) == (Outcome.API_REJECTED, 3)
 
 
-@pytest.mark.parametrize("policy", [off(), standard()])
+@every_row("policy", [off(), standard()])
 def test_another_target_is_asked_before_a_damaged_one_is_asked_again(policy: RetryPolicy) -> None:
     played = Played(Json("x"), DONE, models=("a", "b"), policy=policy)
     assert (played.ended.exit_code, retries(played)) == (0, [])

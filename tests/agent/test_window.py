@@ -161,7 +161,7 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
         assert all("left out" in result for result in results)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@every_row("window", WINDOWS)
 def test_one_call_after_the_other_finds_less_room(window: int) -> None:
     calls = [call("a"), call("t", "Touch"), call("b"), call("u", "Touch"), call("c")]
     server = SmallServer([answer(*calls), DONE], bytes_per_token=2)

@@ -8,7 +8,6 @@ import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
-import pytest
 
 from ralph.api.network_causes import error_before_answer, error_inside_answer, network_cause
 from ralph.values.classify import ErrorClass, classify_error
@@ -136,7 +135,7 @@ def test_an_exception_that_is_none_of_httpx_is_weather() -> None:
 UNKNOWN = [socket.EAI_NONAME, socket.EAI_NODATA]
 
 
-@pytest.mark.parametrize("code", UNKNOWN)
+@every_row("code", UNKNOWN)
 def test_a_host_that_has_answered_before_is_there_whatever_a_resolver_says(code) -> None:
     error = raised(httpx.ConnectError, socket.gaierror(code, ""))
     for has_answered, error_class in ((False, P), (True, T)):

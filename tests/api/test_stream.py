@@ -238,7 +238,7 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize(("words", "event"), PATHS.items())
+@every_row(("words", "event"), PATHS.items())
 def test_a_field_that_is_missing_or_of_another_type_is_named(words: str, event: Event) -> None:
     with pytest.raises(StreamParse, match=words):
         assemble(start(), block(0, type="text", text=""), event)
@@ -301,7 +301,7 @@ def test_unknown_events_blocks_deltas_and_fields_survive_or_are_ignored() -> Non
     assert answer.message["container"] == {"id": "c"}
 
 
-@pytest.mark.parametrize("reason", [None, ""])
+@every_row("reason", [None, ""])
 def test_a_missing_stop_reason_is_inferred_and_said(reason: str | None) -> None:
     answer = assemble(start(), *tool_block(0, "{}"), *end(reason))
     assert answer.stop_reason == "tool_use"

@@ -13,6 +13,7 @@ import pytest
 from ralph.cli.claude_options import INSTEAD
 from ralph.cli.run import COMMAND
 from ralph.values.outcome import UsageError
+from tests.rows import every_row
 
 PAGE = Path(__file__).parents[2] / "docs/from-claude.md"
 
@@ -51,19 +52,19 @@ def parse(row: str) -> None:
     COMMAND.read([*row.split(" "), "-p", "hi"])
 
 
-@pytest.mark.parametrize("row", [*rows(WORKS), *rows(NO_EFFECT)])
+@every_row("row", [*rows(WORKS), *rows(NO_EFFECT)])
 def test_a_line_of_claude_code_is_read(row: str) -> None:
     parse(row)
 
 
-@pytest.mark.parametrize("row", rows(NO_EFFECT))
+@every_row("row", rows(NO_EFFECT))
 def test_what_has_no_effect_says_why_in_the_help(row: str) -> None:
     spelling = re.split("[ =]", row)[0]
     (option,) = [one for own in COMMAND.parameters() for one in own if spelling in one.spellings]
     assert option.help.startswith("Accepted without effect: ")
 
 
-@pytest.mark.parametrize("row", rows(REFUSED))
+@every_row("row", rows(REFUSED))
 def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse(row)

@@ -50,7 +50,7 @@ def test_all_words_up_to_the_next_option_are_the_lists(typed, options, word, las
     assert (" ".join(words), read.values.get("word", ""), read.last_list) == (options, word, last)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("typed", "word"),
     [
         ("-d api -p x", "x"),
@@ -90,7 +90,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(("words", "values"), VALUES.values(), ids=VALUES.keys())
+@every_row(("words", "values"), VALUES.values())
 def test_values_have_the_types_of_their_options(words, values) -> None:
     assert reading(*words).values == values
 
@@ -122,7 +122,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "says"), REFUSED.values(), ids=REFUSED.keys())
+@every_row(("words", "says"), REFUSED.values())
 def test_words_that_do_not_fit_are_refused_by_name(words, says) -> None:
     with pytest.raises(LineError) as refused:
         reading(*words)

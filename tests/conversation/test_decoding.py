@@ -14,6 +14,7 @@ from ralph.conversation import decoding
 from ralph.conversation.decoding import TYPES, decoded
 from ralph.conversation.journal_lines import JournalDamage, line_of, read_lines, readable_part, sealed
 from ralph.conversation.records import EndedRecord, Record, RunRecord, TargetRecord, UnknownRecord, UserRecord
+from tests.rows import every_row
 from tests.session_journals import completed
 
 TEXT = {"type": "text", "text": "x"}
@@ -76,7 +77,7 @@ def test_there_is_a_decoder_for_every_shape_that_is_looked_at() -> None:
             convert({}, shape)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "field", "value", "says"),
     [
         ("session", "cwd_bytes", 5, "Expected `str | null`, got `int` - at `$.cwd_bytes`"),
@@ -176,9 +177,7 @@ def test_a_key_of_the_servers_that_is_half_a_surrogate_pair_stays_as_it_came() -
     assert line_of(0, record) == line
 
 
-@pytest.mark.parametrize(
-    "fields", [{"kind": {}}, {"kind": "user", "content": "hi", "task": None, "\ud800": 1}]
-)
+@every_row("fields", [{"kind": {}}, {"kind": "user", "content": "hi", "task": None, "\ud800": 1}])
 def test_a_kind_that_is_no_name_and_a_key_of_a_record_that_is_no_text_are_damage(fields) -> None:
     with pytest.raises(JournalDamage, match="line 1 "):
         read_lines(sealed({"seq": 0, **fields}))

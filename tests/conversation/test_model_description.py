@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.target import MOST_TOKENS, ModelDescription, described, description_of
@@ -54,7 +53,7 @@ def test_a_number_that_no_model_has_is_unknown_and_the_other_one_still_counts(ke
     assert description == ModelDescription(**{names[key]: believed, names[other]: 4096})
 
 
-@pytest.mark.parametrize("key", ["max_input_tokens", "max_tokens"])
+@every_row("key", ["max_input_tokens", "max_tokens"])
 def test_a_missing_number_is_unknown(key) -> None:
     description = description_of(document(**{key: 4096}))
     assert description is not None

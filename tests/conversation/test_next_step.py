@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.conversation.next_step import (
     MOST_CONTINUATIONS,
     MOST_PAUSES,
@@ -133,7 +131,7 @@ def test_tools_in_between_start_the_counts_afresh() -> None:
     assert steps(*several, answer(call("a")), *several)[-1] == Continue()
 
 
-@pytest.mark.parametrize("stop", ["tool_use", "brand_new"])
+@every_row("stop", ["tool_use", "brand_new"])
 def test_a_stop_reason_that_does_not_fit_ends_the_turn_with_a_notice(stop: str) -> None:
     (end,) = steps(answer(text("x"), stop_reason=stop))
     assert isinstance(end, End)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from ralph.conversation.records import forked_record, moved_record, session_record
 from ralph.conversation.session import Session, apply, counted
 from ralph.sessions.history import history_of
 from tests.fakes import FakeJournal
+from tests.rows import every_row
 from tests.session_journals import Told
 
 
@@ -24,7 +23,7 @@ def directory_of(records: list[Any]) -> str:
     return session.cwd
 
 
-@pytest.mark.parametrize("name", ["/work", "/ä/世", "/caf\udce9", "/100%", "/a?b", "/\udcff\udcfe/ä"])
+@every_row("name", ["/work", "/ä/世", "/caf\udce9", "/100%", "/a?b", "/\udcff\udcfe/ä"])
 def test_a_directory_of_any_name_is_found_again(name) -> None:
     journal = FakeJournal()
     journal.append(session_record("s1", name, "now", "0"))

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 import ralph.demo
 from ralph.demo.loop_script import REPAIRS, LoopScript
 from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
@@ -39,9 +37,7 @@ def test_the_conversation_says_which_turn_it_is_whatever_was_asked_before() -> N
     assert turns == script._turns()
 
 
-@pytest.mark.parametrize(
-    ("fault", "keeps_turn"), [(OVERLOADED, False), (CUT_INSIDE_THE_CALL, True)], ids=["replaces", "breaks"]
-)
+@every_row(("fault", "keeps_turn"), [(OVERLOADED, False), (CUT_INSIDE_THE_CALL, True)])
 def test_a_fault_hits_the_request_of_its_number_alone(fault: Fault, keeps_turn: bool) -> None:
     script = DemoScript(has_git=True, faults={1: fault})
     turn = script._turns()[2]
@@ -113,7 +109,7 @@ def test_where_the_check_names_no_test_it_knows_nothing_is_claimed(check) -> Non
     assert "I change nothing" in words_of(asked_in_loop(0, check=check))
 
 
-@pytest.mark.parametrize("answers", [1, 2])
+@every_row("answers", [1, 2])
 def test_a_tool_that_failed_ends_the_iteration(answers) -> None:
     failed = {"content": "no such file", "is_error": True}
     turn = asked_in_loop(answers, result=failed)

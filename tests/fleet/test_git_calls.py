@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.fleet.git_calls import failure_of
 from ralph.loop.git.git import GitAnswer
 from ralph.values.outcome import Outcome
+from tests.rows import every_row
 
 NO_RIGHTS = (
     "fatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\n"
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("said", "outcome", "told"),
     [
         ("fatal: write error: No space left on device\n", Outcome.IO_ERROR, "No space left on device"),

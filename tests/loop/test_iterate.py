@@ -67,7 +67,7 @@ def test_without_a_check_the_stop_file_that_the_prompt_names_ends_it() -> None:
     assert all(".ralph/stop" in prompt for prompt in rig.prompts)
 
 
-@pytest.mark.parametrize(("verdicts", "code"), [(None, 0), ([1], 3)])
+@every_row(("verdicts", "code"), [(None, 0), ([1], 3)])
 def test_the_iteration_limit_is_an_end_without_a_check_and_a_limit_with_one(verdicts: Any, code: int) -> None:
     rig = LoopRig(verdicts=verdicts, limits=iterations(3))
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 3)
@@ -122,7 +122,7 @@ def test_a_signal_that_was_passed_on_ends_the_loop_though_the_iteration_came_thr
     assert rig.play().exit_code == 143
 
 
-@pytest.mark.parametrize("outcome", [Outcome.LIMIT_REACHED, Outcome.TIMED_OUT])
+@every_row("outcome", [Outcome.LIMIT_REACHED, Outcome.TIMED_OUT])
 def test_after_a_limit_a_fresh_iteration_is_told_where_the_last_stopped(outcome: Outcome) -> None:
     stopped = ended(outcome, reason="40 turns are used up", last_words="Half of it\nstands.")
     rig = LoopRig([ScriptedIteration(stopped)], limits=iterations(2))
@@ -518,7 +518,7 @@ def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
     assert rig.state.warnings == ()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("played", "pushed"),
     [
         (ScriptedIteration(ended(Outcome.AUTH)), True),
@@ -655,7 +655,7 @@ def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> No
     assert again.waiter.sleeps[0] == 5
 
 
-@pytest.mark.parametrize(("verdicts", "stops"), [([0], False), (None, True)])
+@every_row(("verdicts", "stops"), [([0], False), (None, True)])
 def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
     """The loop was killed between its last iteration and its end, or a person has done the rest of the work."""
     first = LoopRig(verdicts=[1] if verdicts else None, limits=iterations(1))

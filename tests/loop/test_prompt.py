@@ -4,8 +4,6 @@ docs/loop-reference.md.
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.loop.prompt import LONGEST_LAST_WORDS, iteration_prompt, names_of
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
@@ -30,7 +28,7 @@ def record(outcome: Outcome, **fields: object) -> IterationRecord:
     return IterationRecord(1, "s", outcome, 0, 1, 0.0, 1.0, **(given | fields))  # type: ignore[arg-type]  # by name
 
 
-@pytest.mark.parametrize(("most", "said"), [(None, "[ralph loop 1]"), (7, "[ralph loop 1 of 7]")])
+@every_row(("most", "said"), [(None, "[ralph loop 1]"), (7, "[ralph loop 1 of 7]")])
 def test_it_says_which_iteration_it_is(most: int | None, said: str) -> None:
     assert said in iteration_prompt(state(limits=LoopLimits(most)), "x")
 
@@ -59,7 +57,7 @@ def test_a_check_that_timed_out_is_told_as_that() -> None:
     assert "it timed out after 9 s." in told
 
 
-@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.NO_PROGRESS])
+@every_row("outcome", [Outcome.COMPLETED, Outcome.NO_PROGRESS])
 def test_an_iteration_that_ended_by_itself_leaves_no_words(outcome: Outcome) -> None:
     assert "last iteration" not in iteration_prompt(
         state(iterations=(record(outcome, last_words="done"),)), "x"

@@ -358,7 +358,7 @@ def test_the_launcher_handles_no_signal() -> None:
     assert (sets["SigIgn"], sets["SigCgt"]) == (set(), set())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@every_row("number", [signal.SIGINT, signal.SIGHUP])
 def test_what_nohup_ignores_does_not_end_the_command(number: int) -> None:
     line = line_for(shell(f"kill -{number} $PPID; sleep 0.1; exit 6"))
     assert finished(with_signals(line, ignored=[number]))[0] == 6

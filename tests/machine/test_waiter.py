@@ -303,7 +303,7 @@ def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
     assert silence.beat_at(88.9) == [30]
 
 
-@pytest.mark.parametrize("event", [Notice("hi"), text_delta("hi\n")])
+@every_row("event", [Notice("hi"), text_delta("hi\n")])
 def test_something_showable_starts_the_interval_again(event) -> None:
     silence = Silence()
     silence.saw_at(29, event)

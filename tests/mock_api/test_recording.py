@@ -144,7 +144,7 @@ def test_only_the_newest_bodies_are_kept(keep: int | None, kept: int) -> None:
     assert [request.body_bytes for request in recorder.requests()] == [1] * 5
 
 
-@pytest.mark.parametrize("keep", [0, 2])
+@every_row("keep", [0, 2])
 def test_only_the_newest_requests_are_kept(keep: int) -> None:
     recorder = Recorder(keep_requests=keep, keep_bodies=1)
     for _ in range(5):

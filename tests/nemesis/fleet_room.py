@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 
 from ralph.mock_api import MockApi
-from tests.fork_server import REPOSITORY
+from tests.fork_server import REPOSITORY, start_ralph
 from tests.nemesis.process import StoppedError
 from tests.patience import within_s
 from tests.postgres import temporary
@@ -101,10 +100,10 @@ class Worker:
             )
         self.starts += 1
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ralph", "fleet", "work", "-j", str(self.slots), *words],
-                cwd=self.home,
-                env=self.room.environment(self.home, self.state),
+            self.process = start_ralph(
+                ["fleet", "work", "-j", str(self.slots), *words],
+                self.home,
+                self.room.environment(self.home, self.state),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -190,16 +189,15 @@ class FleetRoom:
             worker.start(*words)
         return self.workers
 
-    def start_fleet(self, *words: str) -> subprocess.Popen[str]:
+    def start_fleet(self, *words: str) -> subprocess.Popen[bytes]:
         """Starts `ralph fleet` with these words, on a machine without a worker."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "ralph", "fleet", *words],
-            cwd=self._admin,
-            env=self.environment(self._admin, self._admin / "state"),
+        return start_ralph(
+            ["fleet", *words],
+            self._admin,
+            self.environment(self._admin, self._admin / "state"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,
         )
 
@@ -211,9 +209,9 @@ class FleetRoom:
         out, err = process.communicate(timeout=within_s(_STUCK_S))
         if exit_code is not None and process.returncode != exit_code:
             raise StuckError(
-                f"ralph fleet {' '.join(words)}: exit {process.returncode}: {err.strip()[-500:]}"
+                f"ralph fleet {' '.join(words)}: exit {process.returncode}: {err.decode().strip()[-500:]}"
             )
-        return out
+        return out.decode()
 
     def write_jobs(self, name: str, jobs: Sequence[dict[str, Any]]) -> Path:
         path = self.folder / f"{name}.jsonl"

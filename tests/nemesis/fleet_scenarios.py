@@ -232,7 +232,7 @@ def _submitted_at_once(stage: Stage) -> Iterator[str]:
         for process in same:
             _, err = process.communicate()
             if process.returncode:
-                yield f"submitting {name} at once ended with {process.returncode}: {err[-300:]}"
+                yield f"submitting {name} at once ended with {process.returncode}: {err.decode()[-300:]}"
         [(count,)] = room.rows("SELECT count(*) FROM ralph_fleet.jobs WHERE set_name = %s", name)
         if count != len(jobs):
             yield f"{name} has {count} jobs instead of {len(jobs)}"
@@ -245,7 +245,7 @@ def _submitted_at_once(stage: Stage) -> Iterator[str]:
             jobs[changed] |= {"prompt": prompt}
             paths.append(room.write_jobs(f"{other}-{prompt}", jobs))
         two = [room.start_fleet("submit", str(path), "--set", other) for path in paths]
-        ends = [(process.communicate()[1].strip()[-300:], process.returncode) for process in two]
+        ends = [(process.communicate()[1].decode().strip()[-300:], process.returncode) for process in two]
         if sorted(code for _, code in ends) != [0, 2]:
             yield f"two files at once ended with {[code for _, code in ends]}: {ends}"
         [(count,)] = room.rows("SELECT count(*) FROM ralph_fleet.jobs WHERE set_name = %s", other)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call
 from ralph.values import events as ev
 from ralph.values.outcome import Outcome
@@ -244,7 +242,7 @@ def test_other_events_are_one_line_each(event, line) -> None:
     assert narrate(event) == [line]
 
 
-@pytest.mark.parametrize(("name", "gist"), [("Bash", "exit code 2: second"), ("Edit", "first")])
+@every_row(("name", "gist"), [("Bash", "exit code 2: second"), ("Edit", "first")])
 def test_a_failed_tool_says_what_matters_in_one_line(name, gist) -> None:
     output = ToolOutput("\nfirst\nsecond\nexit code 2\n", is_error=True)
     event = ev.ToolFinished(ToolCall("t", name, {}), ToolResult("t", output), 0.1)
@@ -371,9 +369,7 @@ def test_what_happens_in_a_turn_is_one_line_in_words(event: ev.Event, line: str)
     assert narrate(event, is_quiet=True) == []
 
 
-@pytest.mark.parametrize(
-    "why", [ev.MalformedCallRefused(1, "Bash", "no"), ev.GuardTripped(4, "repetition", CALL, 1)]
-)
+@every_row("why", [ev.MalformedCallRefused(1, "Bash", "no"), ev.GuardTripped(4, "repetition", CALL, 1)])
 def test_a_refusal_that_was_told_is_not_told_again_as_a_failure(why: ev.Event) -> None:
     refused, failed_call = result_of(CALL, "no", is_error=True), result_of(CALL, "really", is_error=True)
     assert narrate(why, refused, failed_call)[1:] == ["[tool] Bash failed: really"]

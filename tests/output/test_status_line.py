@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.output.live import LiveRun, RunningTool
 from ralph.output.status_line import FEWEST_COLUMNS, status_text
 from ralph.values.screen_text import columns_of, cut_to_columns
+from tests.rows import every_row
 
 WIDE = "Bash: echo 日本語の長いテキストがここにあります 👩\u200d👩\u200d👧 e\u0301e\u0301"
 
@@ -20,15 +19,15 @@ def test_it_names_turn_tool_time_and_cost() -> None:
     assert status_text(live("Bash: make test"), 52.0, FEWEST_COLUMNS - 1) == ""
 
 
-@pytest.mark.parametrize("text", ["Bash: " + "x" * 300, WIDE])
-@pytest.mark.parametrize("columns", [*range(FEWEST_COLUMNS, 70), 400])
+@every_row("text", ["Bash: " + "x" * 300, WIDE])
+@every_row("columns", [*range(FEWEST_COLUMNS, 70), 400])
 def test_it_never_reaches_the_last_column_and_time_and_cost_stay(text: str, columns: int) -> None:
     line = status_text(live(text), 52.0, columns)
     assert columns_of(line) < columns
     assert line.endswith(", 42s, $0.1234")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "columns", "cut"),
     [
         ("abc", 3, "abc"),

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of, totals_of, with_gaps
 from ralph.pages.night import Mark, MarkKind, Point, Stretch, StretchKind
+from tests.rows import every_row
 
 MODEL, TOOL, OUTAGE, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.OUTAGE, StretchKind.IDLE
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 23:30 UTC
@@ -85,7 +86,7 @@ def test_a_curve_keeps_its_highest_and_its_last_point() -> None:
     assert curve.line.endswith("V78.8")
 
 
-@pytest.mark.parametrize(("limit", "y"), [(8.0, 2.0), (4.0, 50.0), (20.0, None), (None, None)])
+@every_row(("limit", "y"), [(8.0, 2.0), (4.0, 50.0), (20.0, None), (None, None)])
 def test_a_limit_far_above_the_curve_is_not_drawn(limit: float | None, y: float | None) -> None:
     axis = axis_of(BEGAN_S, BEGAN_S + 10)
     curve = curve_of([Point(BEGAN_S, 8.0 if limit == 4.0 else 5.0)], axis, limit=limit, most=50)

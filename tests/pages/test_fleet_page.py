@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from datetime import UTC
 from typing import TYPE_CHECKING
 
@@ -19,11 +17,13 @@ from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
 from tests.pages.hostile_night import HOSTILE, Walk
 from tests.pages.test_page import Structure
+from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.pages.fleet_night import FleetNight
+    from tests.program.conftest import Finished
 
 
 def full_night() -> FleetNight:
@@ -76,20 +76,16 @@ def test_a_set_without_an_attempt_has_a_page_without_a_time_line() -> None:
     assert page.rstrip().endswith("</html>")
 
 
-def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_there(
-    tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setenv("RALPH_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.delenv("RALPH_FLEET_DB", raising=False)
-    work = tmp_path / "work"
-    work.mkdir()
+def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_there(tmp_path: Path) -> None:
+    ralph = ralph_in(tmp_path)
+    ralph.environment["RALPH_STATE_DIR"] = str(tmp_path / "state")
+    work = ralph.cwd
 
-    def report(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ralph", "fleet", "report", *words]
-        return subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    def report(*words: str) -> Finished:
+        return ralph("fleet", "report", *words)
 
     none = report()
-    assert (none.returncode, none.stdout) == (2, "")
+    assert (none.code, none.stdout) == (2, "")
     assert "there is no fleet yet" in none.stderr
     assert not (tmp_path / "state").exists()
 
@@ -109,7 +105,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
     store.close()
 
     done = report()
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     page = work / "ralph-report.html"
     assert done.stdout.splitlines() == [
         str(page),
@@ -123,8 +119,8 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
     assert re.search(r"<b>\$1\.00</b> of \$5\b", text)
     assert "need the same --db" not in text
     other = report("night", "-o", "-", "--db", f"sqlite:///{database.file}")
-    assert other.returncode == 0, other.stderr
+    assert other.code == 0, other.stderr
     assert "need the same --db" in other.stdout
     wrong = report("nigth")
-    assert wrong.returncode == 2
+    assert wrong.code == 2
     assert "there is no set nigth; did you mean night?" in wrong.stderr

@@ -20,6 +20,7 @@ from tests.pages.fleet_rows import (
     night_of,
     set_row,
 )
+from tests.rows import every_row
 
 
 def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
@@ -82,7 +83,7 @@ def test_an_attempt_that_lost_its_worker_ends_where_another_worker_takes_over() 
     assert [row.name for row in night.rows] == ["east 1", "east 2", "north", "west"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "job_code", "end_minute", "code", "takeups", "kind"),
     [
         (JobState.DONE, 0, 5, 0, 1, TakeupEnd.DONE),

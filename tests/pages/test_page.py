@@ -8,13 +8,14 @@ import re
 from datetime import UTC, timedelta, timezone
 from html.parser import HTMLParser
 
-import pytest
 from msgspec.structs import replace
 
+from ralph.pages import page as page_module
 from ralph.pages.night import CheckRun, Night, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
 from tests.pages.hostile_night import FULL, HOSTILE, Walk
 from tests.pages.nights import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+from tests.rows import every_row
 
 
 class Structure(HTMLParser):
@@ -134,7 +135,7 @@ def test_times_are_in_the_zone_of_the_reader() -> None:
     assert "24 Nov 2026 05:00" in page  # the loop began at 23:30 UTC
 
 
-@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), 1e300, -1e300])
+@every_row("at_s", [float("nan"), float("inf"), 1e300, -1e300])
 def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     part = replace(
         NIGHT.works[0].parts[0],
@@ -148,13 +149,15 @@ def test_no_time_is_too_strange_for_a_page(at_s: float) -> None:
     assert b"nan%" not in page
 
 
-def test_thousands_of_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own() -> None:
+def test_many_bad_iterations_are_told_once_and_only_the_last_have_timelines_of_their_own(monkeypatch) -> None:
+    assert page_module._MOST_PART_TIMELINES == 1_000
+    monkeypatch.setattr(page_module, "_MOST_PART_TIMELINES", 100)
     part = replace(NIGHT.works[0].parts[0], entries=(), problem="its session was deleted", is_problem=True)
-    parts = tuple(replace(part, number=number) for number in range(1_100))
+    parts = tuple(replace(part, number=number) for number in range(200))
     page = html_of(replace(NIGHT, works=(replace(loop_of_eight(), parts=parts),)), UTC).decode()
     told = page[page.index("What went wrong") : page.index(">Timeline<")]
     assert told.count("was deleted") == 8
-    assert told.count("and 1092 iterations more") == 2
+    assert told.count("and 192 iterations more") == 2
     assert 'id="work0-part100-time"' in page
     assert 'id="work0-part99-time"' not in page
 

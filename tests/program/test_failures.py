@@ -14,6 +14,7 @@ import pytest
 from ralph.mock_api import Fault, MockApi, Scenario, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY
+from tests.rows import every_row
 
 HELLO = Turn(content="Hello there.")
 
@@ -53,7 +54,7 @@ USAGE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "says"), USAGE.values(), ids=USAGE.keys())
+@every_row(("arguments", "says"), USAGE.values())
 def test_misuse_is_one_line_and_exit_2_without_a_result(ralph_here, arguments, says) -> None:
     ran = ralph_here(*arguments)
     assert ran.code == 2

@@ -9,6 +9,7 @@ import pytest
 
 from tests.program.conftest import Finished, loop_folder
 from tests.program.model_answers import bash, write
+from tests.rows import every_row
 
 
 def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
@@ -59,7 +60,7 @@ def refused(ran: Finished) -> str:
     return ran.stderr
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "says"),
     [
         (["show", "9"], "has no loop 9: none is recorded"),

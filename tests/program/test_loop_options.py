@@ -27,6 +27,7 @@ from ralph.cli.run import COMMAND as RUN
 from ralph.loop.options import LoopOptions, RequestedPrompt
 from ralph.loop.values import LoopLimits, LoopPlan
 from tests.patience import PATIENCE_S, wait_until
+from tests.rows import every_row
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("typed", "says"), REFUSED.values(), ids=REFUSED.keys())
+@every_row(("typed", "says"), REFUSED.values())
 def test_misuse_is_one_line_and_exit_2_before_anything_is_asked_for(asked, capfd, typed, says) -> None:
     assert run_cli(["loop", "x", *typed]) == 2
     said = capfd.readouterr()

@@ -41,7 +41,7 @@ MISTYPED = {
 }
 
 
-@pytest.mark.parametrize(("words", "instead"), MISTYPED.items(), ids=" ".join)
+@every_row(("words", "instead"), MISTYPED.items())
 def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
     ralph_here, serve, words, instead
 ) -> None:
@@ -68,7 +68,7 @@ BEHIND_LOOP = {
 }
 
 
-@pytest.mark.parametrize(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items(), ids=" ".join)
+@every_row(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items())
 def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words, instead) -> None:
     server = serve(Turn("never"))
     ran = ralph_here(*words)

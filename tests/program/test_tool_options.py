@@ -13,6 +13,7 @@ import pytest
 
 from ralph.cli.run import COMMAND
 from tests.program.model_answers import DONE, bash, calls
+from tests.rows import every_row
 from tests.settings_world import World
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def no_input() -> Iterator[None]:
         os.close(nothing)
 
 
-@pytest.mark.parametrize("command", [(), ("loop",)], ids=["run", "loop"])
-@pytest.mark.parametrize(("typed", "says"), MISUSES.values(), ids=MISUSES.keys())
+@every_row("command", [(), ("loop",)])
+@every_row(("typed", "says"), MISUSES.values())
 def test_misuse_of_a_list_is_one_line_exits_2(ralph_here, serve, command, typed, says) -> None:
     server = serve(DONE)
     with no_input():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.prompt.commands import Command, CommandFile
 from ralph.prompt.expansion import Expansion, ShellLine, expand
 from ralph.prompt.judged_file import Place
+from tests.rows import every_row
 
 FILE = CommandFile("fix", "/r/.claude/commands/fix.md", Place("/r"))
 
@@ -38,7 +37,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("case", PLACES)
+@every_row("case", PLACES)
 def test_places_are_filled(case: str) -> None:
     body, arguments, expected = PLACES[case]
     said = "".join(part for part in expanded(body, arguments).parts if isinstance(part, str))
@@ -61,7 +60,7 @@ SHELL = {
 }
 
 
-@pytest.mark.parametrize("case", SHELL)
+@every_row("case", SHELL)
 def test_shell_lines_are_found(case: str) -> None:
     body, expected = SHELL[case]
     assert expanded(body).parts == expected

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ralph.prompt.frontmatter import as_names, as_text, split_frontmatter
+from tests.rows import every_row
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "a text": ("description: Fix it: now", {"description": "Fix it: now"}),
@@ -27,7 +28,7 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", HEADS)
+@every_row("case", HEADS)
 def test_a_head_is_read(case: str) -> None:
     head, expected = HEADS[case]
     fields, body = split_frontmatter(f"---\n{head}\n---\nbody\n---\nmore")
@@ -35,12 +36,12 @@ def test_a_head_is_read(case: str) -> None:
     assert body == "body\n---\nmore"
 
 
-@pytest.mark.parametrize("text", ["body", "", "---\nno end", "x\n---\na: b\n---\n", " ---\na: b\n---\n"])
+@every_row("text", ["body", "", "---\nno end", "x\n---\na: b\n---\n", " ---\na: b\n---\n"])
 def test_a_text_without_a_head_is_all_body(text: str) -> None:
     assert split_frontmatter(text) == ({}, text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("head", "line"),
     [("a: b\nallowed-tools Read", 3), ("a: b\na: c", 3), ("&anchor", 2), ("? a\n: b", 2), ("a:b", 2)],
 )
@@ -49,7 +50,7 @@ def test_a_line_that_is_not_understood_is_named(head: str, line: int) -> None:
         split_frontmatter(f"---\n{head}\n---\n")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "says"),
     [
         ("---\nallowed-tools: Read\nDo it", "its head has no end: no line is ---"),
@@ -61,7 +62,7 @@ def test_a_head_in_which_a_guard_could_be_lost_is_refused(text: str, says: str) 
         split_frontmatter(text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "field",
     [
         "Read, Bash(git add:*, x)  Edit",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, sped_up, standard
 from tests.rows import every_row
 
@@ -39,7 +37,7 @@ def test_patient_takes_the_longer_of_schedule_and_wish() -> None:
     assert patient().next_wait(1, 6, 0) == Wait(6, from_server=True)
 
 
-@pytest.mark.parametrize(("slept_s", "fits"), [(28_700, True), (28_701, False)])
+@every_row(("slept_s", "fits"), [(28_700, True), (28_701, False)])
 def test_patient_gives_up_at_once_when_a_wish_does_not_fit_the_budget(slept_s: float, fits: bool) -> None:
     assert isinstance(patient().next_wait(3, 100, slept_s), Wait) is fits
 

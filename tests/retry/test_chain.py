@@ -12,6 +12,7 @@ from ralph.values.controls import RunControls
 from ralph.values.events import ModelFallbackSucceeded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, new_log, roster_of
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.values.events import Event
@@ -34,7 +35,7 @@ class Deaf(RecordingEvents):
             raise OSError
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("deaf_for", "closes"),
     [
         pytest.param(SCHEDULED, [], id="it was never told of"),

@@ -278,7 +278,7 @@ def test_a_model_that_was_wished_for_takes_the_place_of_the_first(strategy, mode
     assert [name for name, _ in asking.client.asked] == asked
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+@every_row("strategy", ["fallback", "round_robin"])
 def test_each_target_is_sent_identical_bytes_within_a_chain(strategy) -> None:
     asking = Asking(with_keys(2, 1, strategy=strategy), *[DOWN, BROKEN, LIMITED] * 4, HELLO)
     asking.turn()
@@ -552,7 +552,7 @@ def test_patient_sleeps_21_times_and_27105_s_and_gives_up_then(key_counts) -> No
     assert night.client.calls == 22 * overload_is_of_the_target
 
 
-@pytest.mark.parametrize("key_counts", [(1,), (1, 1)])
+@every_row("key_counts", [(1,), (1, 1)])
 def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_names_the_moment(
     key_counts,
 ) -> None:

@@ -135,7 +135,7 @@ def test_what_was_counted_holds_in_its_context() -> None:
     assert asked.estimate(conversation, meter.afresh()) == 42, "as many tokens as the same bytes were before"
 
 
-@pytest.mark.parametrize(("tokens", "is_believed"), [(10, True), (900_000, False)])
+@every_row(("tokens", "is_believed"), [(10, True), (900_000, False)])
 def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
     tokens: int, is_believed: bool
 ) -> None:
@@ -178,7 +178,7 @@ def test_max_tokens_are_replaced_in_the_request_and_nothing_else() -> None:
     assert whole == b"".join(conversation.request_body())
 
 
-@pytest.mark.parametrize("options", [{}, {"can_grow": True}])
+@every_row("options", [{}, {"can_grow": True}])
 def test_a_name_that_nobody_has_is_refused_unless_any_model_will_do(options: Any) -> None:
     asked = Roster([KNOWN], **options)
     if options:

@@ -319,7 +319,7 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
     assert {"a", "b"} in [set(ends) for ends in cooling]
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+@every_row("strategy", ["fallback", "round_robin"])
 def test_set_model_replaces_the_first_target_which_no_chain_asks_any_more(strategy: str) -> None:
     roster = roster_of("a", "b", strategy=strategy, can_grow=True)
     roster.prefer("other")

@@ -171,7 +171,7 @@ def test_what_an_error_means_for_choosing(error, failure) -> None:
 SHORT = Failure(FailureKind.NETWORK, is_transient=True, is_of_machine=True)
 
 
-@pytest.mark.parametrize(("strategy", "targets"), [("fallback", {0}), ("round_robin", {0, 1})])
+@every_row(("strategy", "targets"), [("fallback", {0}), ("round_robin", {0, 1})])
 def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(
     strategy: str, targets: set[int]
 ) -> None:
@@ -276,7 +276,7 @@ def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up
     assert isinstance(alone, GiveUp)
 
 
-@pytest.mark.parametrize("strategy", ["fallback", "round_robin"])
+@every_row("strategy", ["fallback", "round_robin"])
 def test_the_maximum_delay_judges_the_time_until_somebody_is_free(strategy) -> None:
     run = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy)
     assert run.turn().fails(limited(600), limited(2)) == Wait(2, from_server=True)
@@ -301,7 +301,7 @@ def test_after_the_last_retry_a_round_of_rate_limits_ends_the_chain() -> None:
         assert run.waits == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("policy", [patient(), custom(4, 1, 300)])
+@every_row("policy", [patient(), custom(4, 1, 300)])
 def test_a_long_wish_ends_nothing_while_another_target_is_about_to_be_free(policy) -> None:
     run = Choosing(1, 1, policy=policy)
     run.turn().fails(replace(OVERLOADED, requested_s=6))

@@ -20,6 +20,7 @@ import pytest
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.seccomp import ALLOW, KILL_PROCESS, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
+from tests.rows import every_row
 from tests.sandbox.test_self_test import MEANS, NOBODY, python_for_others
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ DEPENDS_ON_THE_USER = ("nothing is forbidden", "landlock kills", "seccomp answer
 """The containers that are tried for all users: there, privileges are given up, or a process ends."""
 
 
-@pytest.mark.parametrize("user", users())
+@every_row("user", users())
 def test_commands_run_at_the_level_that_is_named(user) -> None:
     rows = CONTAINERS if user == "root" or len(users()) == 1 else DEPENDS_ON_THE_USER
     with TemporaryDirectory() as place:  # pytest's own is closed to other users

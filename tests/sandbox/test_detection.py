@@ -16,6 +16,7 @@ from ralph.sandbox.detection import find_means, packaged_bwrap
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.seccomp import ALLOW, MACHINES, NUMBER, Assembler, argument, refuse
 from tests.patience import TEST_S
+from tests.rows import every_row
 from tests.sandbox.restricted import run_restricted
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ def test_a_kernel_without_landlock_and_namespaces_has_none_and_says_why() -> Non
     assert "the kernel has no Landlock" in told
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("answer", "reason"),
     [(errno.EPERM, "a seccomp filter of the container forbids Landlock"), (errno.EOPNOTSUPP, "switched off")],
 )

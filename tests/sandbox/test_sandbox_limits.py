@@ -10,6 +10,7 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sandbox.sandbox_settings import SandboxSettings
+from tests.rows import every_row
 
 PROJECT = SettingsSource("f.json", "project")
 
@@ -19,7 +20,7 @@ def sandbox_with(*blocks: dict[str, Any], **users: Any) -> SandboxSettings:
     return restricted(SandboxSettings(**users), limits)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("network", "users", "net", "hosts"),
     [
         ({"allowedDomains": ["x.org", "*.y.org"]}, {}, "proxy", ("x.org", "*.y.org")),
@@ -56,7 +57,7 @@ def test_a_block_adds_to_what_commands_must_not_read_and_may_ask_for_a_strict_sa
     assert (found.mode, found.read_deny, found.asked_net) == ("strict", ("/etc/x", "~/plans"), "full")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("block", "users", "says"),
     [
         ({"network": {"deniedDomains": ["z.org"]}}, {}, "deniedDomains: z.org cannot be denied alone"),
@@ -80,7 +81,7 @@ def test_a_restriction_that_this_run_cannot_keep_is_an_error(block, users, says)
     assert says in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("block", "says"),
     [
         ({"filesystem": {"denyWrite": ["x"]}}, "sandbox.filesystem.denyWrite cannot be honoured"),

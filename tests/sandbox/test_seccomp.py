@@ -119,7 +119,7 @@ def test_each_call_is_answered_by_the_table(machine, call, arguments, all_, stre
         assert verdict(machine, made(machine, internet), call, *arguments) == expected, internet
 
 
-@pytest.mark.parametrize("machine", sorted(MACHINES))
+@every_row("machine", sorted(MACHINES))
 def test_the_rest_of_the_arguments_rules(machine) -> None:
     assert verdict(machine, made(machine, unix=True), "socket", UNIX, STREAM, 0) == "allowed"
     for name in ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp"):
@@ -148,7 +148,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("machine", sorted(MACHINES))
+@every_row("machine", sorted(MACHINES))
 def test_the_numbers_are_those_of_the_kernels_headers(machine) -> None:
     header = next((path for path in HEADERS[machine] if path.exists()), None)
     if header is None:

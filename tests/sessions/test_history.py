@@ -68,7 +68,7 @@ def forked(new: Told, old: Told) -> list[Any]:
     return [forked_record(new.records[0], opening.id, len(rest)), *rest]
 
 
-@pytest.mark.parametrize("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
+@every_row("started_at", ["2026-11-20T00:00:00+00:00", "2026-11-22T00:00:00+00:00"])
 def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(started_at) -> None:
     old = Told().run(started_at).prompt("old").answers(text("x")).ends()
     fork = Told("s2")
@@ -188,7 +188,7 @@ def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_wa
     assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
 
 
-@pytest.mark.parametrize(("last", "is_known"), [(Delivery.DELIVERED, True), (Delivery.FAILED, False)])
+@every_row(("last", "is_known"), [(Delivery.DELIVERED, True), (Delivery.FAILED, False)])
 def test_what_went_out_before_a_result_that_was_delivered_was_delivered_too(
     last: Delivery, is_known: bool
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ralph.tools.edit import _most_similar, hint_for_no_match
 from ralph.tools.files.text_match import EditableText
 from ralph.values.tool_calls import ToolError
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def is_fast() -> Iterator[None]:
     assert time.process_time() - started_s < 20
 
 
-@pytest.mark.parametrize("end", ["", "\n"], ids=["CRLF only", "mixed"])
+@every_row("end", ["", "\n"])
 def test_a_long_text_that_nearly_occurs_everywhere_is_not_found_quickly(end: str) -> None:
     text = EditableText("a\r\n" * (TEN_MB // 3) + end)
     assert text.places("a\n" * 10_000 + "b").count == 0

@@ -4,7 +4,6 @@ case.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -74,7 +73,7 @@ def test_a_long_prompt_has_the_price_of_long_prompts() -> None:
     assert Budget(100).longest_answer(facts, 51, 1000) == 24
 
 
-@pytest.mark.parametrize("facts", [None, replace(FACTS, price=None)])
+@every_row("facts", [None, replace(FACTS, price=None)])
 def test_what_has_no_known_price_is_not_bought(facts: ModelFacts | None) -> None:
     assert Budget(100).longest_answer(facts, 1, 1) == 0
     assert Budget(None).longest_answer(facts, 1, 1) == 1

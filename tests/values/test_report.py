@@ -6,7 +6,6 @@ import json
 import time
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -356,7 +355,7 @@ def test_a_cached_report_does_not_replace_an_accepted_one() -> None:
     assert report.source == "tool_call"
 
 
-@pytest.mark.parametrize(("extra", "is_found"), [(0, True), (1, False)])
+@every_row(("extra", "is_found"), [(0, True), (1, False)])
 def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> None:
     text = " " * (LONGEST_TEXT + extra - len(WHOLE)) + WHOLE
     assert plain_desk().look_at_text(text) is is_found

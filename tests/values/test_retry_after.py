@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,7 +115,7 @@ def test_a_reset_without_a_name_counts_only_where_that_limit_is_exhausted(
     assert requested_wait_s({"x-ratelimit-reset-ms": "30000", **left}, NOW, status) == wish_s
 
 
-@pytest.mark.parametrize(("status", "wish_s"), [(429, 20), (529, None)])
+@every_row(("status", "wish_s"), [(429, 20), (529, None)])
 def test_a_limit_of_the_api_that_tells_no_remainder_counts_for_a_429_alone(
     status: int, wish_s: float | None
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.values.strict_json import DEEPEST, strict_json
+from tests.rows import every_row
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -24,7 +25,7 @@ def test_a_value_comes_back_as_it_was_written(value: object, is_ascii: bool) -> 
     assert repr(strict_json(text)) == repr(value)
 
 
-@pytest.mark.parametrize("text", ['"\\ud83d"', '"\\udc00x"', '["\\ud83d", "\\u0041"]', '{"a": "\\ud83dA"}'])
+@every_row("text", ['"\\ud83d"', '"\\udc00x"', '["\\ud83d", "\\u0041"]', '{"a": "\\ud83dA"}'])
 def test_half_a_character_is_kept_for_the_other_half(text: str) -> None:
     assert strict_json(text) == json.loads(text)
 
@@ -44,7 +45,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@every_row("text", REFUSED)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - which sentence is the decoder's business
         strict_json(text)

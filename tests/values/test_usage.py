@@ -26,7 +26,7 @@ def test_each_kind_of_token_has_its_price(tokens: TokenUsage, usd: float) -> Non
     assert cost_usd(facts_of("claude-opus-5-5"), tokens) == pytest.approx(usd)
 
 
-@pytest.mark.parametrize(("prompt", "usd"), [(100_000, 0.01), (100_001, 0.0500005)])
+@every_row(("prompt", "usd"), [(100_000, 0.01), (100_001, 0.0500005)])
 def test_a_long_prompt_prices_the_whole_request(prompt: int, usd: float) -> None:
     assert cost_usd(facts_of("claude-haiku-5-5"), TokenUsage(input=prompt)) == pytest.approx(usd)
 

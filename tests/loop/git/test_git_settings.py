@@ -56,7 +56,7 @@ def test_the_repositorys_programs_are_set_back_to_the_users(settings, expected) 
     assert overridden(*settings) == expected
 
 
-@pytest.mark.parametrize("value", ["never", "user"])
+@every_row("value", ["never", "user"])
 def test_the_user_decides_about_commands_as_remotes(value: str) -> None:
     both = [("global", "protocol.ext.allow", value), ("local", "protocol.ext.allow", "always")]
     assert f"protocol.ext.allow={value}" in settings_from(listing(*both)).arguments

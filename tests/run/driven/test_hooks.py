@@ -21,9 +21,10 @@ from ralph.run.driven.hooks import (
     hook_table,
 )
 from ralph.sandbox.permissions.matcher import matches
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("matcher", "covered", "not_covered"),
     [
         (None, ["Bash", "mcp__a__b"], []),
@@ -66,7 +67,7 @@ def test_hooks_of_events_that_ralph_does_not_have_are_named() -> None:
     assert table.never_called == ("SessionStart",)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("hooks", "error"),
     [
         (
@@ -108,7 +109,7 @@ def test_the_strictest_decision_counts() -> None:
     assert call_verdict([answer()]) == call_verdict([])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "denying",
     [
         answer(decision="block", reason="no"),
@@ -135,7 +136,7 @@ def test_an_asynchronous_hook_has_no_opinion() -> None:
     assert hook_answer({"async": True, "decision": "block"}) == HookAnswer()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "fields",
     [
         {"decision": "blcok"},

@@ -13,9 +13,10 @@ from ralph.run.driven.permission_requests import (
 )
 from ralph.values.permission_mode import PermissionMode, must_ask
 from ralph.values.tool_calls import ToolCall
+from tests.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("mode", "asked"),
     [
         ("bypassPermissions", set()),

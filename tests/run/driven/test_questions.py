@@ -14,6 +14,7 @@ from ralph.run.driven.questions import Gone, Late, Question, Questions
 from ralph.values.ports import InterruptRequested
 from tests.driver_lines import Desk, request
 from tests.fakes import FakeClock
+from tests.rows import every_row
 
 
 class Link:
@@ -86,7 +87,7 @@ def test_an_interrupt_cancels_open_questions() -> None:
     assert desk.responses[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "parsed"),
     [
         (b'{"subtype":"success","request_id":"r","response":{"a":1}}', Response("r", {"a": 1})),

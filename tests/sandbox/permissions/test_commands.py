@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.rows import every_row
 from tests.sandbox.permissions.worlds import denies, permissions, verdict
 
@@ -255,9 +253,7 @@ OTHER_PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "command", "is_denied"), OTHER_PATTERNS, ids=[f"{row[0]} {row[1]}" for row in OTHER_PATTERNS]
-)
+@every_row(("rule", "command", "is_denied"), OTHER_PATTERNS)
 def test_the_meaning_of_a_pattern(rule, command, is_denied) -> None:
     assert denies(permissions(deny=[rule]), "Bash", command=command) is is_denied
 
@@ -404,7 +400,7 @@ def test_a_pattern_allows_none_of_the_other_tools_but_those_that_read() -> None:
     assert not denies(judge, "Grep", pattern="x")
 
 
-@pytest.mark.parametrize("depth", [30, 3000])
+@every_row("depth", [30, 3000])
 def test_a_deeply_nested_command_gets_a_verdict(depth) -> None:
     command = "$(" * depth + "rm x" + ")" * depth
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.rows import every_row
 from tests.sandbox.permissions.worlds import CWD, HOME, denies, permissions, verdict
 
 # A rule, a path and whether the rule is about it.
@@ -38,14 +37,14 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "path", "is_denied"), PATTERNS, ids=[f"{a} {b}" for a, b, _ in PATTERNS])
+@every_row(("pattern", "path", "is_denied"), PATTERNS)
 def test_the_meaning_of_a_path_pattern(pattern, path, is_denied) -> None:
     judge = permissions(deny=[f"Read({pattern})"])
     assert denies(judge, "Read", file_path=path) is is_denied
     assert (judge.why_not_read(path) is not None) is is_denied
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "places"),
     [
         ("~/secret/**", (f"{HOME}/secret",)),
@@ -194,7 +193,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "is_denied"), COMMANDS, ids=[row[0][:40] for row in COMMANDS])
+@every_row(("command", "is_denied"), COMMANDS)
 def test_the_paths_of_a_command(command, is_denied) -> None:
     assert denies(permissions(deny=[*READING, *WRITING]), "Bash", command=command) is is_denied
 

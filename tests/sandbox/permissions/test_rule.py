@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ralph.sandbox.permissions.rule import Effect, RuleError, parse_rule
+from tests.rows import every_row
 from tests.sandbox.permissions.worlds import denies, permissions
 
 WRONG = {
@@ -24,7 +25,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "says"), WRONG.items(), ids=[text[:20] or "nothing" for text in WRONG])
+@every_row(("text", "says"), WRONG.items())
 def test_a_rule_that_cannot_be_understood_is_refused(text, says) -> None:
     with pytest.raises(
         RuleError, match=says.replace("*", r"\*").replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")
@@ -50,7 +51,7 @@ MCP = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "tool", "is_denied"), MCP, ids=[f"{a} {b}" for a, b, _ in MCP])
+@every_row(("rule", "tool", "is_denied"), MCP)
 def test_a_rule_for_a_server_is_about_its_tools(rule, tool, is_denied) -> None:
     assert denies(permissions(deny=[rule]), tool) is is_denied
     if rule.startswith("mcp"):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ralph.sandbox.permissions.claude_settings import GuardError, SettingsSource, read_settings
+from tests.rows import every_row
 
 USER, PROJECT = (SettingsSource("f.json", kind) for kind in ("user", "project"))
 HOOK = {"type": "command", "command": "true"}
@@ -42,14 +43,14 @@ MISSPELT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("says", "document"), MISSPELT.items(), ids=MISSPELT.keys())
+@every_row(("says", "document"), MISSPELT.items())
 def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) -> None:
     with pytest.raises(GuardError) as raised:
         read_settings(document, USER)
     assert str(raised.value).startswith(f"f.json: {says}")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("entry", "says"),
     [
         ({"matcher": "bash", "hooks": [HOOK]}, "the matcher 'bash' cannot be kept: no tool is called 'bash': did you"),
@@ -65,7 +66,7 @@ def test_a_hook_that_would_not_be_called_as_asked_is_an_error(entry, says) -> No
     assert says in str(raised.value)
 
 
-@pytest.mark.parametrize("matcher", ["Task|MultiEdit|NotebookEdit", "bash|Bash", "mcp__x", "bash.*", ""])
+@every_row("matcher", ["Task|MultiEdit|NotebookEdit", "bash|Bash", "mcp__x", "bash.*", ""])
 def test_a_matcher_may_name_tools_that_ralph_lacks(matcher) -> None:
     document = {"hooks": {"PreToolUse": [{"matcher": matcher, "hooks": [HOOK]}]}}
     assert read_settings(document, USER).hooks[0].matcher == matcher
