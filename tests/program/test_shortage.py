@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ralph.machine import launcher
-from ralph.mock_api import Text, ToolUse, Turn
+from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+from tests.driver_lines import request, user
 from tests.patience import wait_until
-from tests.program.conftest import Finished
+from tests.program.driver import STREAM_JSON
 from tests.program.faulty import DONE, stream
 from tests.program.scarcity import scarcity
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.mock_api import MockApi, Playable, RecordedRequest
-    from tests.program.conftest import Ralph
+    from tests.program.conftest import Finished, Ralph
     from tests.program.scarcity import Scarcity
 
 __all__ = ["scarcity"]
@@ -47,27 +48,12 @@ def ends_after(scarcity: Scarcity, refusals: int) -> None:
     threading.Thread(target=end).start()
 
 
-def short_until_told(
+def short_for_the_first_calls(
     ralph: Ralph, scarcity: Scarcity, turns: list[Turn], serve: Any, *arguments: str
 ) -> Told:
-    """A run that can start no thread and no process from its first answer on, until it has reported this for a
-    request.
-    """
-    errors = ralph.cwd / "stderr.txt"
-
-    def begin() -> None:
-        scarcity.begin()
-        threading.Thread(target=end).start()
-
-    def end() -> None:
-        wait_until(lambda: SHORT in errors.read_text())
-        scarcity.end()
-
-    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
-    server = serve(script=play(*turns, on_first=begin))
-    with errors.open("wb") as stderr:
-        ran = ralph.finish(scarcity.start(ralph, *arguments, stderr=stderr))
-    return Told(server, Finished(ran.code, ran.stdout, errors.read_text()))
+    """A run that can start no thread and no process from its first answer to its second request."""
+    server = serve(script=play(*turns, on_first=scarcity.begin, on_second=scarcity.end))
+    return Told(server, ralph.finish(scarcity.start(ralph, *arguments)))
 
 
 class Told(NamedTuple):
@@ -75,14 +61,16 @@ class Told(NamedTuple):
     ran: Finished
 
 
-def play(*turns: Playable, on_first: Callable[[], object]) -> Callable[[RecordedRequest, int], Playable]:
+def play(
+    *turns: Playable, on_first: Callable[[], object], on_second: Callable[[], object] = lambda: None
+) -> Callable[[RecordedRequest, int], Playable]:
     """A script that plays the turns in order. A repeated request gets the same turn again. Calls `on_first` before
-    it sends the first answer.
+    it sends the first answer, and `on_second` before the second.
     """
 
     def answer(request: RecordedRequest, index: int) -> Playable:
-        if index == 0:
-            on_first()
+        if index < 2:
+            (on_first, on_second)[index]()
         asked: int = sum(message["role"] == "assistant" for message in request.json()["messages"])
         return turns[min(asked, len(turns) - 1)]
 
@@ -95,11 +83,26 @@ def results_in(request: RecordedRequest) -> list[tuple[str, bool]]:
 
 
 def test_p18_no_thread_for_a_while_is_retried_like_any_outage_exits_0(ralph, serve, scarcity) -> None:
-    server, ran = short_until_told(
-        ralph, scarcity, [WRITES, DONE], serve, "go", "--output-format", "stream-json"
-    )
-    assert (ran.code, ran.result["terminal_reason"]) == (0, "completed"), ran.stderr
-    assert "[retry] Recovered after " in ran.stderr
+    """The thread of the first request is still busy, because the server does not end the body of its answer."""
+    errors = ralph.cwd / "stderr.txt"
+
+    def begin() -> None:
+        scarcity.begin()
+        threading.Thread(target=end).start()
+
+    def end() -> None:
+        wait_until(lambda: SHORT in errors.read_text())
+        scarcity.end()
+
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
+    endless = Step(WRITES, Fault(stall_after_events=1_000))
+    server = serve(script=play(endless, DONE, on_first=begin))
+    with errors.open("wb") as stderr:
+        process = scarcity.start(ralph, "go", "--output-format", "stream-json", stderr=stderr)
+        ran = ralph.finish(process)
+    told = errors.read_text()
+    assert (ran.code, ran.result["terminal_reason"]) == (0, "completed"), told
+    assert "[retry] Recovered after " in told
     retries = [one for one in ran.objects if one.get("subtype") == "api_retry"]
     assert {(one["kind"], one["message"]) for one in retries} == {("network", f"shortage: {NO_THREAD}")}
     assert (ralph.cwd / "a").read_text() == "x"
@@ -109,9 +112,17 @@ def test_p18_no_thread_for_a_while_is_retried_like_any_outage_exits_0(ralph, ser
 def test_p18_a_shortage_that_outlasts_the_retries_ends_with_a_hint_and_can_be_resumed_exits_75(
     ralph, serve, scarcity
 ) -> None:
+    """A driver lets the run begin before the shortage does."""
     ralph.retry_quickly()
-    server = serve(script=play(WRITES, DONE, on_first=scarcity.begin))
-    ran = ralph.finish(scarcity.start(ralph, "go", "--output-format", "json"))
+    server = serve(WRITES, DONE)
+    process = scarcity.start(ralph, *STREAM_JSON, stdin=subprocess.PIPE, bufsize=0)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request("initialize", "1") + b"\n")
+    while b"control_response" not in process.stdout.readline():
+        assert process.poll() is None
+    scarcity.begin()
+    ran = ralph.finish(process, user("go") + b"\n")
     assert (ran.code, ran.result["terminal_reason"], ran.result["retries"]) == (75, "api_unavailable", 4)
     assert ran.result["errors"] == [f"shortage: {NO_THREAD}"]
     hints = " ".join(ran.result["hints"])
@@ -120,6 +131,14 @@ def test_p18_a_shortage_that_outlasts_the_retries_ends_with_a_hint_and_can_be_re
     assert "Traceback" not in ran.stderr
     scarcity.end()
     assert ralph("-c").code == 0
+    assert len(server.requests) == 2
+
+
+def test_p18_a_request_needs_no_thread_that_the_last_one_has_left_exits_0(ralph, serve, scarcity) -> None:
+    server = serve(script=play(WRITES, DONE, on_first=scarcity.begin))
+    ran = ralph.finish(scarcity.start(ralph, "go"))
+    assert ran.code == 0, ran.stderr
+    assert "[retry]" not in ran.stderr
     assert len(server.requests) == 2
 
 
@@ -185,7 +204,9 @@ def test_p18_a_call_that_finds_no_process_is_told_so_and_may_be_made_again_exits
     ]
     again = [ToolUse(call.name, call.input, id=f"{call.id}2") for call in calls]
 
-    server, ran = short_until_told(ralph, scarcity, [Turn([*calls]), Turn([*again]), DONE], serve, "go")
+    server, ran = short_for_the_first_calls(
+        ralph, scarcity, [Turn([*calls]), Turn([*again]), DONE], serve, "go"
+    )
     assert ran.code == 0, ran.stderr
     refused, done = results_in(server.requests[1]), results_in(server.requests[2])
     assert refused[0] == (
@@ -214,7 +235,7 @@ def test_p18_a_report_that_cannot_be_checked_for_want_of_a_process_is_asked_for_
 
     turns = [reports("r1"), reports("r2")]
     options = ("--json-schema", SCHEMA, "--output-format", "json")
-    server, ran = short_until_told(ralph, scarcity, turns, serve, "go", *options)
+    server, ran = short_for_the_first_calls(ralph, scarcity, turns, serve, "go", *options)
     assert ran.code == 0, ran.stderr
     assert ran.result["structured_output"] == {"n": 1}
     [(told, is_error)] = [one for one in results_in(server.requests[1]) if "payload" in one[0]]
