@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ralph.machine import launcher
-from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+from ralph.mock_api import Text, ToolUse, Turn
 from tests.driver_lines import request, user
 from tests.patience import wait_until
+from tests.program.conftest import Finished
 from tests.program.driver import STREAM_JSON
 from tests.program.faulty import DONE, stream
 from tests.program.scarcity import scarcity
@@ -26,9 +27,10 @@ from tests.program.scarcity import scarcity
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from pathlib import Path
 
     from ralph.mock_api import MockApi, Playable, RecordedRequest
-    from tests.program.conftest import Finished, Ralph
+    from tests.program.conftest import Ralph
     from tests.program.scarcity import Scarcity
 
 __all__ = ["scarcity"]
@@ -82,27 +84,37 @@ def results_in(request: RecordedRequest) -> list[tuple[str, bool]]:
     return [(block["content"], block.get("is_error", False)) for block in blocks]
 
 
+def short_from_the_first_request(
+    ralph: Ralph, scarcity: Scarcity, end: Callable[[Path], None] = lambda _errors: None
+) -> Finished:
+    """A run that can start no thread and no process from its first request on. A driver lets it begin before. `end` is
+    called when the shortage has begun, with the file of standard error.
+    """
+    errors = ralph.cwd.parent / "stderr.txt"
+    with errors.open("wb") as stderr:
+        process = scarcity.start(ralph, *STREAM_JSON, stdin=subprocess.PIPE, stderr=stderr, bufsize=0)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(request("initialize", "1") + b"\n")
+    while b"control_response" not in process.stdout.readline():
+        assert process.poll() is None
+    scarcity.begin()
+    process.stdin.write(user("go") + b"\n")
+    end(errors)
+    ran = ralph.finish(process, b"")
+    return Finished(ran.code, ran.stdout, errors.read_text())
+
+
 def test_p18_no_thread_for_a_while_is_retried_like_any_outage_exits_0(ralph, serve, scarcity) -> None:
-    """The thread of the first request is still busy, because the server does not end the body of its answer."""
-    errors = ralph.cwd / "stderr.txt"
-
-    def begin() -> None:
-        scarcity.begin()
-        threading.Thread(target=end).start()
-
-    def end() -> None:
+    def end(errors: Path) -> None:
         wait_until(lambda: SHORT in errors.read_text())
         scarcity.end()
 
     ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
-    endless = Step(WRITES, Fault(stall_after_events=1_000))
-    server = serve(script=play(endless, DONE, on_first=begin))
-    with errors.open("wb") as stderr:
-        process = scarcity.start(ralph, "go", "--output-format", "stream-json", stderr=stderr)
-        ran = ralph.finish(process)
-    told = errors.read_text()
-    assert (ran.code, ran.result["terminal_reason"]) == (0, "completed"), told
-    assert "[retry] Recovered after " in told
+    server = serve(WRITES, DONE)
+    ran = short_from_the_first_request(ralph, scarcity, end)
+    assert (ran.code, ran.result["terminal_reason"]) == (0, "completed"), ran.stderr
+    assert "[retry] Recovered after " in ran.stderr
     retries = [one for one in ran.objects if one.get("subtype") == "api_retry"]
     assert {(one["kind"], one["message"]) for one in retries} == {("network", f"shortage: {NO_THREAD}")}
     assert (ralph.cwd / "a").read_text() == "x"
@@ -112,17 +124,9 @@ def test_p18_no_thread_for_a_while_is_retried_like_any_outage_exits_0(ralph, ser
 def test_p18_a_shortage_that_outlasts_the_retries_ends_with_a_hint_and_can_be_resumed_exits_75(
     ralph, serve, scarcity
 ) -> None:
-    """A driver lets the run begin before the shortage does."""
     ralph.retry_quickly()
     server = serve(WRITES, DONE)
-    process = scarcity.start(ralph, *STREAM_JSON, stdin=subprocess.PIPE, bufsize=0)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(request("initialize", "1") + b"\n")
-    while b"control_response" not in process.stdout.readline():
-        assert process.poll() is None
-    scarcity.begin()
-    ran = ralph.finish(process, user("go") + b"\n")
+    ran = short_from_the_first_request(ralph, scarcity)
     assert (ran.code, ran.result["terminal_reason"], ran.result["retries"]) == (75, "api_unavailable", 4)
     assert ran.result["errors"] == [f"shortage: {NO_THREAD}"]
     hints = " ".join(ran.result["hints"])
