@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,12 +69,14 @@ def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, 
         made.append(path)
         path.mkdir()
         if len(made) == 1:
-            path.rmdir()
+            with suppress(FileNotFoundError):  # the thread that removes what is left over was first
+                path.rmdir()
         return str(path)
 
     monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
     own = OwnDirectory("ralph-tmp-")
-    assert own.path == str(made[1])
+    assert own.path != str(made[0])
+    assert Path(own.path).is_dir()
     own.remove()
 
 
