@@ -1,5 +1,5 @@
 """Runs `ralph` and measures how much CPU time each turn took, and how much of it was used to send the request.
-`turns.py` starts this program as `metered_run.py FIGURES.json ARGUMENTS...`. Measuring uses hooks of httpx, takes
+`turns.py` starts this program as `metered_run.py FIGURES.json ARGUMENTS...`. Measuring wraps the transport, takes
 microseconds per turn, and changes nothing else.
 """
 
@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.api import http_client
+from ralph.api import transport as transports
+from ralph.api.http_library import httpx
 from ralph.cli.app import run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import httpx
 
 
 class Meter:
@@ -30,7 +29,7 @@ class Meter:
         self._sending_since_s = 0.0
 
     def attach(self, request: httpx.Request) -> None:
-        """Adds a trace to a request. httpx calls this before each request, in the thread that sends the request."""
+        """Adds a trace to a request. It is called in the thread that sends the request."""
         self.body_bytes.append(int(request.headers["content-length"]))
         ralphs_own = request.extensions["trace"]
 
@@ -45,19 +44,24 @@ class Meter:
         request.extensions["trace"] = trace
 
 
-def metered(build: Callable[..., httpx.Client], meter: Meter) -> Callable[..., httpx.Client]:
-    def build_metered(*arguments: Any, **options: Any) -> httpx.Client:
-        client = build(*arguments, **options)
-        client.event_hooks = {"request": [meter.attach]}
-        return client
+class MeteredTransport(httpx.BaseTransport):
+    def __init__(self, transport: httpx.BaseTransport, meter: Meter) -> None:
+        self._transport = transport
+        self._meter = meter
 
-    return build_metered
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self._meter.attach(request)
+        return self._transport.handle_request(request)
+
+
+def metered(build: Callable[..., httpx.BaseTransport], meter: Meter) -> Callable[..., MeteredTransport]:
+    return lambda *arguments, **options: MeteredTransport(build(*arguments, **options), meter)
 
 
 def main() -> int:
     figures, *arguments = sys.argv[1:]
     meter = Meter()
-    http_client.build_http_client = metered(http_client.build_http_client, meter)
+    transports.build_transport = metered(transports.build_transport, meter)
     code = run_cli(arguments)
     Path(figures).write_text(
         json.dumps([meter.starts_s, meter.sending_s, meter.body_bytes]), encoding="utf-8"

@@ -464,7 +464,7 @@ STEPS = {
     "main path": "ralph.run.command, ralph.tools",
     "new session": "ralph.run.prepared_run, ralph.sessions.journal",
     "run": "ralph.run.wiring, ralph.api.client, ralph.tools.bash",
-    "request": "ralph.api.http_client",
+    "request": "ralph.api.transport",
 }
 
 

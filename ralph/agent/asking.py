@@ -258,6 +258,7 @@ class Asking:
         """Asks the server for a description of the current model, unless the server was asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
+            self._transcript.settle()
             roster.describe(client.describe_model(roster.target, roster.state.route.key))
 
 

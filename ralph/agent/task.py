@@ -414,7 +414,15 @@ class Run:
         room_tokens = self._asking.room_for_results()
         self._turn_lock.take()
         self._rules.begin_answer(self._turn)
-        turn = ToolTurn(answer.calls, self._toolbox, self.log, self, self._rules, room_tokens=room_tokens)
+        turn = ToolTurn(
+            answer.calls,
+            self._toolbox,
+            self.log,
+            self,
+            self._rules,
+            room_tokens=room_tokens,
+            ends_at_once=self._asks_nobody,
+        )
         self._tool_turn = turn
         turn.resume()
         turn.run()
@@ -548,10 +556,12 @@ class Run:
         for. That record syncs the answer too. Other calls wait: a change of a file is planned first, hooks and drivers
         are asked, and another process may hold the lock.
         """
-        if not isinstance(step, RunTools) or answer.calls[0].name != COMMANDS:
-            return False
-        asks_nobody = isinstance(self._gate, ModeGate) and isinstance(self._turn_lock, NoTurnLock)
-        return asks_nobody and self._roster.window is not None  # otherwise the server is asked for the window
+        return self._asks_nobody and isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
+
+    @property
+    def _asks_nobody(self) -> bool:
+        """Whether no hook, no driver and no other process is asked or waited for around tool calls."""
+        return isinstance(self._gate, ModeGate) and isinstance(self._turn_lock, NoTurnLock)
 
     def take_requested_model(self) -> None:
         """If a driver has requested another model, uses that model for the next requests."""

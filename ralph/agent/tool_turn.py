@@ -54,12 +54,17 @@ class ToolTurn:
         rules: CallRules,
         *,
         room_tokens: int | None = None,
+        ends_at_once: bool = False,
     ) -> None:
+        """`ends_at_once` is True if nothing is waited for between the last call and the next request or the end of the
+        run. The last results are then synced when the request has been sent.
+        """
         self.calls = calls
         self.toolbox = toolbox
         self.log = log
         self.events = events
         self.rules = rules
+        self._ends_at_once = ends_at_once
         self.room_tokens = room_tokens
         """The number of tokens that the results may have together, or None if there is no limit."""
         self.finished: dict[str, ToolResult] = {}
@@ -190,7 +195,9 @@ class ToolTurn:
         outputs = self._fitted([output for _, output, _ in done])
         results = [ToolResult(call.id, output) for (call, _, _), output in zip(done, outputs, strict=True)]
         self.finished.update((result.tool_use_id, result) for result in results)
-        self.log.record(*map(result_record, results))
+        is_last = all(call.id in self.finished for call in self.calls)
+        record = self.log.record_ahead if is_last and self._ends_at_once else self.log.record
+        record(*map(result_record, results))
         for (call, _, took_s), result in zip(done, results, strict=True):
             self.events.emit(ToolFinished(call, result, took_s))
 

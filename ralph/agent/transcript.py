@@ -24,7 +24,16 @@ from ralph.conversation.records import (
 )
 from ralph.conversation.session import Session, apply
 from ralph.values.answer import with_sendable_calls
-from ralph.values.events import AnswerAccepted, ContextCompacted, Notice, ToolStarted, UserMessageCommitted
+from ralph.values.events import (
+    AnswerAccepted,
+    ContextCompacted,
+    Notice,
+    ToolFinished,
+    ToolStarted,
+    TurnAsked,
+    TurnStarted,
+    UserMessageCommitted,
+)
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError
 
@@ -41,8 +50,9 @@ if TYPE_CHECKING:
     from ralph.values.tool_calls import Block, ToolResult
 
 
-# Events about an answer and the beginning of its first call. They can wait for the sync of that call's record.
-_ABOUT_ANSWER = (AnswerAccepted, UserMessageCommitted, Notice, ToolStarted)
+# Events about an answer, about its calls, and about the beginning of the next turn. They can wait for a sync that
+# comes at once.
+_MAY_WAIT = (AnswerAccepted, ToolStarted, ToolFinished, UserMessageCommitted, TurnAsked, TurnStarted, Notice)
 
 
 class SessionLog:
@@ -65,13 +75,20 @@ class SessionLog:
         syncs first. Raises JournalError if that fails.
         """
         if self._held is not None:
-            if isinstance(event, _ABOUT_ANSWER):
+            if isinstance(event, _MAY_WAIT):
                 self._held.append(event)
                 return
-            self._append(sync=True)
-            self._pass_on()
+            self.settle()
         if self._sink is not None:
             self._sink.emit(event)
+
+    def settle(self) -> None:
+        """Syncs what was recorded ahead, and passes on the events that waited for it. Must be called before a wait
+        that begins with no event. Raises JournalError.
+        """
+        if self._held is not None:
+            self._append(sync=True)
+            self._pass_on()
 
     def record(self, *records: Record, sync: bool = True) -> None:
         """Writes all of the records to the journal and applies them to the state. If they cannot be written, applies
@@ -86,8 +103,8 @@ class SessionLog:
             self._pass_on()
 
     def record_ahead(self, *records: Record) -> None:
-        """Writes records like `record`, but without a sync. The next record or event that is synced does that. It must
-        follow at once, before the caller waits for anything. Raises JournalError.
+        """Writes records like `record`, but without a sync. The next synced record, the next event that cannot wait, or
+        `settle` does that. One of them must follow at once, before anything is waited for. Raises JournalError.
         """
         self.record(*records, sync=False)
         self._held = self._held or []
@@ -157,6 +174,10 @@ class Transcript:
     def with_notices(self, notices: Sequence[str]) -> Conversation:
         """The conversation with `notices` for the model added at its end. The session itself does not change."""
         return self._with(self._grown(_texts(notices))) if notices else self.conversation
+
+    def settle(self) -> None:
+        """Syncs the records before a wait. Raises JournalError."""
+        self._log.settle()
 
     def commit(self, answer: Answer, notices: Sequence[str] = (), *, is_ahead: bool = False) -> Answer:
         """Adds the notices and an accepted answer to the conversation. Returns the answer as it was added. If the API

@@ -20,6 +20,7 @@ from ralph.api.reception import Reception
 from ralph.conversation.target import ModelDescription, description_of
 from ralph.values.endpoint import MESSAGES_PATH
 from ralph.values.errors import Api, NetworkCause
+from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import strict_json
@@ -63,7 +64,7 @@ class MessagesApi:
     def __init__(
         self,
         endpoint: Endpoint,
-        http: httpx.Client,
+        transport: httpx.BaseTransport,
         *,
         limits: ClockLimits,
         waiter: Waiter,
@@ -78,14 +79,15 @@ class MessagesApi:
         # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
         # the main thread looks.
         tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
-        self._wire = Wire(http, waiter, tells_late=tells_late)
+        self._wire = Wire(transport, waiter, tells_late=tells_late)
         self._limits = limits
         self._clock = clock
         self._redact = redact
 
     def send_message(self, body: RequestBody, events: Events) -> Answer:
-        """Sends `body` once and returns the answer. While the answer arrives, its stream events are sent to `events`.
-        Raises only `AgentError`, and `Interrupted` if a signal, a time limit or a driver ends the wait.
+        """Sends `body` once and returns the answer. `events` receives a RequestSent, and then the answer's stream events
+        while it arrives. Raises only `AgentError`, the errors of `events`, and `Interrupted` if a signal, a time
+        limit or a driver ends the wait.
         """
         own = {
             "accept": "text/event-stream, application/json",
@@ -101,16 +103,17 @@ class MessagesApi:
 
     def _receive(self, request: httpx.Request, events: Events) -> Answer:
         exchange = self._wire.start(request)
-        reception = Reception(
-            exchange,
-            ResponseClocks(self._limits, self._clock.now_s()),
-            self._clock,
-            events=events,
-            redact=self._redact,
-            host=host_of(request.url),
-            answered=self._answered,
-        )
         try:
+            reception = Reception(
+                exchange,
+                ResponseClocks(self._limits, self._clock.now_s()),
+                self._clock,
+                events=events,
+                redact=self._redact,
+                host=host_of(request.url),
+                answered=self._answered,
+            )
+            events.emit(RequestSent())
             answer = reception.receive()
         except BaseException:
             exchange.abort()
@@ -150,12 +153,12 @@ class MessagesApi:
     ) -> httpx.Request:
         timeout = httpx.Timeout(None, connect=connect_s + _CONNECT_GRACE_S if connect_s > 0 else None)
         try:
-            return self._wire.http.build_request(
+            return httpx.Request(
                 method,
                 self._url(path),
                 content=body,
                 headers=self._headers(own_headers),
-                timeout=timeout,
+                extensions={"timeout": timeout.as_dict()},
             )
         except httpx.InvalidURL as error:
             raise Api(NetworkCause.BAD_URL, self._redact(str(error))) from error
@@ -173,6 +176,8 @@ class MessagesApi:
             # A proxy that compresses a stream also holds back its events in a buffer.
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,
+            # Some gateways refuse requests without it.
+            "user-agent": f"python-httpx/{httpx.__version__}",
         }
         # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
         # could break the request.

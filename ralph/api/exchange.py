@@ -76,14 +76,14 @@ Item = Connected | ResponseHead | bytes | Failed | BodyEnd
 
 
 class Wire:
-    """An HTTP client that runs at most one exchange at a time. It also holds the socket of its newest connection."""
+    """Runs at most one exchange at a time over a transport. It also holds the socket of the newest connection."""
 
-    def __init__(self, http: httpx.Client, waiter: Waiter, *, tells_late: bool = False) -> None:
+    def __init__(self, transport: httpx.BaseTransport, waiter: Waiter, *, tells_late: bool = False) -> None:
         """`tells_late` is True if an exchange on a connection that was open before may put `Connected` into its mailbox
         when the request is sent, and not when sending begins. The main thread then finds it at the latest when the time
         for connecting is up.
         """
-        self.http = http
+        self.transport = transport
         self.tells_late = tells_late
         self.open_socket: socket.socket | None = None
         """The socket of the newest connection, or None before the first one. The reader thread sets it."""
@@ -212,7 +212,7 @@ class Exchange:
 
     def _fetch(self) -> None:
         try:
-            response = self._wire.http.send(self._request, stream=True)
+            response = self._wire.transport.handle_request(self._request)
             try:
                 self._arrived.append(ResponseHead(response.status_code, response.headers))
                 if not response.is_success:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.api.client import Endpoint, MessagesApi, host_of
-from ralph.api.http_client import build_http_client
 from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
+from ralph.api.transport import build_transport
 from ralph.values.credentials import Secret
 from ralph.values.endpoint import DEFAULT_BASE_URL, is_loopback
 from ralph.values.errors import Api, NetworkCause
@@ -90,7 +90,7 @@ class TargetClients:
         loopback = is_loopback(endpoint.base_url)
         return MessagesApi(
             endpoint,
-            build_http_client(endpoint.base_url, shared.ca_file, is_loopback=loopback),
+            build_transport(endpoint.base_url, shared.ca_file, is_loopback=loopback),
             limits=shared.limits,
             waiter=shared.waiter,
             clock=shared.clock,

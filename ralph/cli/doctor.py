@@ -302,7 +302,7 @@ def _look_at_values(settings: Settings) -> Finding:
     """A finding about the settings as a whole. It is a failure if the CA file cannot be read. This is checked here,
     because ralph does not read the file when it merges the settings. Call this only if the settings could be merged.
     """
-    from ralph.api.http_client import trusting  # noqa: PLC0415 - loads TLS
+    from ralph.api.transport import trusting  # noqa: PLC0415 - loads TLS
 
     ca_file = settings.model.ca_file
     try:

@@ -24,7 +24,8 @@ class State(Protocol):
 class Client(Protocol):
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         """Sends one request and returns the answer. It never retries. `key` is the index of the target's key, counted
-        from 0. While the answer arrives, its events are sent to `events`. Raises only `AgentError` and `Interrupted`.
+        from 0. `events` receives a RequestSent when the request is on its way, and the answer's events while it
+        arrives. Raises only `AgentError`, `Interrupted` and the errors of `events`.
         """
         ...
 

@@ -60,6 +60,10 @@ class RunStarted(Struct, frozen=True):
     """The names of the MCP servers that are connected."""
 
 
+class RequestSent(Struct, frozen=True):
+    """A request has been given to the thread that sends it, and ralph is about to wait for the answer."""
+
+
 class StreamReceived(Struct, frozen=True):
     """One stream event of an answer, as the server sent it. The answer may never become complete."""
 
@@ -475,6 +479,7 @@ class RunEnded(Struct, frozen=True):
 
 Event = (
     RunStarted
+    | RequestSent
     | StreamReceived
     | AnswerAccepted
     | ToolStarted

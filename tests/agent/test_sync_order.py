@@ -5,18 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.values.events import AnswerAccepted, ToolFinished, ToolStarted
+from ralph.values.events import AnswerAccepted, RequestSent, ToolFinished, ToolStarted, TurnStarted
 from ralph.values.ports import JournalError
 from ralph.values.tool_calls import ToolDefinition
-from tests.fakes import ECHO, TOUCH, FakeJournal, FakeToolbox, RecordingEvents, answer, call, text
+from tests.agent.test_turn_lock import RecordedLock
+from tests.fakes import (
+    ECHO,
+    TOUCH,
+    FakeJournal,
+    FakeToolbox,
+    RecordingEvents,
+    ScriptedClient,
+    answer,
+    call,
+    text,
+)
 from tests.fakes.played import Played, roster_for
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ralph.conversation.messages import RequestBody
     from ralph.conversation.records import Record
+    from ralph.conversation.target import ModelDescription, Target
+    from ralph.values.answer import Answer
     from ralph.values.events import Event, RunEnded
+    from ralph.values.ports import Events, TurnLock
     from ralph.values.tool_calls import ToolCall
 
 BASH = ToolDefinition("Bash", "Runs a command.", {"type": "object", "properties": {}})
@@ -33,7 +48,15 @@ class CountingJournal(FakeJournal):
         self._has_failed = False
         """As with a real journal, each call after the first failure fails too."""
 
+    @property
+    def lasting(self) -> list[str]:
+        """The kinds of the records on the disk, without the two of the opening."""
+        return [record.kind for record in self.records[: self.synced]][2:]
+
     def append(self, *records: Record, sync: bool = True) -> None:
+        unsynced = [record.kind for record in (*self.records[self.synced :], *records)]
+        if sync and f"sync of {unsynced[0] if unsynced else ''}" == self.fails_at:
+            self._has_failed = True
         self._has_failed |= any(record.kind == self.fails_at for record in records)
         if self._has_failed:
             raise JournalError(PLACE, OSError(28, "No space left on device"))
@@ -53,8 +76,25 @@ class OrderedEvents(RecordingEvents):
 
     def emit(self, event: Event) -> None:
         super().emit(event)
-        lasting = [record.kind for record in self._journal.records[: self._journal.synced]]
-        self.told.append((type(event), lasting[2:]))
+        self.told.append((type(event), self._journal.lasting))
+
+
+class LookingClient(ScriptedClient):
+    """Notes the kinds of the records that are on the disk when a request begins, and when a model is described."""
+
+    def __init__(self, script: Sequence[Answer], journal: CountingJournal) -> None:
+        super().__init__(script)
+        self._journal = journal
+        self.at_request: list[list[str]] = []
+        self.at_description: list[list[str]] = []
+
+    def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
+        self.at_request.append(self._journal.lasting)
+        return super().send_message(target, key, body, events)
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        self.at_description.append(self._journal.lasting)
+        return super().describe_model(target, key)
 
 
 class Unchecked(Played):
@@ -66,7 +106,9 @@ class Unchecked(Played):
 
 
 class Watched:
-    def __init__(self, *script: object, fails_at: str | None = None) -> None:
+    def __init__(
+        self, *script: Answer, fails_at: str | None = None, turn_lock: TurnLock | None = None
+    ) -> None:
         toolbox = FakeToolbox(self._runs)
         toolbox.definitions = (ECHO, TOUCH, BASH)
         roster = roster_for((), (), toolbox, None, "fallback")
@@ -74,18 +116,28 @@ class Watched:
         self.journal.fails_at = fails_at
         self.events = OrderedEvents(self.journal)
         self.at_run: dict[str, list[str]] = {}
-        self.played = Unchecked(*script, journal=self.journal, toolbox=toolbox, events=self.events)  # type: ignore[arg-type]
+        self.client = LookingClient(script, self.journal)
+        self.played = Unchecked(
+            client=self.client,
+            journal=self.journal,
+            toolbox=toolbox,
+            events=self.events,
+            turn_lock=turn_lock,
+        )
 
     def _runs(self, calls: Sequence[ToolCall]) -> None:
         for one in calls:
-            self.at_run[one.id] = [record.kind for record in self.journal.records[: self.journal.synced]][2:]
+            self.at_run[one.id] = self.journal.lasting
 
     def syncs(self) -> list[list[str]]:
         """The syncs after that of the opening."""
         return self.journal.syncs[1:]
 
     def lasting_at(self, kind: type[Event]) -> list[str]:
-        return next(lasting for told, lasting in self.events.told if told is kind)
+        return self.all_lasting_at(kind)[0]
+
+    def all_lasting_at(self, kind: type[Event]) -> list[list[str]]:
+        return [lasting for told, lasting in self.events.told if told is kind]
 
 
 def test_one_sync_serves_an_answer_and_the_intent_of_its_command() -> None:
@@ -120,6 +172,32 @@ def test_no_event_and_no_command_comes_before_its_record_is_on_the_disk() -> Non
     assert watched.lasting_at(ToolFinished)[:4] == ["user", "assistant", "tool_intent", "tool_result"]
     told = [kind for kind, _ in watched.events.told if kind in (AnswerAccepted, ToolStarted, ToolFinished)]
     assert told == [AnswerAccepted, *[ToolStarted, ToolFinished] * 2, AnswerAccepted], "in their order"
+
+
+def test_the_last_result_is_synced_while_the_next_request_is_on_its_way() -> None:
+    watched = Watched(answer(call("b", "Bash"), call("t", "Touch")), DONE)
+    ran = ["user", "assistant", "tool_intent", "tool_result", "tool_intent"]
+    assert watched.client.at_request[1] == ran
+    assert watched.all_lasting_at(RequestSent)[1] == [*ran, "tool_result"]
+    assert watched.all_lasting_at(ToolFinished) == [ran[:4], [*ran, "tool_result"]]
+    assert watched.all_lasting_at(TurnStarted)[1] == [*ran, "tool_result"]
+
+
+def test_the_last_result_is_synced_before_anything_else_is_waited_for() -> None:
+    ran = ["user", "assistant", "tool_intent", "tool_result"]
+    with_lock = Watched(answer(call("b", "Bash")), DONE, turn_lock=RecordedLock())
+    assert with_lock.client.at_request[1] == ran, "another program may look at the files"
+    many_tokens = answer(call("b", "Bash"), usage={"input_tokens": 500_000, "output_tokens": 10})
+    described = Watched(many_tokens, DONE)
+    assert described.client.at_description == [ran]
+
+
+def test_if_the_disk_fails_at_the_late_sync_the_run_ends_and_tells_what_ran() -> None:
+    watched = Watched(answer(call("b", "Bash")), DONE, fails_at="sync of tool_result")
+    assert watched.played.ended.exit_code == 74
+    assert watched.at_run.keys() == {"b"}
+    told = [kind for kind, _ in watched.events.told if kind in (AnswerAccepted, ToolStarted, ToolFinished)]
+    assert told == [AnswerAccepted, ToolStarted, ToolFinished]
 
 
 def test_an_event_that_cannot_wait_syncs_the_answer_first() -> None:

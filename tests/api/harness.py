@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.api.client import Endpoint, MessagesApi
 from ralph.api.clocks import ClockLimits
-from ralph.api.http_client import build_http_client
+from ralph.api.transport import build_transport
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
@@ -76,7 +76,7 @@ class Rig:
     base_url: str
     limits: ClockLimits = PATIENT
     headers: tuple[tuple[str, str], ...] = (KEY,)
-    http: httpx.Client | None = None
+    transport: httpx.BaseTransport | None = None
     ca_file: str | None = None
     is_loopback: bool = True
     waiter_class: Callable[[SystemClock], InboxWaiter] = InboxWaiter
@@ -85,11 +85,12 @@ class Rig:
     def __post_init__(self) -> None:
         self.clock = SystemClock()
         self.waiter = self.waiter_class(self.clock)
-        client = self.http or build_http_client(self.base_url, self.ca_file, is_loopback=self.is_loopback)
-        self.http = client
+        self.transport = self.transport or build_transport(
+            self.base_url, self.ca_file, is_loopback=self.is_loopback
+        )
         self.api = MessagesApi(
             Endpoint(self.base_url, Secret(self.headers)),
-            client,
+            self.transport,
             limits=self.limits,
             waiter=self.waiter,
             clock=self.clock,
@@ -105,8 +106,8 @@ class Rig:
     def close(self) -> None:
         self.api.close()
         await_no_exchange()
-        assert self.http is not None
-        self.http.close()
+        assert self.transport is not None
+        self.transport.close()
 
 
 def exchange_threads() -> list[threading.Thread]:

@@ -31,8 +31,7 @@ class PieceClient:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._content_type = ""
-        http = httpx.Client(transport=httpx.MockTransport(self._respond))
-        self.rig = Rig("http://api.test", http=http)
+        self.rig = Rig("http://api.test", transport=httpx.MockTransport(self._respond))
 
     def receive(self, pieces: list[bytes], content_type: str = "text/event-stream") -> Answer:
         self._pieces, self._content_type = pieces, content_type

@@ -201,7 +201,7 @@ def test_an_id_that_is_no_unicode_is_none(rig, describing) -> None:
 
 
 def test_a_url_that_is_none_is_none(rig, describing) -> None:
-    assert rig("http://ä..b", http=rig(describing()).http).describe() is None
+    assert rig("http://ä..b", transport=rig(describing()).transport).describe() is None
 
 
 # --- The bound

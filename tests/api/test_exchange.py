@@ -13,14 +13,13 @@ from tests.patience import within_s
 
 
 class EndlessServer:
-    """A replacement for the HTTP client, which counts the chunks that were taken from it."""
+    """A replacement for the transport, which counts the chunks that were taken from it."""
 
     def __init__(self) -> None:
         self.taken = 0
         self.was_closed = threading.Event()
 
-    def send(self, _request: Any, *, stream: bool) -> Any:
-        assert stream
+    def handle_request(self, _request: Any) -> Any:
         return SimpleNamespace(
             status_code=200,
             is_success=True,

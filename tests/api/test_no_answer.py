@@ -157,7 +157,7 @@ def test_the_connect_clock_ends_a_connect_that_nobody_accepts(rig, full_backlog)
 
 def test_a_url_that_is_none_is_permanent(rig, serve) -> None:
     client = rig(serve())
-    broken = Rig("http://ä..b", http=client.http)
+    broken = Rig("http://ä..b", transport=client.transport)
     error = failure(broken)
     assert error.cause is NetworkCause.BAD_URL
     assert classify_error(error) is ErrorClass.PERMANENT

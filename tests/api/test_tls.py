@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.api.http_client import build_http_client
+from ralph.api.transport import build_transport
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, NetworkCause
 from tests.api.harness import (
@@ -102,4 +102,4 @@ def test_a_ca_file_that_cannot_be_used_is_an_os_error(tmp_path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("missing.pem", "empty.pem"):
         with pytest.raises(OSError):  # noqa: PT011 - ssl.SSLError is one, with texts of its own
-            build_http_client("https://127.0.0.1", str(tmp_path / name), is_loopback=True)
+            build_transport("https://127.0.0.1", str(tmp_path / name), is_loopback=True)

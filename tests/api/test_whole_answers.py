@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -10,7 +13,8 @@ import respx
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn, as_events, as_message
 from ralph.values.errors import StreamTransient
-from ralph.values.events import ResponseDiscarded, StreamReceived
+from ralph.values.events import RequestSent, ResponseDiscarded, StreamReceived
+from ralph.values.ports import JournalError
 from ralph.values.tool_calls import ToolCall
 from tests.api.harness import (
     BODY,
@@ -26,6 +30,7 @@ from tests.api.harness import (
     text_block,
     tool_block,
 )
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     import socket
@@ -77,6 +82,7 @@ def test_the_request_on_the_wire(raw_server, rig) -> None:
     assert fields[b"accept-encoding"] == b"identity"
     assert fields[b"x-api-key"] == "sk-ünicode".encode("latin-1")
     assert fields[b"x-team"] == b"a b"
+    assert fields[b"user-agent"], "some gateways refuse requests without it"
     assert len(fields) == len(lines) - 1, "a header was sent twice"
 
 
@@ -117,8 +123,32 @@ def test_an_answer_whose_connection_goes_on_for_ever_does_not_hold_up_the_next(r
     assert [client.send().text for _ in range(2)] == ["ok", "ok"]
 
 
+def test_an_error_of_the_events_ends_the_request(raw_server, rig) -> None:
+    """The journal may fail while the request is on its way."""
+    is_there, was_left = threading.Event(), threading.Event()
+
+    def never_answer(sock: socket.socket) -> None:
+        read_request(sock)
+        is_there.set()
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+        was_left.set()
+
+    def fail(event: object) -> None:
+        assert isinstance(event, RequestSent)
+        assert is_there.wait(PATIENCE_S)
+        raise JournalError(Path("/journal"), OSError(5, "Input/output error"))
+
+    client = rig(raw_server(never_answer))
+    client.events.emit = fail
+    with pytest.raises(JournalError):
+        client.send()
+    assert was_left.wait(PATIENCE_S)
+    assert await_no_exchange()
+
+
 def test_the_http_seam_can_be_faked(rig) -> None:
-    with respx.mock, httpx.Client() as http:
+    with respx.mock, httpx.HTTPTransport() as transport:
         route = respx.post("https://api.test/v1/messages")
         route.side_effect = [
             httpx.Response(
@@ -128,7 +158,7 @@ def test_the_http_seam_can_be_faked(rig) -> None:
             ),
             httpx.Response(200, headers={"content-type": "text/event-stream"}, content=sse(START, STOP)[:-3]),
         ]
-        client = rig("https://api.test", http=http)
+        client = rig("https://api.test", transport=transport)
         answer = client.send()
         assert answer.calls == (ToolCall("t1", "Bash", {"command": "ls"}),)
         assert answer.request_id == "r1"

@@ -17,6 +17,7 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
 from ralph.retry.roster import Roster
+from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
 
@@ -187,6 +188,7 @@ class ScriptedClient:
     def send_message(self, target: Target, key: int, body: RequestBody, events: Events) -> Answer:
         self.bodies.append(b"".join(body))
         self.asked.append((target.name, key))
+        events.emit(RequestSent())
         step = self._script.pop(0)
         if isinstance(step, BaseException):
             raise step

@@ -79,8 +79,10 @@ class Played:
         strategy: str = "fallback",
         turn_lock: TurnLock | None = None,
         events: RecordingEvents | None = None,
+        client: ScriptedClient | None = None,
     ) -> None:
-        self.client = ScriptedClient(script)
+        """Without `client`, a client gives the answers in `script`."""
+        self.client = client or ScriptedClient(script)
         self.events = events or RecordingEvents()
         self.toolbox = toolbox or FakeToolbox(on_run)
         self.waiter = waiter or FakeWaiter(interrupt_at_s=interrupt_at_s)

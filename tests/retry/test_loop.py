@@ -18,7 +18,7 @@ from ralph.retry.loop import send_with_retry
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
-from ralph.values.events import AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.events import AttemptEnded, RequestSent, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.limits import Budget
 from ralph.values.ports import Interrupted, SignalReceived, TimeIsUp
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, new_log, roster_of, text
@@ -66,8 +66,8 @@ class Try:
         return send_with_retry(CONVERSATION, self.site, TurnRequests(turn))
 
     def told(self) -> list[Event]:
-        """The events, without those that only the journal records."""
-        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
+        """The events of the retries."""
+        return [event for event in self.events.events if not isinstance(event, RequestSent | AttemptEnded)]
 
     def errors(self) -> list[str]:
         return [event.error for event in self.events.of(AttemptEnded) if event.error is not None]

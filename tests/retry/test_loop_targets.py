@@ -30,6 +30,7 @@ from ralph.values.events import (
     ModelFallbackRecovered,
     ModelFallbackSucceeded,
     Notice,
+    RequestSent,
     RetryExhausted,
     RetryRecovered,
     RetryScheduled,
@@ -135,8 +136,8 @@ class Asking:
 
     @property
     def told(self) -> list[Event]:
-        """The events, without those that only the journal records."""
-        return [event for event in self.events.events if not isinstance(event, AttemptEnded)]
+        """The events of the retries."""
+        return [event for event in self.events.events if not isinstance(event, RequestSent | AttemptEnded)]
 
     @property
     def notices(self) -> list[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.api.http_client import route_to, trusting
 from ralph.api.network_causes import network_cause
+from ralph.api.transport import route_to, trusting
 from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.endpoint import is_loopback
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from ralph.api.http_client import EndpointRoute
+    from ralph.api.transport import EndpointRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from ralph.api.client import MessagesApi
 from ralph.api.clocks import ClockLimits
-from ralph.api.http_client import build_http_client
+from ralph.api.http_library import httpx
 from ralph.api.target_clients import endpoint_of
+from ralph.api.transport import build_transport
 from ralph.cli.checks.endpoints import ADVICE_FOR, OTHER_ADVICE
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
@@ -31,8 +32,6 @@ from ralph.values.usage import TokenUsage, cost_usd, tokens_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
-
-    import httpx
 
     from ralph.conversation.target import Target
     from ralph.values.answer import Answer
@@ -143,17 +142,16 @@ def _ask(
     """Sends one request. Returns the answer, or the finding about the failure, and the tokens that are billed."""
     subject = _subject(target, key)
     try:
-        http = build_http_client(target.base_url, seams.ca_file, is_loopback=is_loopback(target.base_url))
+        transport = build_transport(target.base_url, seams.ca_file, is_loopback=is_loopback(target.base_url))
     except (OSError, ValueError) as error:
         lacking = shortage_of(error)
         if lacking is not None:
             return short(subject, lacking), TokenUsage()
         advice = "correct the base URL, HTTPS_PROXY, or model.ca_file"
         return fail(subject, seams.redact(str(error)), advice), TokenUsage()
-    http.event_hooks = {"response": [seen.note_head]}
     client = MessagesApi(
         endpoint_of(target, key),
-        http,
+        _NotingTransport(transport, seen.note_head),
         limits=seams.limits,
         waiter=seams.waiter,
         clock=seams.clock,
@@ -166,8 +164,21 @@ def _ask(
         return _failure(subject, target, key, error), error.tokens
     finally:
         client.close()
-        http.close()
+        transport.close()
     return answer, tokens_of(answer.message["usage"])
+
+
+class _NotingTransport(httpx.BaseTransport):
+    """A transport that passes each response to `note` when the head of the response has arrived."""
+
+    def __init__(self, transport: httpx.BaseTransport, note: Callable[[httpx.Response], None]) -> None:
+        self._transport = transport
+        self._note = note
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = self._transport.handle_request(request)
+        self._note(response)
+        return response
 
 
 def _conversation(target: Target) -> Conversation:
