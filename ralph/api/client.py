@@ -173,11 +173,12 @@ class MessagesApi:
 
     def _headers(self, own: dict[str, str]) -> list[tuple[bytes, bytes]]:
         common = {
+            "connection": "keep-alive",
+            # Some gateways refuse requests without it.
+            "user-agent": f"python-httpx/{httpx.__version__}",
             # A proxy that compresses a stream also holds back its events in a buffer.
             "accept-encoding": "identity",
             "anthropic-version": API_VERSION,
-            # Some gateways refuse requests without it.
-            "user-agent": f"python-httpx/{httpx.__version__}",
         }
         # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
         # could break the request.
