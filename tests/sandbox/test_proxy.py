@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,6 +19,7 @@ from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
 from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
+from tests.descriptors import open_descriptors
 from tests.patience import TEST_S, wait_until
 from tests.rows import every_row
 
@@ -264,15 +264,11 @@ def test_closing_ends_connections_threads_and_descriptors(server_port) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=TEST_S)
     for _ in range(20):
         Doors().open(443).close()  # whose command never began
-    wait_until(lambda: not threads_of_proxies() and open_descriptors() <= before)
+    wait_until(lambda: not threads_of_proxies() and not open_descriptors() - before)
 
 
 def threads_of_proxies() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name.startswith("proxy")]
-
-
-def open_descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def test_a_command_that_tries_many_hosts_is_told_of_a_bounded_number(doors) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 from ralph.machine.starting import IDLE_THREAD
 from tests.children import children
+from tests.descriptors import open_descriptors
 
 
 def busy_threads() -> int:
@@ -16,7 +16,9 @@ def busy_threads() -> int:
 
 def test_p16_thirty_commands_leave_no_descriptor_no_thread_and_no_child(tools: Any) -> None:
     tools.ok("Bash", command="true")
-    before = len(list(Path("/dev/fd").iterdir())), busy_threads(), children()
+    descriptors, threads, before = open_descriptors(), busy_threads(), children()
     for number in range(30):
         assert tools.ok("Bash", command=f"echo {number} & echo {number}; wait").count(str(number)) == 2
-    assert (len(list(Path("/dev/fd").iterdir())), busy_threads(), children()) == before
+    assert open_descriptors() - descriptors == set()
+    assert busy_threads() <= threads, "one of another test may have ended meanwhile"
+    assert children() - before == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +10,12 @@ import pytest
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.tool_calls import ToolCall
+from tests.descriptors import open_descriptors
 from tests.fakes.box import FakeBox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 CALLS = {
     "Read": {"file_path": "a"},
@@ -116,11 +117,11 @@ def test_t8_one_that_is_gone_before_the_first_call_is_said_too(
 
 def test_closing_the_toolbox_leaves_no_descriptor(make_tools: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    before = len([*Path("/dev/fd").iterdir()])
+    before = open_descriptors()
     tools = make_tools(writable=(tmp_path / "other",))
     tools.ok("Write", file_path="new/a", content="x")
     tools.box.close()
-    assert len([*Path("/dev/fd").iterdir()]) == before
+    assert open_descriptors() - before == set()
     with pytest.raises(FileNotFoundError):
         make_tools(writable=(tmp_path / "other", tmp_path / "nowhere"))
-    assert len([*Path("/dev/fd").iterdir()]) == before
+    assert open_descriptors() - before == set()
