@@ -198,7 +198,8 @@ def test_t13_bytes_outside_the_edit_are_identical(
         Path(name).unlink()
         room.roots.close()
     unit = "utf-16-le" if codec == "utf-16" else "utf-8" if codec.startswith("utf-8") else "latin-1"
-    assert any(is_edit(before, after, old, new, encoding) for encoding in (unit, "utf-8"))
+    searched = (old, old.replace("\r\n", "\n"))  # the model may write CRLF where the file has LF
+    assert any(is_edit(before, after, one, new, encoding) for one in searched for encoding in (unit, "utf-8"))
 
 
 def is_edit(before: bytes, after: bytes, old: str, new: str, encoding: str) -> bool:
