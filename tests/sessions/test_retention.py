@@ -40,10 +40,10 @@ class OldStore:
 
 
 class Ticking(FakeClock):
-    """A clock on which each look takes ten milliseconds."""
+    """A clock on which each look takes two milliseconds."""
 
     def now_s(self) -> float:
-        self.seconds += 0.01
+        self.seconds += 0.002
         return self.seconds
 
 
@@ -132,8 +132,8 @@ def test_it_gives_up_after_50_ms_and_never_fails(kept: OldStore) -> None:
     old = [kept.add("a", days=99) for _ in range(20)]
     clock = Ticking()
     remove_old_journals(kept.own, keep_days=30, keep_mb=1000, clock=clock)
-    assert clock.seconds < 0.1
-    assert 0 < len([journal for journal in old if journal.exists()]) < 20
+    assert clock.seconds < 0.06
+    assert not all(journal.exists() for journal in old)
     kept.root.rename(kept.root.with_name("gone"))
     kept.tidy()
 
