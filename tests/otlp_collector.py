@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.patience import AT_ONCE_S
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -99,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.received.append((self.path, headers, body))
         self.server.was_asked.set()
         if self.server.status is None:
-            self.server.released.wait(3 * AT_ONCE_S)
+            self.server.released.wait()
             return
         self.send_response(self.server.status)
         self.send_header("location", "http://127.0.0.1:9/")

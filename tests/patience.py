@@ -28,10 +28,6 @@ def within_s(seconds: float = LONG_S) -> float:
 
 
 PATIENCE_S = within_s()
-AT_ONCE_S = within_s(20)
-"""The limit in seconds for tests that something ends at once. Without the tested feature it would take a minute or
-for ever.
-"""
 TEST_S = within_s(300)
 """The limit in seconds for one test. A test that takes longer fails with the stacks of its threads, and the other
 tests run on.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from ralph.conversation.target import ModelDescription
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
-from ralph.values.ports import InterruptRequested, SignalReceived, TimeIsUp
+from ralph.values.ports import TIMED_OUT, InterruptRequested, SignalReceived, TimeIsUp
 from tests.api.harness import (
     KEY,
     START,
@@ -31,7 +32,6 @@ from tests.api.harness import (
     sse,
     text_block,
 )
-from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_the_question_is_a_get_with_the_id_quoted_and_the_targets_own_headers(
 SAYS_NOTHING: dict[str, Fault] = {
     "401": Fault(status=401),
     "404 with a description": Fault(status=404, body=DOCUMENT),
-    "429": Fault(status=429, headers={"retry-after": "60"}),
+    "429": Fault(status=429, headers={"retry-after": "1000000"}),
     "529": Fault(status=529),
     "500 in HTML": Fault(status=500, body="<h1>oops</h1>"),
     "200 in HTML": Fault(body="<!doctype html><title>Sign in</title>"),
@@ -144,9 +144,7 @@ def test_whatever_is_no_description_is_none_asked_for_once_and_breaks_no_message
 ) -> None:
     server = describing(fault)
     client = rig(server)
-    started_s = time.monotonic()
-    assert client.describe() is None
-    assert time.monotonic() - started_s < within_s(20)
+    assert client.describe(within_s=1e6) is None
     assert len(server.lookups) == 1
     assert client.events.events == []
     assert client.send().text == "ok"
@@ -210,9 +208,9 @@ def test_a_url_that_is_none_is_none(rig, describing) -> None:
 @every_row(
     "fault",
     [
-        Fault(stall_before_headers_s=30),
-        Fault(drip_s=0.02),
-        Fault(status=404, body="x" * 999, drip_s=0.02),
+        Fault(stall_before_headers_s=math.inf),
+        Fault(drip_s=10),
+        Fault(status=404, body="x" * 999, drip_s=10),
     ],
 )
 def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing, rig, fault) -> None:
@@ -220,53 +218,58 @@ def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing,
     started_s = time.monotonic()
     assert client.describe(within_s=SHORT_S) is None
     assert time.monotonic() - started_s >= SHORT_S
-    assert time.monotonic() - started_s < within_s(20)
     assert await_no_exchange()
     assert client.send().text == "ok"
 
 
 def test_the_bound_is_five_seconds_where_nobody_names_another(describing, rig, monkeypatch) -> None:
-    client = rig(describing(Fault(stall_before_headers_s=30)))
-    started_s = client.clock.now_s()
+    client = rig(describing(Fault(stall_before_headers_s=math.inf)))
     bounds: list[float] = []
-    wait = client.waiter.wait
 
-    def hasty(mailbox: Any, *, until_s: float, waiting_for: str) -> Any:
-        bounds.append(until_s - started_s)
-        return wait(mailbox, until_s=client.clock.now_s(), waiting_for=waiting_for)
+    def hasty(_mailbox: Any, *, until_s: float, waiting_for: str) -> Any:
+        bounds.append(until_s)
+        return TIMED_OUT
 
+    monkeypatch.setattr(client.clock, "now_s", lambda: 0.0)
     monkeypatch.setattr(client.waiter, "wait", hasty)
     assert client.describe() is None
-    assert bounds[-1] == pytest.approx(5.0, abs=0.5)
+    assert bounds == [5.0]
 
 
 def test_a_drip_that_would_be_whole_in_time_is_read(describing, rig) -> None:
     assert rig(describing(Fault(drip_s=0.0005))).describe() == SAID
 
 
-def test_a_server_that_never_stops_sending_does_not_put_the_bound_off(raw_server, rig) -> None:
+def test_a_server_that_never_stops_sending_does_not_put_the_bound_off(raw_server, rig, monkeypatch) -> None:
+    """The server is the faster one, so there is always one more byte."""
+    monkeypatch.setattr("ralph.api.client.DESCRIPTION_BYTES", math.inf)
+
     def serve(sock: socket.socket) -> None:
         read_request(sock)
         sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-        while True:  # one byte in each chunk: there is always one more, and 256 KiB take seconds
+        while True:
             sock.sendall(b"1\r\nx\r\n" * 1000)
 
-    started_s = time.monotonic()
-    assert rig(raw_server(serve)).describe(within_s=SHORT_S) is None
-    assert time.monotonic() - started_s < within_s(20)
+    client = rig(raw_server(serve))
+    really_wait = client.waiter.wait
+
+    def wait(mailbox: Any, **how: Any) -> Any:
+        time.sleep(0.01)
+        return really_wait(mailbox, **how)
+
+    monkeypatch.setattr(client.waiter, "wait", wait)
+    assert client.describe(within_s=SHORT_S) is None
     assert await_no_exchange()
 
 
 def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, full_backlog) -> None:
-    started_s = time.monotonic()
     assert rig(full_backlog).describe(within_s=SHORT_S) is None
-    assert time.monotonic() - started_s < within_s(20)
     assert await_no_exchange()
 
 
 def test_the_bound_holds_with_every_clock_off(describing, rig) -> None:
     off = ClockLimits(connect_s=0, first_byte_s=0, bytes_idle_s=0, progress_idle_s=0, response_s=0)
-    client = rig(describing(Fault(stall_before_headers_s=30)), limits=off)
+    client = rig(describing(Fault(stall_before_headers_s=math.inf)), limits=off)
     assert client.describe(within_s=SHORT_S) is None
 
 
@@ -274,17 +277,15 @@ def test_the_bound_holds_with_every_clock_off(describing, rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault(stall_before_headers_s=30), Fault(drip_s=0.05)], ids=["silence", "drip"]
+    "fault", [Fault(stall_before_headers_s=math.inf), Fault(drip_s=10)], ids=["silence", "drip"]
 )
 def test_a_signal_ends_the_wait_at_once_and_its_thread(describing, rig, fault) -> None:
     client = rig(describing(fault))
     timer = threading.Timer(0.1, client.waiter.inbox.note_signal, [15])
-    started_s = time.monotonic()
     timer.start()
     with pytest.raises(SignalReceived):
-        client.describe()
+        client.describe(within_s=1e6)
     timer.join()
-    assert time.monotonic() - started_s < within_s(20)
     assert await_no_exchange()
     assert client.send().text == "ok"
 
@@ -293,7 +294,7 @@ def test_the_end_of_the_runs_time_ends_the_wait(describing, rig) -> None:
     def waiter_for_a_moment(clock: Clock) -> InboxWaiter:
         return InboxWaiter(clock, run_ends_s=clock.now_s() + 0.1)
 
-    client = rig(describing(Fault(stall_before_headers_s=30)), waiter_class=waiter_for_a_moment)
+    client = rig(describing(Fault(stall_before_headers_s=math.inf)), waiter_class=waiter_for_a_moment)
     with pytest.raises(TimeIsUp):
         client.describe()
     assert await_no_exchange()
@@ -318,7 +319,7 @@ class Impatient:
 
 
 def test_a_control_line_is_taken_during_the_wait(describing, rig) -> None:
-    fault = Fault(stall_before_headers_s=30)
+    fault = Fault(stall_before_headers_s=math.inf)
     client = rig(describing(fault), waiter_class=lambda clock: Impatient(clock).waiter)
     with pytest.raises(InterruptRequested):
         client.describe()

@@ -5,11 +5,11 @@ followed (A13, A14, A17-A19).
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.api import clocks
 from ralph.api.clocks import ClockLimits
 from ralph.api.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
@@ -17,7 +17,6 @@ from ralph.values.classify import ErrorClass, FailureKind, classify_error, failu
 from ralph.values.errors import HttpError
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
-from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -58,25 +57,28 @@ def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, status, body) -> N
     assert classify_error(error) is ErrorClass.TRANSIENT
 
 
-def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig) -> None:
-    started_s = time.monotonic()
-    error = failure(rig(serve(Fault(status=503, huge_body_bytes=1 << 30))))
+def test_a14_a_huge_body_is_cut_at_64_kib_and_not_waited_for(serve, rig, monkeypatch) -> None:
+    monkeypatch.setattr(clocks, "ERROR_BODY_S", 1e6)
+    server = serve(Fault(status=503, huge_body_bytes=10**15))
+    error = failure(rig(server, limits=ClockLimits(response_s=0)))
     assert len(error.body) == ERROR_BODY_BYTES == 65536
-    assert time.monotonic() - started_s < within_s(20)
     assert await_no_exchange()
 
 
-@pytest.mark.parametrize("waits", [{"response_s": 0.4}, {}])
-def test_a14_a_body_that_never_comes_is_not_waited_for_long(raw_server, rig, waits) -> None:
+@pytest.mark.parametrize(("response_s", "error_body_s"), [(0.4, 1e6), (0, 0.4)])
+def test_a14_a_body_that_never_comes_is_not_waited_for_long(
+    raw_server, rig, monkeypatch, response_s, error_body_s
+) -> None:
+    monkeypatch.setattr(clocks, "ERROR_BODY_S", error_body_s)
+    limits = ClockLimits(bytes_idle_s=0, progress_idle_s=0, response_s=response_s)
+
     def serve(sock: socket.socket) -> None:
         read_request(sock)
         sock.sendall(b"HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\nhalf")
         sock.recv(1)
 
-    started_s = time.monotonic()
-    error = failure(rig(raw_server(serve), limits=ClockLimits(**waits)))
+    error = failure(rig(raw_server(serve), limits=limits))
     assert (error.status, error.body) == (503, "half")
-    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status(raw_server, rig) -> None:

@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ralph.values.outcome import Outcome
 from tests import fork_server, forked_processes
 from tests.children import is_gone
 from tests.loop.iteration_processes import SESSION_ID
-from tests.patience import wait_until, within_s
+from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
@@ -162,14 +161,12 @@ def test_options_that_ralph_run_refuses_are_usage(iterating) -> None:
 
 @linux_only
 def test_a_signal_ends_the_command_and_the_lock_is_not_the_commands(iterating, serve) -> None:
-    server = serve(bash("ls -l /proc/self/fd"), bash(f"echo $$ >{iterating.root}/launch/pid; sleep 99"))
+    server = serve(bash("ls -l /proc/self/fd"), bash(f"echo $$ >{iterating.root}/launch/pid; sleep 1000000"))
     lock = os.open(iterating.root / "lock", os.O_RDWR | os.O_CREAT)
     iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
-    started_s = time.monotonic()
     result = iterating.run(*SEES_ALL, "--add-dir", str(iterating.root / "launch"), lock=lock)
     os.close(lock)
 
-    assert time.monotonic() - started_s < within_s(20)
     assert (result.exit_code, result.outcome, result.stopped_by) == (143, Outcome.INTERRUPTED, 15)
     assert result.turns == 2, "the one that was stopped included"
     assert result.reason == "stopped by SIGTERM"

@@ -81,7 +81,7 @@ def kept(directory: Path) -> bytes:
 def test_the_verdict_is_the_exit_code(tmp_path, command, exit_code, words) -> None:
     result = check(tmp_path, command).run(20)
     assert (result.exit_code, result.words, result.problem) == (exit_code, words, None)
-    assert 0 < result.duration_s < 20
+    assert result.duration_s > 0
 
 
 def test_both_outputs_are_kept_and_end_the_result_and_nobody_is_asked(tmp_path) -> None:

@@ -23,7 +23,7 @@ def test_a_servers_date_is_measured_against_the_wall_clock() -> None:
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux counts sleep")
 def test_a11_durations_count_the_time_that_the_machine_sleeps() -> None:
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert boot <= SystemClock().now_s() < boot + 5
+    assert boot <= SystemClock().now_s() <= time.clock_gettime(time.CLOCK_BOOTTIME)
     if boot - time.clock_gettime(time.CLOCK_MONOTONIC) > 10:  # it has slept since it was started
         assert SystemClock().now_s() - time.clock_gettime(time.CLOCK_MONOTONIC) > 9
     assert waiter._CLOCK_ID == time.CLOCK_BOOTTIME
@@ -34,4 +34,4 @@ def test_p12_a_jump_of_the_wall_clock_moves_no_deadline() -> None:
     with freeze_time("2026-11-21 12:00:00") as frozen:
         before = clock.now_s()
         frozen.move_to("2026-11-22 12:00:00")
-        assert clock.now_s() - before < 1
+        assert before <= clock.now_s() <= time.clock_gettime(waiter._CLOCK_ID)

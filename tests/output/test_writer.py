@@ -25,7 +25,6 @@ from ralph.values import events as ev
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report
 from ralph.values.usage import RunUsage
-from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -241,13 +240,11 @@ def test_p10_a_reader_that_never_reads_is_waited_for_no_longer_than_its_last_cha
 
 
 def test_p10_a_signal_shortens_even_that(full_pipe) -> None:
-    writer = stuck_writer(full_pipe, within_s(60))
+    writer = stuck_writer(full_pipe, 1e6)
     writer.emit(ended())
     waiter = InboxWaiter(CLOCK)
     threading.Timer(0.05, waiter.inbox.note_signal, [15]).start()
-    started_s = time.monotonic()
     finish(writer, ended(), waiter)
-    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_signals_that_came_before_the_end_do_not_take_the_result_from_a_healthy_reader(output) -> None:

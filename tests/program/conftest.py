@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,12 +103,10 @@ class Ralph:
             raise
         return Finished(process.returncode, (stdout or b"").decode(), (stderr or b"").decode())
 
-    def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> tuple[Finished, float]:
-        """Sends the signal. Returns what the process printed, and the seconds until it ended."""
-        started = time.monotonic()
+    def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> Finished:
+        """Sends the signal and waits for the end of the process."""
         process.send_signal(number)
-        finished = self.finish(process)
-        return finished, time.monotonic() - started
+        return self.finish(process)
 
 
 _WITHOUT_RUNS = {"sessions", "fleet", "doctor", "demo", "mock-api", "--version", "-v", "--help", "-h"}

@@ -312,7 +312,7 @@ def test_a_signal_during_a_shell_line_ends_the_run_and_leaves_the_call_in_the_jo
     process = ralph.start("/fix")
     while not (ralph.cwd / "begun").exists() and process.poll() is None:
         time.sleep(0.02)
-    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143, ran.stderr
     assert not server.requests
     subtypes = [one["event"]["subtype"] for one in journal(ralph) if one["kind"] == "event"]

@@ -264,7 +264,7 @@ def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(
     server = silent_at_the_summary(serve)
     process = ralph.start(TASK)
     until_asked(server, 3)
-    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert not any(record.kind == "compacted" for record in records_of(ralph))
     after = serve(Turn(SUMMARY), DONE)

@@ -20,7 +20,7 @@ from ralph.mock_api import Fault, Step, ToolUse, Turn
 from ralph.settings.tables import KEYS
 from tests.api.harness import RawServer
 from tests.certificates import make_certificate
-from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
 
 
@@ -344,13 +344,12 @@ def test_a_server_that_does_not_answer_the_handshake_is_not_waited_for(ralph, si
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_at_once(ralph, silent, number, code) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{silent}"
-    user_settings(ralph, "clocks.connect_s = 300")
+    user_settings(ralph, "clocks.connect_s = 1e6")
     process = ralph.start("doctor")
     while b"sessions:" not in process.stdout.readline():
         pass
-    finished, took_s = ralph.stopped_by(process, number)
+    finished = ralph.stopped_by(process, number)
     assert finished.code == code
-    assert took_s < AT_ONCE_S
     assert finished.stderr == ""
 
 

@@ -11,13 +11,12 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.driver_lines import request, user
-from tests.patience import AT_ONCE_S, PATIENCE_S, wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.program.driver import STREAM_JSON, results
 from tests.program.kept_sessions import journals
 
@@ -151,11 +150,9 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph, number)
     driver.delta()
     driver.say("third")
     assert driver.ask("get_status")["queued_messages"] == 2
-    started_s = time.monotonic()
     driver.process.send_signal(number)
     ran = driver.ended()
     assert ran.code == ENDINGS[number]
-    assert time.monotonic() - started_s < AT_ONCE_S
     ends = [(result["terminal_reason"], result["exit_code"]) for result in results(ran)]
     assert ends == [("interrupted", ENDINGS[number])] * 3
     assert results(ran)[1]["errors"] == [f"not begun: stopped by {number.name}"]

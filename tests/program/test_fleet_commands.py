@@ -227,7 +227,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     process = ralph.start("fleet", "wait", "--db", "postgresql://u:hidden-word@127.0.0.1:9/x")
     told = process.stderr.readline().decode()
     assert "waiting for the store at 127.0.0.1:9" in told
-    ran, _ = ralph.stopped_by(process, signal.SIGINT)
+    ran = ralph.stopped_by(process, signal.SIGINT)
     assert (ran.code, ran.stdout) == (130, "")
     assert "hidden-word" not in told + ran.stderr
 

@@ -94,7 +94,7 @@ def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) 
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
     process = ralph.start("loop", "go")
     wait_until(lambda: started(ralph))
-    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert "cannot be listed" not in ran.stderr
 

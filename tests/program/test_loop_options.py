@@ -363,7 +363,7 @@ def test_init_has_a_help_of_its_own(ralph) -> None:
 def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:
     process = ralph.start("loop", "-", stdin=subprocess.PIPE)
     wait_until(lambda: _catches(process.pid, signal.SIGTERM))
-    ended, _ = ralph.stopped_by(process, signal.SIGTERM)
+    ended = ralph.stopped_by(process, signal.SIGTERM)
     assert (ended.code, ended.stdout) == (143, "")
     assert ended.stderr.splitlines()[-1] == "[loop] interrupted (exit 143): stopped by SIGTERM"
 

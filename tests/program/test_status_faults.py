@@ -5,7 +5,6 @@ docs/inside/faults.md.
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
-from tests.patience import AT_ONCE_S
 from tests.program.faulty import HELLO, linux_only, peak_mb
 from tests.program.several import at, settings
 
@@ -24,12 +22,10 @@ if TYPE_CHECKING:
 @linux_only
 def test_a14_an_error_body_of_1_gb_is_neither_read_nor_held_exits_0(ralph, serve) -> None:
     ralph.retry_quickly()
-    server = serve(Fault(status=502, body="<h1>Bad gateway</h1>", huge_body_bytes=1_000_000_000), HELLO)
-    started_s = time.monotonic()
+    server = serve(Fault(status=502, body="<h1>Bad gateway</h1>", huge_body_bytes=10**15), HELLO)
     code, mb = peak_mb(ralph, "hi")
     assert (code, len(server.requests)) == (0, 2)
     assert mb < 60
-    assert time.monotonic() - started_s < AT_ONCE_S
 
 
 def test_a17_the_wait_is_the_servers_wish_to_the_millisecond_exits_0(ralph, serve) -> None:

@@ -252,7 +252,7 @@ def test_a_signal_in_the_wait_after_a_round_closes_the_chain_once(ralph, serve) 
     process = ralph.start("hi", "--config", str(path), "--output-format", "stream-json")
     assert servers[1].wait_for_requests(1, PATIENCE_S)
     [journal] = wait_for_retry(ralph)
-    ran, _ = ralph.stopped_by(process, signal.SIGTERM)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
     assert ran.code == 143
     assert len(of(ran, "api_retry")) == len(of(ran, "retry_exhausted")) == 1
     assert of(ran, "retry_recovered") == []

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import time
 
 import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
-from tests.patience import AT_ONCE_S, PATIENCE_S
+from tests.patience import PATIENCE_S
 from tests.program.slow_servers import flood
 from tests.program.test_signals import is_alive
 
 
 def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
-    server = serve(Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    server = serve(Step(Turn("never"), Fault(stall_before_headers_s=math.inf)))
     started_s = time.monotonic()
     ran = ralph("hi", "--max-time", "1.2s", "--output-format", "stream-json")
-    assert 1.1 < time.monotonic() - started_s < AT_ONCE_S
+    assert time.monotonic() - started_s > 1.1
     assert (ran.code, len(server.requests)) == (124, 1)
     assert ran.result["terminal_reason"] == "timed_out"
     assert [entry["clock"] for entry in ran.objects if entry.get("subtype") == "clock_fired"] == ["run total"]
@@ -31,21 +32,19 @@ def test_a_time_limit_is_not_put_off_by_a_server_that_never_stops_exits_124(ralp
 
 def test_a_time_limit_ends_a_command_and_all_it_started_exits_124(ralph, serve) -> None:
     marker = f"ralphlimit{id(ralph)}"
-    serve(Turn([ToolUse("Bash", {"command": f"bash -c 'sleep 300 # {marker}' & sleep 301 # {marker}"})]))
-    started_s = time.monotonic()
+    serve(
+        Turn([ToolUse("Bash", {"command": f"bash -c 'sleep 1000000 # {marker}' & sleep 1000000 # {marker}"})])
+    )
     ran = ralph("hi", "--max-time", "1.5", "--output-format", "json")
-    assert time.monotonic() - started_s < AT_ONCE_S
     assert ran.code == 124
     assert not is_alive(marker)
 
 
 def test_a_wait_that_would_outlast_the_time_limit_is_not_begun_exits_124(ralph, serve) -> None:
-    server = serve(Fault(status=529, headers={"retry-after": "50"}))
-    started_s = time.monotonic()
-    ran = ralph("hi", "--max-time", "30", "--output-format", "json")
-    assert time.monotonic() - started_s < 30
+    server = serve(Fault(status=529, headers={"retry-after": "7200"}))
+    ran = ralph("hi", "--retry", "patient", "--max-time", "1h", "--output-format", "json")
     assert (ran.code, len(server.requests)) == (124, 1)
-    assert "leaves no time to wait 50s, after: HTTP 529" in ran.last_line
+    assert "leaves no time to wait 2h, after: HTTP 529" in ran.last_line
     assert ran.result["api_error_status"] == 529
     assert "[retry]" not in ran.stderr
 

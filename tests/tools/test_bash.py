@@ -104,9 +104,7 @@ def test_silence_is_said_in_words(tools: Any) -> None:
 
 
 def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(tools: Any) -> None:
-    started_s = time.monotonic()
-    text = tools.error("Bash", command="echo before; sleep 999", timeout=300)
-    assert time.monotonic() - started_s < within_s(20)
+    text = tools.error("Bash", command="echo before; sleep 1000000", timeout=300)
     assert text.startswith("before\n[timed out after 0.3 s;")
     assert "at most 600000 ms" in text
 
@@ -114,10 +112,8 @@ def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(
 @linux_only
 def test_t1_a_tree_that_ignores_term_is_killed(tools: Any) -> None:
     marker = marker_for("t1")
-    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 888) & sleep 999; sleep 999"
-    started_s = time.monotonic()
+    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 1000000) & sleep 1000000; sleep 1000000"
     assert "timed out" in tools.error("Bash", command=command, timeout=200)
-    assert time.monotonic() - started_s < within_s(20)
     assert processes_with(marker) == []
 
 
@@ -149,16 +145,14 @@ def test_t2_a_daemon_is_gone_after_the_call(tools: Any, daemon: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "echo ok; sleep 100 &",
-        "echo ok; (trap '' TERM; sleep 100) &",
+        "echo ok; sleep 1000000 &",
+        "echo ok; (trap '' TERM; sleep 1000000) &",
         "exec > >(cat); echo ok",
-        "echo ok; setsid sleep 100 &",
+        "echo ok; setsid sleep 1000000 &",
     ],
 )
 def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools: Any, command: str) -> None:
-    started_s = time.monotonic()
     assert tools.ok("Bash", command=command) == "ok"
-    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
@@ -234,9 +228,7 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
     ],
 )
 def test_t5_nothing_waits_for_a_person(tools: Any, command: str) -> None:
-    started_s = time.monotonic()
     assert tools.ok("Bash", command=command, timeout=10_000).endswith("nothing")
-    assert time.monotonic() - started_s < within_s(20)
 
 
 def test_t5_a_program_that_closes_its_pipe_early_is_not_told_about_it(tools: Any) -> None:
@@ -307,16 +299,16 @@ def test_a_command_no_shell_can_read_is_refused(tools: Any, command: str) -> Non
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[..., Any], signals: int) -> None:
     """After one signal the command gets its grace period. A second signal ends this period."""
-    tools = make_tools(kill_grace_s=0.4 if signals == 1 else 30)
+    tools = make_tools(kill_grace_s=0.4 if signals == 1 else 1e6)
     marker = marker_for("signal")
     for number in range(signals):
         threading.Timer(0.2 + 0.2 * number, tools.waiter.inbox.note_signal, [signal.SIGTERM]).start()
-    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 444) & while :; do sleep 333; done"
-    started_s = time.monotonic()
+    command = (
+        f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 1000000) & while :; do sleep 1000000; done"
+    )
     with pytest.raises(Interrupted) as raised:
         tools.box.run([ToolCall("1", "Bash", {"command": command})])
     assert raised.value.signal_number == signal.SIGTERM
-    assert time.monotonic() - started_s < within_s(20)
     assert processes_with(marker) == []
     assert tools.ok("Bash", command="echo again") == "again"
 

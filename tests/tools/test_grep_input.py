@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.patience import within_s
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -59,11 +58,11 @@ def test_a_glob_that_was_not_finished_is_an_error_that_says_so(
 
 
 def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: Any, files: Path) -> None:
-    started_s = time.monotonic()
+    started_s = time.process_time()
     assert "at most 4,096" in search_tools.error("Grep", pattern="needle", glob="[" * 100_000)
     assert "at most 4,096" in search_tools.error("Glob", pattern="[" * 100_000)
     search_tools.error("Grep", pattern="[^" * 30_000)
-    assert time.monotonic() - started_s < within_s(20)
+    assert time.process_time() - started_s < 5
 
 
 @every_row("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])
