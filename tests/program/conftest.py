@@ -83,6 +83,11 @@ class Ralph:
         """Sets a retry policy with four retries that hardly wait."""
         self.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\n")
 
+    def run_first(self, code: str) -> None:
+        """Makes each start run this code before it runs ralph. It gets a new interpreter."""
+        (self.cwd.parent / "sitecustomize.py").write_text(code)
+        self.environment["PYTHONPATH"] = f"{self.cwd.parent}:{self.environment['PYTHONPATH']}"
+
     def start(self, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         popen.setdefault("stdin", subprocess.DEVNULL)
         popen.setdefault("stdout", subprocess.PIPE)

@@ -111,16 +111,9 @@ def test_p7_a_tool_that_ignores_term_is_killed(ralph, serve) -> None:
     assert not is_alive(marker)
 
 
-def before_ralph(ralph, code: str) -> None:
-    """Makes each process of `ralph` run this code first."""
-    (ralph.cwd.parent / "sitecustomize.py").write_text(code)
-    ralph.environment["PYTHONPATH"] = f"{ralph.cwd.parent}:{ralph.environment['PYTHONPATH']}"
-
-
 def test_a_second_signal_ends_at_once(ralph, serve) -> None:
     """The command notes the SIGTERM after the first signal and goes on. It would have for ever to end."""
-    before_ralph(
-        ralph,
+    ralph.run_first(
         "from functools import partial\n"
         "from ralph.tools import tool_room\n"
         "tool_room.ToolSettings = partial(tool_room.ToolSettings, kill_grace_s=1e6)\n",
@@ -139,8 +132,9 @@ def test_p7_a_second_signal_ends_a_run_that_is_stuck_in_a_call_for_ever_exits_14
     """Changing into a directory on a dead mount is such a call. 128+15 is what a shell reports."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    patch = f"import os\nos.chdir = lambda _: (open('reached', 'w').close(), open({str(fifo)!r}).read())\n"
-    before_ralph(ralph, patch)
+    ralph.run_first(
+        f"import os\nos.chdir = lambda _: (open('reached', 'w').close(), open({str(fifo)!r}).read())\n"
+    )
     process = ralph.start("hi", "--cd", str(tmp_path))
     wait_until((ralph.cwd / "reached").exists)
     process.send_signal(signal.SIGTERM)

@@ -112,7 +112,7 @@ def test_a11_what_came_while_ralph_was_stopped_wins_over_its_clocks_exits_0(ralp
 def sleep_for_days(ralph, tmp_path: Path) -> Callable[[], None]:
     """Moves the clock of `ralph` that counts sleep by 11 days. A wait that begins anew afterwards lasts as long."""
     has_slept = tmp_path / "slept"
-    (tmp_path / "sitecustomize.py").write_text(
+    ralph.run_first(
         "import os, time\n"
         "really = time.clock_gettime\n"
         "def now_s(clock):\n"
@@ -120,7 +120,6 @@ def sleep_for_days(ralph, tmp_path: Path) -> Callable[[], None]:
         "    return really(clock) + has_slept * 1e6\n"
         "time.clock_gettime = now_s\n"
     )
-    ralph.environment["PYTHONPATH"] = f"{tmp_path}:{ralph.environment['PYTHONPATH']}"
     return has_slept.touch
 
 
