@@ -1,7 +1,7 @@
 """Builds the HTTP transport for an endpoint, with its TLS context and its proxy.
 
-This is the lower half of an `httpx.Client`. The upper half handles redirects, cookies, logins and defaults, and ralph
-wants none of these: it would read the credentials in `.netrc`, and each request would take 0.2 ms more.
+This is the lower half of an `httpx.Client`. The upper half handles redirects, cookies, logins and defaults. Ralph wants
+none of these, and each request would take 0.2 ms more.
 """
 
 from __future__ import annotations
