@@ -277,9 +277,6 @@ class _Serving:
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
         self._is_reaped = False
-        self._limits = _own_limits()
-        """The resource limits of the launcher, which it has inherited or got with a request. Others are sent with the
-        next request."""
         try:
             with theirs:
                 self.pid = _spawned(theirs, environment, entrance, memory_group)
@@ -294,7 +291,6 @@ class _Serving:
         this method raises OSError, no command was started.
         """
         sent_last = []
-        limits = _own_limits()
         confinement = command.confinement
         if confinement is not None and confinement.ruleset != NO_RULESET:
             sent_last.append(confinement.ruleset)
@@ -302,7 +298,10 @@ class _Serving:
             sent_last.append(confinement.proxy)
         fields: list[bytes] = [
             *(str(number).encode() for number in (command.grace_s, _umask(), core_limit_at_start())),
-            b"" if limits == self._limits else _packed_limits(limits),
+            ",".join(
+                f"{number}:{soft}:{hard}"
+                for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
+            ).encode(),
             f"{command.most_processes} {command.most_memory_bytes}".encode(),
             b"" if command.held_directory is None else os.fsencode(command.cwd),
             _packed(confinement),
@@ -323,7 +322,6 @@ class _Serving:
             self._control, [request], [*descriptors, *command.streams.values(), *sent_last]
         )
         self._control.sendall(request[sent:])
-        self._limits = limits
 
     def is_in_group(self) -> bool:
         """Whether the supervisor has entered the control group. Waits until the supervisor is ready."""
@@ -460,15 +458,6 @@ class SupervisedCommand:
         os.close(self.output_descriptor)
         if self._has_ended:
             self._channel.close()
-
-
-def _own_limits() -> list[tuple[int, int]]:
-    return [resource.getrlimit(number) for number in _LIMITS]
-
-
-def _packed_limits(limits: Sequence[tuple[int, int]]) -> bytes:
-    numbered = zip(_LIMITS, limits, strict=True)
-    return ",".join(f"{number}:{soft}:{hard}" for number, (soft, hard) in numbered).encode()
 
 
 def _packed(confinement: Confinement | None) -> bytes:

@@ -411,9 +411,9 @@ def _prepared(request: _Request) -> int:
 
 def _limit(limits: bytes) -> None:
     """Sets the resource limits of this process to the limits of ralph. `limits` has the form "number:soft:hard,...".
-    It is empty if nothing has changed since the last command. A limit that cannot be set stays as it is.
+    A limit that cannot be set stays as it is.
     """
-    for one in limits.split(b",") if limits else ():
+    for one in limits.split(b","):
         number, soft, hard = map(int, one.split(b":"))
         if resource.getrlimit(number) != (soft, hard):
             try:
