@@ -305,6 +305,7 @@ class Run:
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
             # This raises TimeIsUp, so that the run ends before the next request.
+            self._transcript.settle()
             self._waiter.sleep(0, waiting_for="the time limit")
         if finishing.is_over(turn):
             return self._closing.forced()
@@ -367,6 +368,7 @@ class Run:
                     self.emit(Notice(step.notice))
                 if self._closing.is_final:
                     # The text must be looked at before the calls, because a call may discard a report in it.
+                    self._transcript.settle()
                     self._closing.take_final_words(answer.text)
                 self._run_tools(answer)
                 return self._after_tools(state)

@@ -117,10 +117,17 @@ class SessionLog:
             raise
 
     def _pass_on(self) -> None:
+        """Emits the held events, all of them even if the journal fails meanwhile. Raises JournalError after that."""
         held, self._held = self._held, None
-        if self._sink is not None:
-            for event in held or ():
-                self._sink.emit(event)
+        failed = None
+        for event in held or ():
+            try:
+                if self._sink is not None:
+                    self._sink.emit(event)
+            except JournalError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 class Transcript:

@@ -23,7 +23,7 @@ from ralph.retry.step import (
 from ralph.retry.targets import MoveOn
 from ralph.values.classify import classify_error
 from ralph.values.errors import AgentError
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Interrupted, JournalError
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
@@ -64,7 +64,7 @@ def send_with_retry(
                 answer = site.client.send_message(state.target, key, request.body, site.events)
             except AgentError as error:
                 state, decision, events = step(state, error, classify_error(error), site.moment(sent_s))
-            except Interrupted as stop:
+            except (Interrupted, JournalError) as stop:
                 chain.publish(state, attempt_ended(state, clock.now_s() - sent_s, stop.tokens, stop))
                 raise
             else:

@@ -106,6 +106,9 @@ class JournalError(Exception):
     recorded in the journal.
     """
 
+    tokens = TokenUsage()
+    """The token counts for a request that this error has ended. None are known."""
+
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
 

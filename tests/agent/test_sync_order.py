@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.values.events import AnswerAccepted, RequestSent, ToolFinished, ToolStarted, TurnStarted
+import pytest
+from msgspec.structs import replace
+
+from ralph.agent.transcript import SessionLog
+from ralph.conversation.records import session_record
+from ralph.conversation.session import Session
+from ralph.values.events import AnswerAccepted, Notice, RequestSent, ToolFinished, ToolStarted, TurnStarted
+from ralph.values.limits import LimitSettings
 from ralph.values.ports import JournalError
 from ralph.values.tool_calls import ToolDefinition
 from tests.agent.test_turn_lock import RecordedLock
@@ -14,13 +22,14 @@ from tests.fakes import (
     TOUCH,
     FakeJournal,
     FakeToolbox,
+    FakeWaiter,
     RecordingEvents,
     ScriptedClient,
     answer,
     call,
     text,
 )
-from tests.fakes.played import Played, roster_for
+from tests.fakes.played import PLAIN_FORM, Played, roster_for
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from ralph.values.events import Event, RunEnded
     from ralph.values.ports import Events, TurnLock
+    from ralph.values.report import ReportForm
     from ralph.values.tool_calls import ToolCall
 
 BASH = ToolDefinition("Bash", "Runs a command.", {"type": "object", "properties": {}})
@@ -97,6 +107,19 @@ class LookingClient(ScriptedClient):
         return super().describe_model(target, key)
 
 
+class LookingWaiter(FakeWaiter):
+    """Notes the kinds of the records that are on the disk when a sleep begins."""
+
+    def __init__(self, journal: CountingJournal, run_ends_s: float) -> None:
+        super().__init__(run_ends_s=run_ends_s)
+        self._journal = journal
+        self.at_sleep: list[list[str]] = []
+
+    def sleep(self, seconds: float, *, waiting_for: str) -> None:
+        self.at_sleep.append(self._journal.lasting)
+        super().sleep(seconds, waiting_for=waiting_for)
+
+
 class Unchecked(Played):
     """A task whose journal may be incomplete."""
 
@@ -106,28 +129,46 @@ class Unchecked(Played):
 
 
 class Watched:
+    """A run whose calls take a second each."""
+
     def __init__(
-        self, *script: Answer, fails_at: str | None = None, turn_lock: TurnLock | None = None
+        self,
+        *script: Answer,
+        fails_at: str | None = None,
+        turn_lock: TurnLock | None = None,
+        form: ReportForm | None = None,
+        max_turns: int | None = None,
+        run_ends_s: float = math.inf,
     ) -> None:
         toolbox = FakeToolbox(self._runs)
         toolbox.definitions = (ECHO, TOUCH, BASH)
-        roster = roster_for((), (), toolbox, None, "fallback")
+        roster = roster_for((), (), toolbox, form, "fallback")
         self.journal: CountingJournal = CountingJournal.of_run(roster.first_shape)  # type: ignore[assignment]
         self.journal.fails_at = fails_at
         self.events = OrderedEvents(self.journal)
         self.at_run: dict[str, list[str]] = {}
+        self.at_check: list[list[str]] = []
         self.client = LookingClient(script, self.journal)
+        self.waiter = LookingWaiter(self.journal, run_ends_s)
         self.played = Unchecked(
             client=self.client,
             journal=self.journal,
             toolbox=toolbox,
             events=self.events,
             turn_lock=turn_lock,
+            form=None if form is None else replace(form, validator=self._check),
+            limits=LimitSettings(max_turns=max_turns),
+            waiter=self.waiter,
         )
 
     def _runs(self, calls: Sequence[ToolCall]) -> None:
         for one in calls:
             self.at_run[one.id] = self.journal.lasting
+            self.waiter.clock.seconds += 1
+
+    def _check(self, _report: object) -> list[str]:
+        self.at_check.append(self.journal.lasting)
+        return []
 
     def syncs(self) -> list[list[str]]:
         """The syncs after that of the opening."""
@@ -190,6 +231,17 @@ def test_the_last_result_is_synced_before_anything_else_is_waited_for() -> None:
     many_tokens = answer(call("b", "Bash"), usage={"input_tokens": 500_000, "output_tokens": 10})
     described = Watched(many_tokens, DONE)
     assert described.client.at_description == [ran]
+    too_long = Watched(answer(call("b", "Bash")), run_ends_s=0.5)
+    assert too_long.waiter.at_sleep == [ran], "which raises TimeIsUp"
+
+
+def test_an_answer_is_synced_before_the_report_in_it_is_checked() -> None:
+    """The check of a report may have a process of its own, and take seconds."""
+    report = text('{"status": "success", "summary": "Did it."}')
+    watched = Watched(
+        answer(call("b")), answer(report, call("c", "Bash")), DONE, form=PLAIN_FORM, max_turns=1
+    )
+    assert watched.at_check[0][-1] == "assistant"
 
 
 def test_if_the_disk_fails_at_the_late_sync_the_run_ends_and_tells_what_ran() -> None:
@@ -198,6 +250,26 @@ def test_if_the_disk_fails_at_the_late_sync_the_run_ends_and_tells_what_ran() ->
     assert watched.at_run.keys() == {"b"}
     told = [kind for kind, _ in watched.events.told if kind in (AnswerAccepted, ToolStarted, ToolFinished)]
     assert told == [AnswerAccepted, ToolStarted, ToolFinished]
+    assert [attempt.kind for attempt in watched.played.attempts] == [None, "interrupted"], "it may be billed"
+
+
+def test_a_sink_that_cannot_write_hides_no_held_event() -> None:
+    told: list[str] = []
+
+    class Failing(RecordingEvents):
+        def emit(self, event: Event) -> None:
+            assert isinstance(event, Notice)
+            told.append(event.text)
+            if event.text == "first":
+                raise JournalError(PLACE, OSError(28, "No space left on device"))
+
+    log = SessionLog(FakeJournal(), Session(), Failing())
+    log.record_ahead(session_record("s1", "/work", "now", "0"))
+    log.emit(Notice("first"))
+    log.emit(Notice("second"))
+    with pytest.raises(JournalError):
+        log.settle()
+    assert told == ["first", "second"]
 
 
 def test_an_event_that_cannot_wait_syncs_the_answer_first() -> None:

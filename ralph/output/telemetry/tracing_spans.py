@@ -147,6 +147,8 @@ class Tracing:
     def _attempt_ended(self, event: ev.AttemptEnded) -> None:
         now_ns = self._now_ns()
         started_ns = now_ns - _ns(event.latency_s)
+        if self._turn is not None:  # which is told when its first request is already on its way
+            started_ns = max(started_ns, self._turn.started_ns)
         about = {**attributes.of_attempt(event, self._session_id), **self._answer}
         self._answer = {}
         parent = self._parent(started_ns)

@@ -587,6 +587,13 @@ def test_settings_that_the_sdk_makes_do_with_are_not_complained_of(
     assert (len(collector.received), stage.told, capfd.readouterr()) == (1, [], ("", ""))
 
 
+def test_an_attempt_does_not_begin_before_its_turn(collector) -> None:
+    """Its turn is told when the request is on its way already."""
+    stage = Stage().saw(10, ev.TurnStarted(1), 11, attempt(latency_s=1.5), ended())
+    stage.close()
+    assert collector.span(f"chat {MODEL}").from_s == 10
+
+
 def test_a_disabled_sdk_sends_nothing(collector, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     stage = Stage()
