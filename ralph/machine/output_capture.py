@@ -73,7 +73,7 @@ class OutputCapture:
         self._where_the_whole_is = ""
 
     def fits_in_memory(self, size: int) -> bool:
-        # What replaces a credential may be longer than it.
+        # The text in place of a credential may be longer than the credential.
         most_bytes = 2 * (size + self._redaction.held_bytes)
         return self._total_bytes + most_bytes <= self._half_bytes * 2
 
