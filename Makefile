@@ -39,7 +39,7 @@ soak:
 nemesis:
 	$(PYTHON) quickstart.py nemesis $(NEMESIS)
 	RALPH_RESUME_TABLE=all $(PYTHON) quickstart.py test tests/recorded/test_resume_table.py
-	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/test_disk.py -k whichever
+	RALPH_EVERY_CALL=1 $(PYTHON) quickstart.py test tests/program/machine/test_disk.py -k whichever
 	.venv-dev/bin/python -m tests.nemesis.fleet $(FLEET)
 
 bench:

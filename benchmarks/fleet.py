@@ -1,7 +1,7 @@
 """Measures what the fleet costs: `python -m benchmarks.fleet`, with jobs of one turn on the mock API, eight slots and a real
 Postgres that syncs its writes. The same jobs, run by a shell loop of `ralph run`, are the base.
 
-Needs the programs of Postgres (`tests/postgres.py`). Times of the processor are those of all processes of a kind, so they
+Needs the programs of Postgres (`tests/services/postgres.py`). Times of the processor are those of all processes of a kind, so they
 hardly depend on what else the machine does.
 """
 
@@ -26,7 +26,7 @@ import psycopg
 
 from benchmarks.harness import MockProcess
 from ralph.mock_api import FOREVER, Fault, Scenario, Step, Turn
-from tests.postgres import PostgresServer
+from tests.services.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,14 @@ import ast
 import functools
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tests.rows import every_row
 from tests.syntax_trees import nodes_of, parsed
 
-PACKAGE = Path(__file__).parent.parent / "ralph"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "ralph"
 
 # A room, and the rooms it may know. Two rooms never know each other; `specs/architecture.md` says why it is so. A room
 # inside another one has a row of its own: who may know the outer one need not know the inner one.
@@ -53,6 +55,20 @@ MAY_KNOW: dict[str, set[str]] = {
 MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "demo", "mock_api"}
 MOST_ROOMS = 20
 MOST_MODULES_FLAT = 25
+
+# The folders of `tests/` that are not named after a room: what tests use, and tests of several rooms.
+TESTS_OF_NO_ROOM = {
+    "agent_sdks",
+    "campaigns",
+    "fakes",
+    "journals",
+    "nemesis",
+    "processes",
+    "program",
+    "recorded",
+    "services",
+    "soak",
+}
 
 # Rooms and modules that touch the clock, the disk, the network, the environment, processes or the standard streams.
 # All others take values and return values, or call a port.
@@ -261,18 +277,33 @@ def test_no_two_rooms_know_each_other() -> None:
     assert not mutual
 
 
+def folders_of(folder: Path) -> set[str]:
+    """The names of the folders in a folder that hold modules."""
+    return {path.name for path in folder.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+
+
+def crowded_below(top: Path) -> dict[str, int]:
+    """The folders with more modules of their own than a folder may have, and how many these are."""
+    modules = Counter(
+        path.parent.relative_to(top)
+        for path in top.rglob("*.py")
+        if path.name not in {"__init__.py", "conftest.py"}
+    )
+    return {str(folder): count for folder, count in modules.items() if count > MOST_MODULES_FLAT}
+
+
 def test_every_folder_is_a_room_of_the_table_and_none_is_crowded() -> None:
-    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = folders_of(PACKAGE)
     assert folders == {room for room in MAY_KNOW if "." not in room}
     assert len(folders) <= MOST_ROOMS
-    flat = {path.parent for path in MODULES}
-    crowded = {
-        str(folder.relative_to(PACKAGE)): modules
-        for folder in flat
-        if (modules := len([path for path in folder.glob("*.py") if path.name != "__init__.py"]))
-        > MOST_MODULES_FLAT
-    }
-    assert not crowded
+    assert not crowded_below(PACKAGE)
+
+
+def test_the_tests_have_the_same_rooms_and_no_folder_of_them_is_crowded() -> None:
+    rooms = {room for room in MAY_KNOW if "." not in room}
+    assert folders_of(TESTS) <= rooms | TESTS_OF_NO_ROOM
+    assert folders_of(TESTS / "program") <= rooms
+    assert not crowded_below(TESTS)
 
 
 def touches_the_world(module: str) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ralph.machine import launcher
-from tests.children import is_gone, is_running
 from tests.patience import wait_until
+from tests.processes.children import is_gone, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 ROOT = Path(__file__).parents[1]

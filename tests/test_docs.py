@@ -50,9 +50,10 @@ from ralph.values.outcome import Outcome
 from ralph.values.report import Report, report_object, synthetic_report
 from ralph.values.tool_calls import ToolCall
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
-from tests import fault_table, sandbox_table
+from tests import fault_table
 from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row
+from tests.sandbox import sandbox_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from ralph.mock_api import Fault, MockApi, Scenario, Step, Turn
-from tests.children import children, is_gone
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.children import children, is_gone
+from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.program.conftest import Ralph, iteration_of_loop, processes_of, ralph_in
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 STARTS_ONE_AND_DIES = """
 import os, sys
 from pathlib import Path
-from tests import fork_server
+from tests.processes import fork_server
 fork_server.start_ralph(["--version"], Path("/"), {"PATH": os.environ["PATH"]}, stdout=-3).wait()
 print(fork_server._servers[0].process.pid, flush=True)
 os.kill(os.getpid(), 9)

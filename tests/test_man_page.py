@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from benchmarks.man_page import PAGE, page
-from tests.outside_programs import program_or_skip
+from tests.services.outside_programs import program_or_skip
 
 
 def test_the_man_page_is_the_one_that_the_tables_make() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.__main__ import modules_of, place_of
 from benchmarks.mutants.mutants import MUTANTS
-from tests.fork_server import REPOSITORY
+from tests.processes.fork_server import REPOSITORY
 
 
 def test_each_mutant_has_its_place_in_the_code() -> None:

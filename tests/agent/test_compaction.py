@@ -28,9 +28,9 @@ from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.usage import cost_usd
+from tests.agent.small_windows import DONE, SUMMARY, Request, SmallServer, World, target, too_long, works
 from tests.fakes import FakeWaiter, answer, call, text
 from tests.rows import every_row
-from tests.small_windows import DONE, SUMMARY, Request, SmallServer, World, target, too_long, works
 
 EXCEEDED = answer(text("Half an ans"), stop_reason="model_context_window_exceeded")
 DOWN = HttpError(529, None, "")

@@ -33,7 +33,7 @@ from ralph.conversation.messages import (
     user_message,
 )
 from ralph.values.tool_calls import ToolOutput, ToolResult
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import ECHO, call, text
 from tests.rows import every_row
 

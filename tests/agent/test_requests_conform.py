@@ -24,10 +24,10 @@ from ralph.values.errors import StreamParse
 from ralph.values.models import MODELS, facts_of, named_model
 from ralph.values.redaction import Redactor
 from ralph.values.tool_calls import ToolOutput, ToolResult
-from tests.api.streams import streams
+from tests.api.answers.streams import streams
+from tests.conversation.request_types import request_problems
 from tests.conversation.test_messages import ASSISTANT, IDS, USER, conversation, sent
 from tests.fakes import FakeJournal, RecordingEvents, ScriptedClient, answer, call, text
-from tests.request_types import request_problems
 from tests.rows import every_row
 from tests.tools.image_files import png
 

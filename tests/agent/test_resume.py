@@ -26,7 +26,7 @@ from ralph.values.errors import HttpError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_calls import FileChange, ToolCall, ToolDefinition, ToolOutput
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
     TOUCH,

@@ -27,12 +27,12 @@ from ralph.sessions.history import history_of, messages_of
 from ralph.sessions.story import Prompted, story_of
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
-from tests.conversation_rules import conversation_problems
+from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, target, too_long, works
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, answer, as_written, call, text
 from tests.journals.corpus import JOURNALS
 from tests.rows import every_row
-from tests.session_journals import Told
-from tests.small_windows import DONE, SUMMARY, SmallServer, World, target, too_long, works
+from tests.sessions.session_journals import Told
 
 TURNS = [works(number) for number in range(1, 8)]
 SCRIPT = [*TURNS, DONE]

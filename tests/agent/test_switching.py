@@ -27,7 +27,7 @@ from ralph.values.events import ResponseDiscarded, StreamReceived
 from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.usage import TokenUsage
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
     TOUCH,

@@ -18,9 +18,9 @@ from ralph.conversation.target import ModelDescription
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
+from tests.agent.small_windows import DONE, SmallServer, World, target, works
 from tests.fakes import answer, call, text
 from tests.rows import every_row
-from tests.small_windows import DONE, SmallServer, World, target, works
 
 if TYPE_CHECKING:
     from ralph.conversation.target import Target

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.agent_sdks.table import ROWS
-from tests.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, VERSIONS
+from tests.services.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agent_sdks.table import BESIDES, ROWS
 from tests.agent_sdks.trials import PACKAGES, SDKS, play
-from tests.outside_programs import folder_of, folder_or_skip
+from tests.services.outside_programs import folder_of, folder_or_skip
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.mock_api import MockApi, Playable, Scenario
-from tests.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, folder_of
 from tests.patience import within_s
 from tests.program.model_answers import DONE
+from tests.services.outside_programs import PYTHON_SDK, TYPESCRIPT_SDK, folder_of
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest

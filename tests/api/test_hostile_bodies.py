@@ -24,7 +24,7 @@ from tests.api.harness import (
     text_block,
     tool_block,
 )
-from tests.memory import peak_kib, reset_peak
+from tests.processes.memory import peak_kib, reset_peak
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from tests.api.harness import (
     sse,
     text_block,
 )
-from tests.memory import peak_kib, reset_peak
+from tests.processes.memory import peak_kib, reset_peak
 from tests.rows import every_row
 
 if TYPE_CHECKING:

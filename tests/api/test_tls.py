@@ -22,7 +22,7 @@ from tests.api.harness import (
     sse,
     text_block,
 )
-from tests.certificates import make_certificate
+from tests.services.certificates import make_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from ralph.retry.backoff import GiveUp, RetryPolicy, custom, off, standard
 from ralph.values.events import AnswerAccepted, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import Outcome
 from tests.api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, FakeToolbox, roster_of
 from tests.rows import every_row
 

@@ -1,4 +1,4 @@
-"""Tests which first words count as prompts. `tests/program/test_mistyped_commands.py` checks the messages about the
+"""Tests which first words count as prompts. `tests/program/cli/test_mistyped_commands.py` checks the messages about the
 others.
 """
 

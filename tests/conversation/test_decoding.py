@@ -15,7 +15,7 @@ from ralph.conversation.decoding import TYPES, decoded
 from ralph.conversation.journal_lines import JournalDamage, line_of, read_lines, readable_part, sealed
 from ralph.conversation.records import EndedRecord, Record, RunRecord, TargetRecord, UnknownRecord, UserRecord
 from tests.rows import every_row
-from tests.session_journals import completed
+from tests.sessions.session_journals import completed
 
 TEXT = {"type": "text", "text": "x"}
 CALL = {"type": "tool_use", "id": "c", "name": "Bash", "input": {}}

@@ -22,7 +22,7 @@ from ralph.conversation.messages import (
 )
 from ralph.conversation.reading import Reading
 from ralph.values.tool_calls import ToolOutput, ToolResult
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row
 

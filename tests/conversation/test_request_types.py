@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.request_types import request_problems
+from tests.conversation.request_types import request_problems
 from tests.rows import every_row
 
 CALL = {"type": "tool_use", "id": "t1", "name": "Read", "input": {"file_path": "a"}}

@@ -9,7 +9,7 @@ from ralph.conversation.session import Session, apply, counted
 from ralph.sessions.history import history_of
 from tests.fakes import FakeJournal
 from tests.rows import every_row
-from tests.session_journals import Told
+from tests.sessions.session_journals import Told
 
 
 def directory_of(records: list[Any]) -> str:

@@ -16,7 +16,7 @@ from ralph.run.report_validator import validator_of
 from ralph.values.events import AttemptEnded, ReportAccepted
 from ralph.values.report import ReportForm, plain_problems
 from ralph.values.tool_calls import FINAL_REPORT
-from tests.conversation_rules import conversation_problems
+from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     FakeJournal,
     FakeToolbox,

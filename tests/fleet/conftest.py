@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.outside_programs import NotInstalledError
+from tests.services.outside_programs import NotInstalledError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
 def _server() -> Iterator[PostgresServer]:
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
     try:
         server = PostgresServer()

@@ -17,8 +17,8 @@ from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.takeups import WorkerStore
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.fork_server import REPOSITORY, start_ralph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -33,15 +33,15 @@ from ralph.fleet.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome
-from tests.certificates import make_certificate
-from tests.outside_programs import program_or_skip
-from tests.postgres import LOCKED_PASSWORD, LOCKED_USER, free_port, ordinary_user, temporary
 from tests.rows import every_row
+from tests.services.certificates import make_certificate
+from tests.services.outside_programs import program_or_skip
+from tests.services.postgres import LOCKED_PASSWORD, LOCKED_USER, free_port, ordinary_user, temporary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 CANARY = "p%40ss-canary"
 PLAIN = "p@ss-canary"

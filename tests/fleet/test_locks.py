@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ralph.fleet.locks import ExecutorLock
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 TOP = Path(__file__).parents[2]
 # Holds a lock until it is lost. Its pulse is short, so that the test need not wait.

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests.children import is_gone
 from tests.patience import wait_until
+from tests.processes.children import is_gone
 
 if TYPE_CHECKING:
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 START = """
 import time
-from tests.postgres import PostgresServer
+from tests.services.postgres import PostgresServer
 server = PostgresServer()
 print(server.process_id, server.data, flush=True)
 time.sleep(600)

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from ralph.mock_api import Playable
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 

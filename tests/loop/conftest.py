@@ -11,9 +11,9 @@ import pytest
 
 from ralph.machine.processes import protect_this_process
 from ralph.mock_api import MockApi, Scenario
-from tests.children import children
 from tests.loop.iteration_processes import Iterating
 from tests.loop.one_supervisor import SUPERVISOR, end_commands
+from tests.processes.children import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

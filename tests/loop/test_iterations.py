@@ -16,10 +16,10 @@ import pytest
 from ralph.loop.values import Setback
 from ralph.mock_api import Fault, Turn
 from ralph.values.outcome import Outcome
-from tests import fork_server, forked_processes
-from tests.children import is_gone
 from tests.loop.iteration_processes import SESSION_ID
 from tests.patience import wait_until
+from tests.processes import fork_server, forked_processes
+from tests.processes.children import is_gone
 from tests.program.model_answers import DONE, bash, report, results, told_texts
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")

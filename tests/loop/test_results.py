@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
-from tests.session_journals import ANSWERED, SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import ANSWERED, SESSION_ID, Told, completed, killed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ralph.values.outcome import Outcome
-from tests.children import is_gone
+from tests.processes.children import is_gone
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 

@@ -16,9 +16,9 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import box_turns
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
-from tests.children import is_gone
 from tests.fakes.box import FakeBox
 from tests.loop.one_supervisor import SUPERVISOR
+from tests.processes.children import is_gone
 
 if TYPE_CHECKING:
     from pathlib import Path

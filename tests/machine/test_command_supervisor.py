@@ -20,8 +20,8 @@ from ralph.machine import launcher, supervisor
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import NEVER_STARTED
-from tests.children import children, is_gone
 from tests.patience import within_s
+from tests.processes.children import children, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import ralph
-from tests.children import is_gone
 from tests.patience import wait_until, within_s
+from tests.processes.children import is_gone
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs prctl")
 

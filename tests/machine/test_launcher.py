@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine import launcher
-from tests.children import is_gone
 from tests.patience import within_s
+from tests.processes.children import is_gone
 from tests.rows import every_row
 
 if TYPE_CHECKING:

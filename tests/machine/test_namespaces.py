@@ -16,8 +16,8 @@ from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import BoxPlaces, CommandBox
 from ralph.sandbox.protected_places import gather_paths
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from tests.descriptors import open_descriptors
 from tests.patience import wait_until
+from tests.processes.descriptors import open_descriptors
 from tests.program.namespaces import needs_namespaces
 
 if TYPE_CHECKING:

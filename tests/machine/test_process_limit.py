@@ -25,7 +25,7 @@ from ralph.machine.process_limit import (
 from ralph.machine.running_command import Ended
 from tests.machine.test_command_supervisor import finished, started
 from tests.patience import within_s
-from tests.process_groups import groups_of, needs_group
+from tests.processes.process_groups import groups_of, needs_group
 from tests.rows import every_row
 
 if TYPE_CHECKING:

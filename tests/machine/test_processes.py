@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from ralph.machine import launcher, processes
-from tests.children import children, is_gone, is_running
+from tests.processes.children import children, is_gone, is_running
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 

@@ -16,9 +16,9 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.launcher import tree_below
 from ralph.machine.running_command import Ended
 from ralph.machine.tree_usage import TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, Limits
-from tests.children import is_gone
 from tests.machine.test_command_supervisor import ENVIRONMENT, finished, started
 from tests.patience import TEST_S, within_s
+from tests.processes.children import is_gone
 from tests.rows import every_row
 
 if TYPE_CHECKING:

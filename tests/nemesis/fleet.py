@@ -2,7 +2,7 @@
 tests.nemesis.fleet`.
 
 pytest does not run this program, because it takes a quarter of an hour. It needs Linux, because it looks into /proc, and
-the programs of Postgres (`tests/postgres.py`).
+the programs of Postgres (`tests/services/postgres.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tests.campaigns.engine import Engine
 from tests.nemesis.fleet_room import FleetRoom, StuckError
 from tests.nemesis.fleet_scenarios import SCENARIOS, Scenario, Size, Stage
-from tests.postgres import PostgresServer
+from tests.services.postgres import PostgresServer
 
 if TYPE_CHECKING:
     import threading

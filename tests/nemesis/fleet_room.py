@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 
 from ralph.mock_api import MockApi
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.nemesis.process import StoppedError
 from tests.patience import within_s
-from tests.postgres import temporary
+from tests.processes.fork_server import REPOSITORY, start_ralph
+from tests.services.postgres import temporary
 
 if TYPE_CHECKING:
     import threading

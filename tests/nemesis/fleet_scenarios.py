@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from ralph.mock_api import Script
-    from tests.postgres import PostgresServer
+    from tests.services.postgres import PostgresServer
 
 ATTEMPTS = ("--max-attempts", "1000")
 WORK = ("--until-done",)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import MockApi
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.nemesis.journal_text import Line, note_line, place_of, readable_lines, whole_lines
 from tests.nemesis.task import FILE_TOOLS, LOG_FILE, LOG_HEAD, PROMPT
+from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.soak.leftovers import processes_with, settled
 
 if TYPE_CHECKING:

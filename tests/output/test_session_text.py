@@ -15,7 +15,7 @@ from ralph.values.events import ClockFired, ResponseDiscarded
 from ralph.values.outcome import Outcome
 from tests.fakes import call, text
 from tests.rows import every_row
-from tests.session_journals import SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import SESSION_ID, Told, completed, killed
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 

@@ -12,12 +12,12 @@ import pytest
 
 from ralph.pages.fleet_page import fleet_html_of
 from ralph.pages.page import html_of
-from tests.outside_programs import program_or_skip
 from tests.pages.fleet_rows import night_of
 from tests.pages.hostile_night import FULL, HOSTILE, Walk
 from tests.pages.nights import NIGHT, SEVERAL
 from tests.pages.test_fleet_page import FULL_FLEET
 from tests.patience import PATIENCE_S
+from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from ralph.values.redaction import Redactor
 from tests.fakes import call, text
 from tests.loop.git.repositories import committed
 from tests.rows import every_row
-from tests.session_journals import SESSION_ID, Told, completed
+from tests.sessions.session_journals import SESSION_ID, Told, completed
 
 if TYPE_CHECKING:
     from ralph.pages.night import Work

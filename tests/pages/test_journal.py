@@ -12,7 +12,7 @@ from ralph.values.models import facts_of
 from ralph.values.redaction import Redactor
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
-from tests.session_journals import MODEL, Told
+from tests.sessions.session_journals import MODEL, Told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from ralph.loop.values import LoopEnd, LoopPlan
 from ralph.pages.command import MARK_OF_PAGE, ReportRequest, write_report
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome, UsageError
-from tests.session_journals import SESSION_ID, Told, completed
+from tests.sessions.session_journals import SESSION_ID, Told, completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,8 +22,8 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario, Turn
 from tests.api.harness import RawServer, read_request
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.patience import PATIENCE_S
+from tests.processes.fork_server import REPOSITORY, start_ralph
 
 if TYPE_CHECKING:
     import signal

@@ -13,7 +13,7 @@ import pytest
 
 from ralph.mock_api import Text, ToolUse, Turn, as_events, encode_events
 from tests.api.harness import http_answer
-from tests.memory import peak_kib
+from tests.processes.memory import peak_kib
 
 if TYPE_CHECKING:
     from ralph.mock_api import Playable

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ralph.mock_api import MockApi, RecordedRequest, Scenario
-from tests.fork_server import REPOSITORY, start_ralph
 from tests.patience import PATIENCE_S
+from tests.processes.fork_server import REPOSITORY, start_ralph
 from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Say, Scene, Send
 from tests.recorded.scenes import PIXEL
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import FOREVER, MockApi, Scenario, Step, Turn
-from tests.fork_server import start_ralph
+from tests.processes.fork_server import start_ralph
 from tests.recorded.kept_text import Plain, compact
 from tests.recorded.play import KEY
 from tests.recorded.raw_journals import MADE_UP, kinds, moved, recorded_journals

@@ -11,7 +11,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
 from ralph.run.report_validator import validator_of
 from ralph.values.ports import SignalReceived
-from tests.children import children
+from tests.processes.children import children
 from tests.rows import every_row
 
 CLOCK = SystemClock()

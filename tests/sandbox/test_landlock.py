@@ -9,7 +9,7 @@ import pytest
 
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule, build_ruleset
-from tests.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors
 from tests.sandbox.restricted import verdicts
 
 ABI = landlock.support().abi

@@ -19,8 +19,8 @@ from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
 from ralph.sandbox.policy import BoxFacts, GivenPlaces, box_policy
-from tests.descriptors import open_descriptors
 from tests.patience import TEST_S, wait_until
+from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row
 
 MEANS = find_means(os.environ.get("PATH", ""), None)

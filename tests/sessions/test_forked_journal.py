@@ -9,7 +9,7 @@ import pytest
 from ralph.conversation.journal_lines import read_lines, sealed
 from ralph.conversation.records import MovedRecord, forked_record, session_record
 from ralph.sessions.journal import FileJournal
-from tests.session_journals import killed
+from tests.sessions.session_journals import killed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from ralph.sessions.story import Called, Happened, Prompted, Said, story_of
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
 from tests.rows import every_row
-from tests.session_journals import Told, completed, killed
+from tests.sessions.session_journals import Told, completed, killed
 
 
 def told(journal: Told) -> SessionHistory:

@@ -8,7 +8,7 @@ from ralph.sessions.history import history_of
 from ralph.sessions.list_text import SessionList
 from ralph.values.screen_text import columns_of
 from tests.rows import every_row
-from tests.session_journals import Told
+from tests.sessions.session_journals import Told
 
 TASK = "# \u4fee\u590d\u89e3\u6790\u5668, then read hours, minutes and seconds wherever they are found\n\nDetails."
 TITLE = TASK.split("\n", maxsplit=1)[0][2:]

@@ -15,7 +15,7 @@ from ralph.conversation.records import run_record
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, is_locked, look_at
 from ralph.sessions.store import SessionStore
-from tests.session_journals import SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import SESSION_ID, Told, completed, killed
 
 if TYPE_CHECKING:
     from pathlib import Path

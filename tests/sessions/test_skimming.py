@@ -32,7 +32,7 @@ from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text
 from tests.recorded.raw_journals import kinds, recorded_journals
 from tests.rows import every_row
-from tests.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
+from tests.sessions.session_journals import ANSWERED, FAILED, SESSION_ID, Told, completed, killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.sessions.store import SessionStore
-from tests.session_journals import Told, completed
+from tests.sessions.session_journals import Told, completed
 
 if TYPE_CHECKING:
     from pathlib import Path

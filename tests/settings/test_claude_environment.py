@@ -12,7 +12,7 @@ from ralph.settings.claude_environment import ALIAS_VARIABLES
 from ralph.values.models import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row
-from tests.settings_world import World
+from tests.settings.settings_world import World
 
 if TYPE_CHECKING:
     from pathlib import Path

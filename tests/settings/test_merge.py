@@ -15,7 +15,7 @@ from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
 from tests.rows import every_row
-from tests.settings_world import KEY, World
+from tests.settings.settings_world import KEY, World
 
 ROOT = Path(__file__).parents[2]
 

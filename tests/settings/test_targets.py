@@ -15,7 +15,7 @@ from ralph.values.models import Price
 from ralph.values.redaction import Redactor
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
-from tests.settings_world import KEY, World
+from tests.settings.settings_world import KEY, World
 
 if TYPE_CHECKING:
     from ralph.settings.tables import Settings

@@ -20,10 +20,10 @@ from ralph.tools import bash
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
-from tests.children import children
-from tests.descriptors import open_descriptors
 from tests.fakes.box import FakeBox
 from tests.patience import within_s
+from tests.processes.children import children
+from tests.processes.descriptors import open_descriptors
 from tests.tools.test_leaks import busy_threads
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
         from ralph.tools.toolbox import LocalToolbox
         from ralph.tools.tool_room import ToolSettings
         from ralph.machine.waiter import InboxWaiter
-        from tests.memory import peak_kib, reset_peak
+        from tests.processes.memory import peak_kib, reset_peak
         clock = SystemClock()
         settings = ToolSettings(cwd=Path(sys.argv[1]), environment={"PATH": os.environ["PATH"]}, spill_bytes=15_000_000)
         box = LocalToolbox(settings, waiter=InboxWaiter(clock), clock=clock)

@@ -17,7 +17,7 @@ import pytest
 
 from ralph.machine.repository import HELD_DIRECTORY
 from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
-from tests.descriptors import open_descriptors
+from tests.processes.descriptors import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Hooks and the protected files, with a sandbox whose disk may not answer. `tests/program/test_command_hooks.py` tests
+"""Hooks and the protected files, with a sandbox whose disk may not answer. `tests/program/tools/test_command_hooks.py` tests
 hooks as a whole.
 """
 

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from ralph.machine.starting import IDLE_THREAD
-from tests.children import children
-from tests.descriptors import open_descriptors
+from tests.processes.children import children
+from tests.processes.descriptors import open_descriptors
 
 
 def busy_threads() -> int:

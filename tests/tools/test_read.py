@@ -76,7 +76,7 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
         from ralph.tools.toolbox import LocalToolbox
         from ralph.tools.tool_room import ToolSettings
         from ralph.machine.waiter import InboxWaiter
-        from tests.memory import peak_kib
+        from tests.processes.memory import peak_kib
         clock = SystemClock()
         box = LocalToolbox(ToolSettings(cwd=Path(sys.argv[1]), environment={}), waiter=InboxWaiter(clock), clock=clock)
         for offset in (1, 9_000, 10_001, 20_000):

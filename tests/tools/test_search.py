@@ -13,7 +13,7 @@ import pytest
 from ralph.machine import ripgrep
 from ralph.values.ports import Interrupted
 from ralph.values.tool_calls import ToolCall
-from tests.children import children
+from tests.processes.children import children
 from tests.rows import every_row
 
 if TYPE_CHECKING:

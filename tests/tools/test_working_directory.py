@@ -10,8 +10,8 @@ import pytest
 from ralph.tools.tool_room import ToolRoom
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.tool_calls import ToolCall
-from tests.descriptors import open_descriptors
 from tests.fakes.box import FakeBox
+from tests.processes.descriptors import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from ralph.loop.git.lock import CheckoutLock
 from ralph.loop.git.plain_directory import PlainDirectory
 from ralph.loop.ports import CheckoutError
 from ralph.values.outcome import Outcome
-from tests.descriptors import open_descriptors
 from tests.loop.git.repositories import CLOCK, Repository
+from tests.processes.descriptors import open_descriptors
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)

@@ -15,9 +15,9 @@ from ralph.loop.git.push import target_of
 from ralph.loop.ports import CheckoutError
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
-from tests.children import children
 from tests.loop.git.repositories import CLOCK, Repository, cloned
 from tests.loop.one_supervisor import SUPERVISOR
+from tests.processes.children import children
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 from ralph.loop.git import file_digests
 from ralph.loop.values import Changes, Snapshot
 from ralph.values.ports import SignalReceived
-from tests.children import children
 from tests.loop.git.repositories import Repository, Watch, changes_by
 from tests.loop.one_supervisor import SUPERVISOR
+from tests.processes.children import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable

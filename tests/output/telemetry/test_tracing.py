@@ -25,8 +25,8 @@ from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 from ralph.values.tool_calls import ToolCall, ToolOutput, ToolResult
 from ralph.values.usage import RunUsage, TokenUsage
-from tests.otlp_collector import FIRST_NS, Collector, collecting
 from tests.rows import every_row
+from tests.services.otlp_collector import FIRST_NS, Collector, collecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from ralph.run.driven.control_channel import END_OF_INPUT
 from ralph.run.driven.control_lines import Response, parse_control_line
 from ralph.run.driven.questions import Gone, Late, Question, Questions
 from ralph.values.ports import InterruptRequested
-from tests.driver_lines import Desk, request
 from tests.fakes import FakeClock
 from tests.rows import every_row
+from tests.run.driver_lines import Desk, request
 
 
 class Link:

@@ -25,7 +25,7 @@ from ralph.values.events import (
 from ralph.values.outcome import Outcome
 from ralph.values.permission_mode import PermissionMode
 from ralph.values.ports import TIMED_OUT, GuardRefused, Interrupted, InterruptRequested, RetryAborted
-from tests.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
+from tests.run.driver_lines import ACCEPTED, EXHAUSTED, FAILED, RECOVERED, SCHEDULED, Desk, request, user
 
 
 @pytest.fixture

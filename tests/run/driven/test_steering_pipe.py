@@ -16,8 +16,8 @@ from ralph.run.driven.progress import Progress
 from ralph.run.driven.steering import Steering
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested, RetryAborted
-from tests.driver_lines import SCHEDULED, FakeModels, request, user
 from tests.fakes import RecordingEvents
+from tests.run.driver_lines import SCHEDULED, FakeModels, request, user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

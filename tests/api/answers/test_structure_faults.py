@@ -1,0 +1,153 @@
+"""Whatever happens to the order of a stream's events, an accepted message must be the one that was sent (A21)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ralph.mock_api import as_events, as_message
+from ralph.values.errors import AgentError, StreamParse, StreamTransient
+from tests.api.answers.pieces import PieceClient
+from tests.api.harness import WHOLE_TURN, sse
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.values.answer import Answer
+
+EVENTS = as_events(WHOLE_TURN)
+WHOLE = as_message(WHOLE_TURN)
+LAST = len(EVENTS) - 1
+STRUCTURE = [number for number, event in enumerate(EVENTS) if event["type"] != "content_block_delta"]
+NAMES = [f"{number}-{event['type']}-{event.get('index', '')}" for number, event in enumerate(EVENTS)]
+
+
+def kind(number: int) -> str:
+    return str(EVENTS[number]["type"])
+
+
+def named(numbers: list[int]) -> pytest.MarkDecorator:
+    """One test for each of these events, with the name of the event."""
+    return pytest.mark.parametrize("number", [pytest.param(n, id=NAMES[n]) for n in numbers])
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[PieceClient]:
+    made = PieceClient()
+    yield made
+    made.rig.close()
+
+
+def outcome(client: PieceClient, events: list[dict[str, Any]]) -> Answer | AgentError:
+    try:
+        return client.receive([sse(*events)])
+    except AgentError as error:
+        return error
+
+
+def assert_is_the_original(answer: Answer) -> None:
+    assert answer.content == WHOLE["content"]
+    assert answer.stop_reason == WHOLE["stop_reason"]
+    assert [call.id for call in answer.calls] == ["t1", "t2"]
+
+
+@named([n for n in STRUCTURE if kind(n) != "message_delta"])
+def test_a21_a_stream_that_lacks_one_structural_event_is_an_error(answering, number) -> None:
+    wanted = StreamTransient if kind(number) in {"message_start", "message_stop"} else StreamParse
+    with pytest.raises(wanted):
+        answering(sse(*EVENTS[:number], *EVENTS[number + 1 :])).send()
+
+
+def test_a21_a_stream_that_lacks_its_message_delta_is_the_original_with_a_warning(answering) -> None:
+    answer = answering(sse(*EVENTS[:-2], EVENTS[-1])).send()
+    assert_is_the_original(answer)
+    assert any("message_delta" in warning for warning in answer.warnings)
+    assert any("stop reason" in warning for warning in answer.warnings)
+
+
+@named([n for n in STRUCTURE if kind(n) not in {"message_delta", "message_stop"}])
+def test_a21_a_structural_event_that_comes_twice_in_a_row_is_permanent(answering, number) -> None:
+    with pytest.raises(StreamParse):
+        answering(sse(*EVENTS[: number + 1], *EVENTS[number:])).send()
+
+
+@pytest.mark.parametrize("number", [LAST - 1, LAST], ids=["message_delta", "message_stop"])
+def test_a21_an_end_that_comes_twice_is_the_original(answering, number) -> None:
+    assert_is_the_original(answering(sse(*EVENTS[: number + 1], *EVENTS[number:])).send())
+
+
+@named([n for n in STRUCTURE if kind(n) not in {"message_delta", "message_stop"}])
+def test_a21_a_structural_event_that_comes_again_anywhere_later_is_permanent(client, number) -> None:
+    for place in range(number + 1, LAST + 1):
+        result = outcome(client, [*EVENTS[:place], EVENTS[number], *EVENTS[place:]])
+        assert isinstance(result, StreamParse), f"again before {NAMES[place]}"
+
+
+@named([n for n in STRUCTURE if n > 0])
+def test_a21_a_structural_event_that_comes_before_message_start_is_transient(answering, number) -> None:
+    rest = [event for place, event in enumerate(EVENTS) if place != number]
+    with pytest.raises(StreamTransient):
+        answering(sse(EVENTS[number], *rest)).send()
+
+
+@every_row("number", range(LAST))
+def test_a21_two_neighbours_that_change_places_are_an_error_or_change_nothing(answering, number) -> None:
+    swapped = [*EVENTS[:number], EVENTS[number + 1], EVENTS[number], *EVENTS[number + 2 :]]
+    client = answering(sse(*swapped))
+    if number == 0:
+        with pytest.raises(StreamTransient):
+            client.send()
+    elif is_harmless(number):
+        assert_is_the_original(client.send())
+    else:
+        with pytest.raises(StreamParse):
+            client.send()
+
+
+def is_harmless(number: int) -> bool:
+    """Whether the event and the next one may be exchanged. Events of different blocks may, and so may two kinds of
+    delta of one block. Before the end, only `message_delta` may be exchanged with `message_stop`: its stop reason
+    is then inferred.
+    """
+    one, two = EVENTS[number], EVENTS[number + 1]
+    if one.get("index") is None or two.get("index") is None:
+        return number >= LAST - 2
+    return bool(one["index"] != two["index"] or one["type"] == two["type"])
+
+
+@settings(max_examples=30)
+@given(st.permutations(range(LAST)))
+def test_a21_events_in_any_order_before_the_end_are_an_error_or_the_original(client, order) -> None:
+    result = outcome(client, [EVENTS[number] for number in (*order, LAST)])
+    if isinstance(result, AgentError):
+        assert isinstance(result, StreamParse if order[0] == 0 else StreamTransient)
+    else:
+        assert_is_the_original(result)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, LAST - 1), st.integers(1, LAST - 1)), min_size=1, max_size=4))
+def test_a21_a_few_moved_events_are_an_error_or_the_original(client, moves) -> None:
+    events = list(EVENTS)
+    for source, target in moves:
+        events.insert(target, events.pop(source))
+    result = outcome(client, events)
+    if isinstance(result, AgentError):
+        assert isinstance(result, StreamParse)
+    else:
+        assert_is_the_original(result)
+
+
+@every_row("place", range(1, LAST))
+def test_a21_an_end_that_comes_too_early_is_an_error_or_whole_blocks_of_the_original(client, place) -> None:
+    """A message that ends too early cannot be told from a short one, but no block may be incomplete."""
+    result = outcome(client, [*EVENTS[:place], EVENTS[LAST], *EVENTS[place:LAST]])
+    if isinstance(result, AgentError):
+        assert isinstance(result, StreamParse)
+    else:
+        assert result.content == WHOLE["content"][: len(result.content)]
+        assert result.warnings, "what was not said has been inferred"

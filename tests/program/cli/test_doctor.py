@@ -1,0 +1,644 @@
+"""`ralph doctor`: what it shows and checks, and that it neither hangs nor prints a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from ralph.settings.tables import KEYS
+from tests.api.harness import RawServer
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import KEY
+from tests.services.certificates import make_certificate
+
+
+class Listener:
+    """Accepts connections, keeps what it receives, and answers nothing."""
+
+    def __init__(self, certificate: Path | None = None) -> None:
+        self.received: list[bytes] = []
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+        if self._tls is not None:
+            self._tls.load_cert_chain(str(certificate))
+        self._server = RawServer(self._serve)
+        self.port = self._server.port
+        self.close = self._server.close
+
+    def _serve(self, sock: socket.socket) -> None:
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True)
+        with sock:
+            self.received.append(b"".join(iter(lambda: sock.recv(65536), b"")))
+
+
+@pytest.fixture
+def listen():
+    listeners: list[Listener] = []
+
+    def start(certificate: Path | None = None) -> Listener:
+        listeners.append(Listener(certificate))
+        return listeners[-1]
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+@pytest.fixture
+def silent():
+    """The port of a server that accepts connections and never reads. A TLS handshake with it never ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def user_settings(ralph, text: str) -> None:
+    ralph.user_file.write_text(text)
+
+
+def checks(stdout: str) -> dict[str, tuple[str, str]]:
+    """The level and the text of each check, by its subject."""
+    lines = stdout[stdout.index("Checks\n") :].splitlines()[1:]
+    found = (
+        re.fullmatch(r"  (ok|warn|FAIL) +((?:endpoint )?[^:]+(?:://[^ ]+(?=:))?): (.*)", line)
+        for line in lines
+    )
+    return {match[2]: (match[1], match[3]) for match in found if match}
+
+
+def endpoint(stdout: str) -> tuple[str, str]:
+    (found,) = [check for subject, check in checks(stdout).items() if subject.startswith("endpoint ")]
+    return found
+
+
+# --- Settings
+
+
+def test_every_setting_is_shown_with_its_value_and_origin(ralph, ralph_here, listen) -> None:
+    user_settings(ralph, '[clocks]\nconnect_s = 2.5\n[tools]\npass_env = ["A", "B"]')
+    (ralph.cwd / "ralph.toml").write_text("retry.policy = 'off'\nclocks.response_s = 0")
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{listen().port}"
+    shown = ralph_here("doctor")
+    assert (shown.code, shown.stderr) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.split("\n\n")[0].splitlines()[1:]}
+    assert list(rows) == [*(key.name for key in KEYS), "tools", "targets"]
+    assert rows["clocks.connect_s"][0] == "2.5"
+    assert rows["clocks.connect_s"][1].endswith("/config.toml")
+    assert rows["retry.policy"] == ["off", str(ralph.cwd / "ralph.toml")]
+    assert rows["clocks.response_s"] == ["1800", "default"]
+    assert f"{ralph.cwd}/ralph.toml: clocks.response_s = 0 is ignored" in checks(shown.stdout)["settings"][1]
+    assert rows["tools.pass_env"][:2] == ["A", "B"]
+    assert rows["model.base_url"][1] == "ANTHROPIC_BASE_URL"
+    assert rows["model.max_tokens"] == ["32000", "default"]
+    assert rows["model.effort"] == ["not", "set", "default"]
+
+
+def test_columns_are_aligned_and_without_colour_in_a_pipe(ralph_here) -> None:
+    shown = ralph_here("doctor", "--offline").stdout
+    rows = shown.split("\n\n")[0].splitlines()[1:]
+    assert len({row.rindex("  ") for row in rows if row.endswith("  default")}) == 1
+    assert "\x1b" not in shown
+
+
+def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> None:
+    user_settings(
+        ralph,
+        """
+        [[targets]]
+        name = "main"
+        model = "opus"
+        api_key_env = ["ANTHROPIC_API_KEY", "SECOND"]
+        headers = { X-Team = "blue-team" }
+        [[targets]]
+        name = "own"
+        model = "qwen3"
+        base_url = "http://localhost:8080"
+        [[targets]]
+        name = "priced"
+        model = "qwen3"
+        base_url = "http://localhost:8080"
+        context_window = 4096
+        price = { input = 1, output = 2, cache_write = 3, cache_read = 0.5 }
+        """,
+    )
+    ralph.environment["SECOND"] = "second-key-0123"
+    shown = ralph_here("doctor", "--offline")
+    assert shown.code == 0
+    main, own, priced = re.split(r"\n  (?=\S)", shown.stdout.split("\n\n")[1])[1:]
+    for part in ("claude-opus-5-5", "https://api.anthropic.com", "X-Team", "1000000 tokens", "output 20,"):
+        assert part in main
+    assert "ANTHROPIC_API_KEY (set), SECOND (set)" in main
+    assert "blue-team" not in shown.stdout
+    assert re.search(r"keys +none\n +headers +none", own)
+    assert re.search(r"window +unknown", own)
+    assert "price unknown: cost will not be counted" in own
+    assert "4096 tokens" in priced
+    assert "input 1, output 2, cache write 3, cache read 0.5 USD per million tokens" in priced
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("[model]\nnam = 'x'", "unknown key 'model.nam'"),
+        ("[[targets]]\nname = 'a'", "targets 'a': needs name, model; missing: model"),
+        (
+            "[[targets]]\nname = 'a'\nmodel = 'm'\napi_key_env = 'UNSET'",
+            "api_key_env names UNSET, which is not set",
+        ),
+        ("not toml", "not valid TOML"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_run(
+    ralph, ralph_here, toml, says
+) -> None:
+    user_settings(ralph, toml)
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    found = checks(shown.stdout)
+    level, text = found["settings"]
+    assert level == "FAIL"
+    assert says in text
+    assert [subject for subject, (level, _) in found.items() if level == "FAIL"] == ["settings"]
+    assert {"ralph", "bash", "sandbox", "sessions", "working directory", "endpoints"} <= found.keys()
+    assert shown.stderr == ""
+
+
+def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here, listen, tmp_path) -> None:
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    # A proxy of our own, so that nothing leaves this machine.
+    ralph.environment["HTTPS_PROXY"] = f"http://127.0.0.1:{listen().port}"
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    assert "model.base_url" in shown.stdout
+    assert checks(shown.stdout)["settings"][0] == "FAIL"
+    assert "set ANTHROPIC_API_KEY" in checks(shown.stdout)["settings"][1]
+    assert endpoint(shown.stdout)[0] == "ok"
+
+
+def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph_here) -> None:
+    shown = ralph_here("doctor", "--offline", "--config", "absent.toml")
+    assert shown.code == 78
+    assert "no such file" in checks(shown.stdout)["settings"][1]
+    shown = ralph_here("doctor", "-C", "absent")
+    assert (shown.code, shown.stdout) == (2, "")
+    assert "absent" in shown.stderr
+
+
+def test_a_key_in_the_open_is_a_warning_that_fails_nothing(ralph, ralph_here) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://gateway.example"
+    shown = ralph_here("doctor", "--offline")
+    assert shown.code == 0
+    assert "  warn  settings: the key travels unencrypted: gateway.example" in shown.stdout
+
+
+# --- Endpoints
+
+
+def test_a_server_that_listens_is_reached_and_nothing_is_sent_to_it(ralph, listen) -> None:
+    server = listen()
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{server.port}"
+    shown = ralph("doctor")
+    assert shown.code == 0
+    assert endpoint(shown.stdout) == ("ok", "can be reached (TCP, no TLS); nothing was sent")
+    wait_until(lambda: len(server.received) == 1)
+    assert server.received == [b""]
+
+
+def test_a_port_where_nothing_listens_fails_with_what_to_do(ralph, ralph_here, closed_port) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    level, text = endpoint(shown.stdout)
+    assert level == "FAIL"
+    assert "connection refused at TCP" in text
+    assert "-> nothing listens there: start the server" in text
+
+
+def test_offline_leaves_the_endpoints_out(ralph, ralph_here, closed_port) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
+    shown = ralph_here("doctor", "--offline")
+    assert shown.code == 0
+    assert "endpoint" not in shown.stdout
+
+
+def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(
+    ralph, ralph_here, listen, tmp_path
+) -> None:
+    certificate = make_certificate(tmp_path, names="IP:127.0.0.1")
+    server = listen(certificate)
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{server.port}"
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    assert "certificate not trusted at TLS" in endpoint(shown.stdout)[1]
+    assert "model.ca_file or SSL_CERT_FILE" in endpoint(shown.stdout)[1]
+    ralph.environment["SSL_CERT_FILE"] = str(certificate)
+    shown = ralph_here("doctor")
+    assert shown.code == 0
+    assert endpoint(shown.stdout) == ("ok", "can be reached (TCP and TLS); nothing was sent")
+
+
+def test_https_to_a_server_that_speaks_no_tls_fails(ralph, ralph_here, answer_with) -> None:
+    port = answer_with(b"HTTP/1.1 400 Bad Request\r\n\r\n").port
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{port}"
+    user_settings(ralph, "clocks.connect_s = 1")
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    assert "at TLS" in endpoint(shown.stdout)[1]
+
+
+def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> None:
+    ralph.environment |= {
+        "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",
+        "SSL_CERT_FILE": str(tmp_path / "absent.pem"),
+    }
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    assert "absent.pem cannot be used: No such file" in endpoint(shown.stdout)[1]
+
+
+def test_a_host_without_an_address_fails_in_time(ralph) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://no-such-host.invalid"
+    user_settings(ralph, "clocks.connect_s = 2")
+    shown = ralph("doctor")
+    assert shown.code == 78
+    assert "at name lookup" in endpoint(shown.stdout)[1]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_of_a_proxied_endpoint_only_the_proxy_is_tried_and_nothing_is_sent(
+    ralph, ralph_here, listen, scheme
+) -> None:
+    proxy = listen()
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"{scheme}://api.example.test"
+    ralph.environment[f"{scheme}_proxy"] = f"http://me:proxy-pa55word@127.0.0.1:{proxy.port}"
+    shown = ralph_here("doctor")
+    assert shown.code == 0
+    assert f"goes through the proxy 127.0.0.1:{proxy.port}, which can be reached" in endpoint(shown.stdout)[1]
+    assert "pa55word" not in shown.stdout
+    wait_until(lambda: len(proxy.received) == 1)
+    assert proxy.received == [b""]
+
+
+def test_a_proxy_of_an_unknown_kind_fails_without_its_password(ralph, ralph_here) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = "https://api.example.test"
+    ralph.environment["https_proxy"] = "socks5://me:proxy-pa55word@127.0.0.1:1"
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    assert "socks5:// are not supported" in endpoint(shown.stdout)[1]
+    assert "pa55word" not in shown.stdout
+
+
+def test_each_server_is_tried_once_however_many_targets_are_there(
+    ralph, ralph_here, listen, closed_port
+) -> None:
+    server = listen()
+    targets = [(name, server.port) for name in "abc"] + [("d", closed_port)]
+    user_settings(
+        ralph,
+        "\n".join(
+            f"[[targets]]\nname = '{name}'\nmodel = 'm'\nbase_url = 'http://127.0.0.1:{port}'"
+            for name, port in targets
+        ),
+    )
+    shown = ralph_here("doctor")
+    assert shown.code == 78
+    found = {subject: level for subject, (level, _) in checks(shown.stdout).items() if "endpoint" in subject}
+    assert found == {
+        f"endpoint http://127.0.0.1:{server.port}": "ok",
+        f"endpoint http://127.0.0.1:{closed_port}": "FAIL",
+    }
+    wait_until(lambda: len(server.received) == 1)
+    assert server.received == [b""]
+
+
+# --- It ends
+
+
+def test_a_server_that_does_not_answer_the_handshake_is_not_waited_for(ralph, silent) -> None:
+    connect_s = "0.3"
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{silent}"
+    user_settings(ralph, f"clocks.connect_s = {connect_s}")
+    shown = ralph("doctor")
+    assert shown.code == 78
+    assert f"timeout at TLS (nothing came within {connect_s} s)" in endpoint(shown.stdout)[1]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_it_at_once(ralph, silent, number, code) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{silent}"
+    user_settings(ralph, "clocks.connect_s = 1e6")
+    process = ralph.start("doctor")
+    while b"sessions:" not in process.stdout.readline():
+        pass
+    finished = ralph.stopped_by(process, number)
+    assert finished.code == code
+    assert finished.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_cannot_be_written_is_74(ralph) -> None:
+    with Path("/dev/full").open("wb") as full, ralph.start("doctor", "--offline", stdout=full) as process:
+        assert process.stderr.read() == b"ralph: cannot write: No space left on device\n"
+        assert process.wait(timeout=PATIENCE_S) == 74
+
+
+def test_a_reader_that_leaves_is_no_error_and_the_exit_code_stays_true(ralph) -> None:
+    user_settings(ralph, "[model]\nnam = 1")
+    with ralph.start("doctor", "--offline") as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=PATIENCE_S) == 78
+
+
+# --- The machine and its places
+
+
+def test_programs_that_are_missing_are_said_with_what_is_missing_without_them(
+    ralph, ralph_here, tmp_path
+) -> None:
+    ralph.environment["PATH"] = str(tmp_path)
+    shown = ralph_here("doctor", "--offline")
+    assert shown.code == 0
+    found = checks(shown.stdout)
+    for program, without in (("bash", "/bin/sh"), ("git", "cannot commit")):
+        level, text = found[program]
+        assert level == "warn"
+        assert text.startswith("not found: ")
+        assert without in text
+        assert "-> install" in text
+    assert found["rg"][0] == "ok", "it comes with ralph, and is not looked for there"
+
+
+def test_the_machine_is_described(ralph) -> None:
+    found = checks(ralph("doctor", "--offline").stdout)
+    if sys.platform == "linux":  # on other systems the memory cannot be protected
+        assert found["memory"][0] == "ok"
+    assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in found["ralph"][1]
+    assert os.uname().sysname in found["system"][1]
+    assert "openat2" in found["file confinement"][1]
+    assert found["sandbox"][1].startswith(
+        ("namespaces; network: full; in force: ", "landlock; network: full; in force: ", "none: ")
+    )
+    assert not {"PATH", "PYTHONPATH"} & found.keys()
+
+
+@pytest.mark.parametrize("entry", ["", "{cwd}/bin"])
+def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_are_not_taken(
+    ralph, entry
+) -> None:
+    (ralph.cwd / "bin").mkdir()
+    for directory in (ralph.cwd, ralph.cwd / "bin"):
+        (directory / "bash").touch(mode=0o755)
+    entry = entry.format(cwd=ralph.cwd)
+    for name in ("PATH", "PYTHONPATH"):
+        ralph.environment[name] = f"{entry}:{ralph.environment[name]}"
+    found = checks(ralph("doctor", "--offline").stdout)
+    assert found["bash"] == ("ok", shutil.which("bash"))
+    assert ("PATH" in found) != entry.startswith("/"), (
+        "what is in a PATH by its full name was put there on purpose"
+    )
+    assert f"names {entry or '.'}, in the working directory" in found["PYTHONPATH"][1]
+
+
+def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "file" / "sessions"))
+    assert shown.code == 78
+    level, text = checks(shown.stdout)["sessions"]
+    assert level == "FAIL"
+    assert f"{tmp_path}/file/sessions cannot be written to: a file is in the way" in text
+    assert "-> name another place by --session-dir" in text
+
+
+def test_a_state_directory_that_cannot_be_made_fails_and_nothing_else_does(ralph, ralph_here) -> None:
+    del ralph.environment["HOME"]
+    ralph.environment["RALPH_STATE_DIR"] = "/proc/no-such-place"
+    found = checks(ralph_here("doctor", "--offline").stdout)
+    assert found["sessions"][0] == "FAIL"
+    assert found["settings"][0] == "ok"
+
+
+@pytest.mark.ordinary_user
+def test_directories_without_permission_to_write_are_said(ralph, ralph_here, tmp_path) -> None:
+    (tmp_path / "sessions").mkdir(mode=0o500)
+    ralph.cwd.chmod(0o500)
+    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "sessions"))
+    found = checks(shown.stdout)
+    assert (found["sessions"][0], found["working directory"][0]) == ("FAIL", "warn")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory that not even root writes to")
+def test_a_working_directory_that_cannot_be_written_to_is_a_warning(ralph, ralph_here) -> None:
+    shown = ralph_here("doctor", "--offline", "-C", "/proc")
+    assert shown.code == 0
+    level, text = checks(shown.stdout)["working directory"]
+    assert level == "warn"
+    assert text.startswith("/proc cannot be written to (")
+
+
+def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_here, tmp_path) -> None:
+    shown = ralph_here("doctor", "--offline", "--session-dir", "kept")
+    assert checks(shown.stdout)["sessions"] == ("ok", f"{ralph.cwd}/kept can be written to")
+    assert [path.name for path in ralph.cwd.rglob("*")] == ["kept"]
+
+
+def test_without_a_home_the_place_that_may_be_cleared_is_a_warning(ralph, ralph_here, tmp_path) -> None:
+    del ralph.environment["HOME"]
+    ralph.environment["TMPDIR"] = str(tmp_path)
+    shown = ralph_here("doctor", "--offline")
+    assert shown.code == 0
+    level, text = checks(shown.stdout)["sessions"]
+    assert level == "warn"
+    assert "may be cleared at any time" in text
+
+
+def test_a_working_directory_that_is_gone_fails_and_the_rest_is_looked_at(ralph) -> None:
+    command = f"mkdir gone && cd gone && rmdir ../gone && exec '{sys.executable}' -m ralph doctor"
+    ran = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (78, "")
+    found = checks(ran.stdout)
+    assert found["working directory"][0] == "FAIL"
+    assert found["sessions"][0] == "ok"
+
+
+# --- Colour and secrets
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_color"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_is_for_terminals_that_can_show_it_without_no_color(ralph, environment, has_color) -> None:
+    ralph.environment |= environment
+    ours, theirs = pty.openpty()
+    process = ralph.start("doctor", "--offline", stdout=theirs, stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:  # the other end was closed
+        pass
+    os.close(ours)
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert (b"\x1b[32mok" in shown) is has_color
+    assert (b"\x1b" in shown) is has_color
+
+
+SECRETS = {
+    "ANTHROPIC_API_KEY": KEY,
+    "ANTHROPIC_AUTH_TOKEN": "auth-token-pa55word",
+    "PLAIN_NAME": "plain-name-pa55word",
+    "OTHER_AUTH_TOKEN": "other-token-pa55word",
+    "SOME_PASSWORD": "some-pa55word-0123",
+    "ANTHROPIC_CUSTOM_HEADERS": "X-Auth: header-pa55word\nX-Team: team-pa55word-is-no-name",
+    "HTTPS_PROXY": "http://me:proxy-pa55word@127.0.0.1:1",
+}
+SECRETIVE = """
+[model]
+base_url = "https://gateway.example/plain-name-pa55word"
+name = "some-pa55word-0123"
+[[targets]]
+name = "a some-pa55word-0123"
+model = "plain-name-pa55word"
+[[targets]]
+name = "b"
+model = "m"
+base_url = "https://gateway.example/some-pa55word-0123/sk-ant-api03-pa55word0123"
+api_key_env = ["PLAIN_NAME", "OTHER_AUTH_TOKEN"]
+headers = { Authorization = "Bearer own-pa55word-0123", X-Team = "own-team-pa55word" }
+[tools]
+pass_env = ["SOME_PASSWORD"]
+"""
+
+
+@pytest.mark.parametrize(
+    "breaks", ["", "[model.x]", "\nmax_turns = 3\n"], ids=["usable", "no toml", "unknown key"]
+)
+def test_a_secret_in_every_place_is_never_shown(ralph, ralph_here, breaks) -> None:
+    ralph.environment |= SECRETS
+    user_settings(ralph, SECRETIVE + breaks)
+    directory = ralph.cwd / "some-pa55word-0123"
+    directory.mkdir()
+    shown = ralph_here(
+        "doctor", "-C", str(directory), "--session-dir", str(directory / "plain-name-pa55word")
+    )
+    assert shown.code == 78, "the proxy refuses"
+    everything = shown.stdout + shown.stderr
+    leaked = ("pa55word", KEY) if not breaks else (*SECRETS.values(), "some-pa55word", "own-pa55word", KEY)
+    # If the settings cannot be read, ralph cannot know that PLAIN_NAME holds a key. So it is a directory's name here.
+    for secret in leaked:
+        if not (breaks and secret == SECRETS["PLAIN_NAME"]):
+            assert secret not in everything
+    assert "[redacted]" in everything
+
+
+def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph, ralph_here) -> None:
+    told = ralph_here("doctor", "--offline", "--model", "opus", "--max-time", "2h").stdout
+    assert re.search(r"model\.name +claude-opus-5-5 .*flag --model", told)
+    assert re.search(r"limits\.max_time_s +7200.* flag --max-time", told)
+    refused = ralph_here("doctor", "--offline", "--max-time", "never")
+    assert (refused.code, len(refused.stderr.splitlines())) == (2, 1)
+
+
+def test_a_ca_file_that_is_not_there_is_found_without_a_connection(ralph, ralph_here) -> None:
+    ralph.environment["SSL_CERT_FILE"] = "/nonexistent.pem"
+    told = ralph_here("doctor", "--offline")
+    assert told.code == 78
+    assert "cannot use the CA file /nonexistent.pem: No such file" in told.stdout
+
+
+# --- The probe
+
+
+def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    call = Turn(content=[ToolUse("tell_word", {"word": "ready"})])
+    refused = Step(fault=Fault(status=401, message=f"invalid x-api-key {KEY}"))
+    server = serve(call, refused, call, refused)
+    user_settings(
+        ralph,
+        f"""
+        [limits]
+        max_turns = 50
+        [[targets]]
+        name = "main"
+        model = "claude-haiku-5-5"
+        base_url = "{server.base_url}"
+        api_key_env = ["ANTHROPIC_API_KEY", "SECOND"]
+        """,
+    )
+    ralph.environment["SECOND"] = "second-key-0123456789"
+    for command in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("-c", "user.name=A", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "--message=x"),
+        ("remote", "add", "origin", str(tmp_path / "absent.git")),
+    ):
+        subprocess.run(["git", *command], cwd=ralph.cwd, env=ralph.environment, check=True)
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 77
+    assert shown.stdout.splitlines()[-1].startswith(
+        "Verdict: not ready for the night: 1. target main with SECOND: HTTP 401"
+    )
+    found = checks(shown.stdout)
+    assert found["target main with ANTHROPIC_API_KEY"][0] == "ok"
+    assert found["limits"] == ("ok", "a run ends after 50 turns")
+    assert found["git identity"][0] == "warn"
+    assert found["push"][0] == "warn"
+    assert "absent.git" in found["push"][1]
+    assert len(server.requests) == 2
+
+    remote = ["git", f"--git-dir={tmp_path / 'absent.git'}"]
+    subprocess.run([*remote, "init", "--quiet", "--bare"], check=True)
+    told = ralph_here("doctor", "--probe", "--json")
+    assert not subprocess.run([*remote, "for-each-ref"], check=True, capture_output=True).stdout
+    written = json.loads(told.stdout)
+    assert (told.code, written["exit_code"]) == (77, 77)
+    assert {one["level"] for one in written["findings"]} == {"ok", "warn", "fail"}
+    assert all(bool(one["remedy"]) == (one["level"] != "ok") for one in written["findings"])
+    (push,) = [one for one in written["findings"] if one["check"] == "push"]
+    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would take a push")
+    figures = {one["check"]: one["figures"] for one in written["findings"] if "figures" in one}
+    assert figures["target main with ANTHROPIC_API_KEY"]["called_tool"] is True
+    assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
+
+
+def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
+    ralph, ralph_here
+) -> None:
+    shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5")
+    assert shown.code == 78
+    assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    shown = ralph_here("doctor", "--probe")
+    assert shown.code == 78
+    assert checks(shown.stdout)["targets"][0] == "warn", (
+        "a request without the key that a run needs says nothing"
+    )
+    assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
+    assert "exclude each other" in ralph_here("doctor", "--offline", "--probe").stderr

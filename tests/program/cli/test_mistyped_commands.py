@@ -1,0 +1,150 @@
+"""A single word that is not a command of ralph but looks like one must not start a run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ralph.cli.commands import COMMANDS
+from ralph.cli.values import refuse_file_as_prompt
+from ralph.mock_api import Turn
+from tests.processes.fork_server import REPOSITORY
+from tests.rows import every_row
+
+MISTYPED = {
+    ("doctr",): "ralph doctor",
+    ("Doctor",): "ralph doctor",
+    ("docotr", "--offline"): "ralph doctor",
+    ("loops", "--status"): "ralph loop",
+    ("lopo",): "ralph loop",
+    ("rn",): "ralph run",
+    ("session", "ls"): "ralph sessions",
+    ("sesion",): "ralph sessions",
+    ("demoo", "--scenario", "loop"): "ralph demo",
+    ("mockapi", "scenario.toml"): "ralph mock-api",
+    ("mock",): "ralph mock-api",
+    ("help",): "ralph --help",
+    ("help", "loop"): "ralph loop --help",
+    ("version",): "ralph --version",
+    ("status",): "ralph loop --status",
+    ("status", "--watch"): "ralph loop --status",
+    ("init",): "ralph loop init",
+    ("continue",): "ralph --continue",
+    ("resume", "0f3a"): "ralph --resume",
+    ("config",): "ralph doctor",
+    ("login",): "ANTHROPIC_API_KEY",
+    ("mcp", "list"): "see `ralph --help`",
+    ("update",): "see `ralph --help`",
+}
+
+
+@every_row(("words", "instead"), MISTYPED.items())
+def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
+    ralph_here, serve, words, instead
+) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"`{words[0]}` is no command of ralph" in ran.stderr
+    assert instead in ran.stderr
+    assert f"`ralph run {words[0]}` runs it as a prompt" in ran.stderr
+
+
+BEHIND_OPTIONS = {
+    ("-q", "doctr"): "ralph doctor",
+    ("--model", "opus", "help"): "ralph --help",
+    ("-C", ".", "--output-format", "json", "status"): "ralph loop --status",
+}
+BEHIND_LOOP = {
+    ("loop", "status"): "ralph loop --status",
+    ("loop", "stats"): "ralph loop --status",
+    ("loop", "inti"): "ralph loop init",
+    ("loop", "contineu"): "ralph loop --continue",
+    ("loop", "-q", "stop"): "touch .ralph/stop",
+    ("loop", "help"): "ralph loop --help",
+}
+
+
+@every_row(("words", "instead"), (BEHIND_OPTIONS | BEHIND_LOOP).items())
+def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words, instead) -> None:
+    server = serve(Turn("never"))
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"`{words[-1]}` is no command of `ralph loop`" in ran.stderr or words[0] != "loop"
+    assert f"did you mean `{instead}`" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("-qp", "status"), ("-q", "run", "-p"), ("run", "-q", "status")], ids=" ".join
+)
+def test_a_word_behind_options_that_the_user_calls_a_prompt_is_one(ralph, serve, words) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph(*words).code == 0
+    assert server.request_count == 1
+
+
+def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
+    server = serve(Turn("Hello."))
+    assert ralph("status", "-p").code == 0
+    assert server.requests[0].json()["messages"][0]["content"][0]["text"] == "status"
+
+
+@every_row(
+    ("words", "instead"),
+    [
+        (("PROMPT.md",), "`ralph -f PROMPT.md`"),
+        (("run", "notes.txt"), "`ralph -f notes.txt`"),
+        (("-p", "PROMPT.md"), "`ralph -f PROMPT.md`"),
+        (("loop", "PROMPT.md", "--max-iterations", "1"), "`ralph loop -f PROMPT.md`"),
+    ],
+)
+def test_a_prompt_that_is_the_name_of_a_text_file_is_exit_2_with_what_was_meant(
+    ralph, ralph_here, serve, words, instead
+) -> None:
+    server = serve(Turn("never"))
+    for name in ("PROMPT.md", "notes.txt"):
+        (ralph.cwd / name).write_text("Do it.")
+    ran = ralph_here(*words)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"did you mean {instead}" in ran.stderr
+
+
+@every_row("prompt", ["PROMPT.md", "read PROMPT.md", "folder.md", "a\0.md", "x" * 300 + ".md"])
+def test_other_words_about_files_are_prompts(tmp_path, monkeypatch, prompt) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.md").mkdir(exist_ok=True)
+    refuse_file_as_prompt(prompt)
+
+
+def test_an_unknown_word_after_quickstart_is_exit_2_with_all_words() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", REPOSITORY / "quickstart.py", "bogus"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert ran.stderr.startswith("quickstart: 'bogus' is none of test, ")
+    assert all(f" {command}" in ran.stderr for command in COMMANDS)
+
+
+def test_quickstart_shows_its_help_without_setting_up_and_says_why_it_could_not_set_up(tmp_path) -> None:
+    alone = tmp_path / "quickstart.py"
+    shutil.copy(REPOSITORY / "quickstart.py", alone)
+    (tmp_path / "uv").write_text("#!/bin/sh\necho no route to the index >&2; exit 1\n")
+    (tmp_path / "uv").chmod(0o755)
+
+    def ran(word: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", alone, word]
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=path)
+
+    shown = ran("--help")
+    assert (shown.returncode, shown.stderr, "quickstart.py demo " in shown.stdout) == (0, "", True)
+    (tmp_path / "pyproject.toml").touch()
+    *_, reason, last = ran("doctor").stderr.splitlines()
+    assert reason == "no route to the index"
+    assert last.startswith("quickstart: .venv-run could not be made; the reason is in the lines above")

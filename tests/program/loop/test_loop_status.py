@@ -1,0 +1,100 @@
+"""`ralph loop --status` beside a loop that runs: live totals, `--watch` on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.conftest import loop_folder
+from tests.program.model_answers import bash
+from tests.services.small_terminal import PtyReader
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+USAGE = {"input_tokens": 1000, "output_tokens": 100}
+BLOCKS = "touch started; until test -e go_on; do sleep 0.05; done"
+
+
+@pytest.fixture
+def running(ralph, iterations) -> Iterator[subprocess.Popen[bytes]]:
+    """A loop in whose first iteration a command runs until the file `go_on` exists."""
+    iterations([bash("true", usage=USAGE), bash(BLOCKS, usage=USAGE)])
+    options = ("--max-iterations", "1", "--max-budget-usd", "2", "--max-turns", "9")
+    process = ralph.start("loop", "go", *options)
+    wait_until((ralph.cwd / "started").exists)
+    yield process
+    (ralph.cwd / "go_on").touch()
+    ralph.finish(process)
+
+
+def test_the_status_includes_what_the_running_iteration_does_until_it_is_killed(
+    ralph, ralph_here, running
+) -> None:
+    def told() -> Any:
+        return json.loads(ralph_here("loop", "--status", "--json").stdout)
+
+    wait_until(lambda: told()["live"] is not None and told()["live"]["run"]["tools"])
+    now = told()
+    assert (now["live"]["run"]["turn"], now["live"]["max_turns"], now["totals"]["turns"]) == (2, 9, 2)
+    spent = now["totals"]["cost_usd"]
+    assert spent == now["live"]["run"]["cost_usd"] > 0
+    assert now["left"] == {"iterations": 0, "usd": pytest.approx(2 - spent), "seconds": None}
+    assert now["iterations"] == []
+    lines = ralph_here("loop", "--status").stdout.splitlines()
+    assert f"running as process {running.pid}: 0 iterations, 2 turns, $0.00" in lines[1]
+    assert lines[2].startswith("left: 0 of 1 iteration, $1.99 of $2.00")
+    assert f": turn 2 of 9, Bash: {BLOCKS} (" in lines[3]
+    assert "2 turns, 2,000 tokens in, 200 out, $0.00" in lines[4]
+
+    os.kill(now["live"]["pid"], signal.SIGKILL)
+    wait_until(lambda: told()["live"] is None)
+    assert (loop_folder(ralph) / "live.json").exists()
+    assert BLOCKS not in ralph_here("loop", "--status").stdout
+    running.send_signal(signal.SIGTERM)
+
+
+def is_drawn_again(terminal: PtyReader) -> bool:
+    is_current = any("turn 2 of 9, Bash: touch" in line for line in terminal.lines())
+    return is_current and terminal.raw.count("running as process") > 2
+
+
+def test_a_watch_on_a_terminal_is_redrawn_and_gives_the_cursor_back(ralph, running) -> None:
+    terminals = [PtyReader(100), PtyReader(100)]
+    interrupted, followed = (
+        ralph.start("loop", "--status", "--watch", stdout=one.theirs) for one in terminals
+    )
+    for one in terminals:
+        wait_until(partial(is_drawn_again, one))
+        assert len([line for line in one.lines() if "running as" in line]) == 1
+        assert all(len(line) < 100 for line in one.lines())
+        assert not one.is_cursor_shown
+    interrupted.send_signal(signal.SIGINT)
+    assert interrupted.wait(PATIENCE_S) == 130
+    (ralph.cwd / "go_on").touch()
+    assert followed.wait(PATIENCE_S) == 0
+    last = [one.close() for one in terminals][1]
+    assert all(one.is_cursor_shown for one in terminals)
+    assert any("completed: 1 iteration is done" in line for line in last)
+    assert not any("turn 2 of 9" in line for line in last)
+    for process in (interrupted, followed):
+        process.communicate()
+
+
+def test_a_watch_in_a_pipe_prints_a_line_per_change(ralph, running) -> None:
+    watches = [ralph.start("loop", "--status", "--watch", *more) for more in ((), ("--json",))]
+    now = f" iteration 1: turn 2 of 9, Bash: {BLOCKS}; 0 iterations, 2 turns, $0.00"
+    assert any(now in line.decode() for line in watches[0].stdout)
+    assert any(json.loads(line)["live"]["run"]["turn"] == 2 for line in watches[1].stdout)
+    (ralph.cwd / "go_on").touch()
+    text, objects = (ralph.finish(watch).stdout.splitlines() for watch in watches)
+    assert "completed: 1 iteration is done" in text[-1]
+    assert json.loads(objects[-1])["ended"]["exit_code"] == 0
+    assert len(text) <= 5, "a line each second would be more: the loop's end takes no longer than that"

@@ -1,0 +1,313 @@
+"""Several models, endpoints and keys, as a user meets them: which target is asked, how often, and how the run
+ends.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from tests.api.harness import RawServer, http_answer, read_request, sse
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.faulty import DONE, HELLO, stream
+from tests.program.kept_sessions import journals, only_journal
+from tests.program.several import (
+    DOWN,
+    at,
+    keys_of,
+    of,
+    refusal,
+    run,
+    settings,
+)
+from tests.services.certificates import make_certificate
+
+if TYPE_CHECKING:
+    import socket
+
+ECHO = Turn([ToolUse("Read", {"file_path": "."})])
+"""A turn with a call that needs no process."""
+
+
+def everything_kept(ralph) -> str:
+    """The text of all files that the runs left in their home directory."""
+    home = Path(ralph.environment["HOME"])
+    return "".join(path.read_text(errors="replace") for path in home.rglob("*") if path.is_file())
+
+
+# --- Moving on
+
+
+def test_a18_another_target_answers_during_an_outage_exits_0(ralph, serve) -> None:
+    first, second = serve(DOWN), serve(ECHO, DONE)
+    path = settings(
+        ralph, at("main", first.base_url), at("spare", second.base_url), policy="custom", base_delay_s=100
+    )
+    ran = run(ralph, path)
+    assert (ran.code, len(first.requests), len(second.requests)) == (0, 1, 2)
+    assert ran.result["result"] == "All done."
+    assert ran.result["retries"] == 0
+    assert "[retry]" not in ran.stderr
+    assert "[target] main -> spare (" in ran.stderr
+    assert "[target] spare answers" in ran.stderr
+    assert ran.result["modelUsage"].keys() == {"model-spare"}
+
+
+def test_the_events_of_a_change_have_their_fields(ralph, serve) -> None:
+    """The first target is usable again after its cooldown, and a retry of the second target brings ralph back to
+    it.
+    """
+    first = serve(Fault(status=529, headers={"retry-after": "0.05"}), DONE)
+    second = serve(Turn([ToolUse("Bash", {"command": "sleep 0.1"})]))
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
+    assert ran.code == 0
+    (init,) = of(ran, "init")
+    assert (init["model"], init["targets"]) == ("model-main", ["main", "spare"])
+    known = {"type", "subtype", "uuid", "session_id"}
+    told = {
+        name: [{key: value for key, value in one.items() if key not in known} for one in of(ran, name)]
+        for name in ("model_fallback", "model_fallback_succeeded", "model_fallback_recovered", "api_retry")
+    }
+    assert told == {
+        "model_fallback": [{"turn": 1, "attempt": 1, "from": "main", "to": "spare", "reason": "overloaded"}],
+        "model_fallback_succeeded": [{"turn": 1, "attempt": 2, "target": "spare"}],
+        "model_fallback_recovered": [{"turn": 2, "attempt": 1, "target": "main"}],
+        "api_retry": [],
+    }
+
+
+def test_the_events_of_a_retry_name_turn_and_target(ralph, serve) -> None:
+    server = serve(ECHO, Fault(status=529), Fault(status=529), DONE)
+    path = settings(ralph, at("main", server.base_url), at("spare", server.base_url))
+    ran = run(ralph, path)
+    (retry,) = of(ran, "api_retry")
+    assert (retry["turn"], retry["attempt"], retry["target"], retry["max_retries"]) == (2, 1, "spare", 2)
+    assert (retry["error_status"], retry["kind"], retry["retry_delay_ms"]) == (529, "overloaded", 10)
+    (recovered,) = of(ran, "retry_recovered")
+    assert (recovered["turn"], recovered["attempt"], recovered["retries"]) == (2, 3, 1)
+    assert ran.objects.index(retry) < ran.objects.index(recovered)
+
+
+def test_a_certificate_that_nobody_signed_first_moves_on(ralph, serve, tmp_path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(make_certificate(tmp_path, names="DNS:localhost"))
+
+    def shake(sock: socket.socket) -> None:
+        with suppress(ssl.SSLError), context.wrap_socket(sock, server_side=True) as secure:
+            read_request(secure)
+
+    untrusted, server = RawServer(shake), serve(ECHO, DONE)
+    main = at("main", f"https://localhost:{untrusted.port}")
+    ran = run(ralph, settings(ralph, main, at("spare", server.base_url)))
+    untrusted.close()
+    assert (ran.code, len(server.requests)) == (0, 2)
+    assert "certificate not trusted" in ran.stderr
+
+
+def test_a12_json_that_does_not_parse_moves_on_to_the_next_target_exits_0(ralph, serve, answer_with) -> None:
+    garbled, server = answer_with(http_answer(sse() + b"data: {oops\n\n")), serve(DONE)
+    ran = run(ralph, settings(ralph, at("main", garbled.base_url), at("spare", server.base_url)))
+    assert (ran.code, len(garbled.requests), len(server.requests)) == (0, 1, 1)
+    assert [one["reason"] for one in of(ran, "model_fallback")] == ["protocol"]
+
+
+def test_a13_a_page_instead_of_a_stream_moves_on_to_the_next_target_exits_0(ralph, serve) -> None:
+    page = Fault(status=200, body="<html><title>Please log in</title></html>", content_type="text/html")
+    portal, server = serve(Step(fault=page, repeat="forever")), serve(DONE)
+    ran = run(ralph, settings(ralph, at("main", portal.base_url), at("spare", server.base_url)))
+    assert (ran.code, len(portal.requests), len(server.requests)) == (0, 1, 1)
+    assert "Please log in" in ran.stderr
+
+
+def test_a12_where_all_targets_answer_with_damage_the_first_is_asked_once_more_exits_0(
+    ralph, serve, answer_with
+) -> None:
+    garbled = http_answer(sse() + b"data: {oops\n\n")
+    first = answer_with(garbled, stream(DONE))
+    second = answer_with(garbled)
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
+    assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
+    assert [one["reason"] for one in of(ran, "synthetic_retry")] == ["damaged"]
+
+
+def test_a12_a_damaged_answer_is_asked_for_again_where_the_other_target_cannot_help_exits_0(
+    ralph, serve, answer_with
+) -> None:
+    """The failure of the other target must not decide how the run ends."""
+    first = answer_with(http_answer(sse() + b"data: {oops\n\n"), stream(DONE))
+    second = serve(Step(fault=Fault(status=401), repeat="forever"))
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
+    assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
+
+
+def test_a13_a_redirect_moves_on_to_the_next_target_and_is_not_followed_exits_0(ralph, serve) -> None:
+    elsewhere = serve(HELLO)
+    redirect = Fault(status=307, headers={"location": f"{elsewhere.base_url}/v1/messages"})
+    first, server = serve(Step(fault=redirect, repeat="forever")), serve(DONE)
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", server.base_url)))
+    assert (ran.code, len(first.requests), len(elsewhere.requests)) == (0, 1, 0)
+
+
+def test_fallback_models_of_the_command_line_are_asked_at_one_server(ralph, serve) -> None:
+    server = serve(Fault(status=529), Fault(status=529), Turn([Thinking("hm"), Text("I answer.")]))
+    ran = ralph("hi", "--model", "opus", "--fallback-model", "sonnet,qwen3", "--output-format", "stream-json")
+    assert ran.code == 0
+    asked = [request.json()["model"] for request in server.requests]
+    assert asked == ["claude-opus-5-5", "claude-sonnet-5-5", "qwen3"]
+    (init,) = of(ran, "init")
+    assert init["targets"] == ["claude-opus-5-5", "sonnet", "qwen3"]
+
+
+# --- Keys
+
+GOOD, BAD = "sk-good-0123456789", "sk-bad-0123456789"
+
+
+def test_a_key_that_is_refused_gives_way_to_the_next_one(ralph, answer_with) -> None:
+    refused = refusal("401 Unauthorized", "authentication_error", says=f"unknown: {BAD}")
+    finished: list[bytes] = [stream(ECHO), stream(ECHO), stream(DONE)]
+
+    def answer(sock: socket.socket) -> None:
+        sock.sendall(refused if keys_of(server.requests)[-1] == BAD else finished.pop(0))
+
+    server = answer_with(answer)
+    ralph.environment |= {"FIRST_KEY": BAD, "SECOND_KEY": GOOD}
+    ran = run(
+        ralph,
+        settings(ralph, at("main", server.base_url, api_key_env=["FIRST_KEY", "SECOND_KEY"])),
+        "--verbose",
+    )
+    assert ran.code == 0
+    assert keys_of(server.requests) == [BAD, GOOD, GOOD, GOOD]
+    assert "[notice] main: on with the key of SECOND_KEY" in ran.stderr
+    for secret in (GOOD, BAD):
+        assert secret not in ran.stdout + ran.stderr + everything_kept(ralph)
+
+
+def test_keys_that_are_all_refused_end_the_run_and_name_the_variable(ralph, answer_with) -> None:
+    server = answer_with(refusal("401 Unauthorized", "authentication_error", says=f"{BAD} and {GOOD}"))
+    ralph.environment |= {"FIRST_KEY": BAD, "SECOND_KEY": GOOD}
+    path = settings(ralph, at("main", server.base_url, api_key_env=["FIRST_KEY", "SECOND_KEY"]))
+    ran = run(ralph, path)
+    assert ran.code == 77
+    assert keys_of(server.requests) == [BAD, GOOD]
+    assert "Check the key: SECOND_KEY." in ran.stderr
+    for secret in (GOOD, BAD):
+        assert secret not in ran.stdout + ran.stderr + everything_kept(ralph)
+
+
+def test_what_the_environment_says_of_model_and_server_does_not_reach_targets_of_their_own(
+    ralph, serve, answer_with
+) -> None:
+    server = serve(DONE)
+    foreign = serve(HELLO)
+    ralph.environment["ANTHROPIC_BASE_URL"] = foreign.base_url
+    ralph.environment["ANTHROPIC_MODEL"] = "another-model"
+    ran = run(ralph, settings(ralph, at("main", server.base_url, "own-model")))
+    assert (ran.code, len(foreign.requests)) == (0, 0)
+    [request] = server.requests
+    assert request.json()["model"] == "own-model"
+    assert "x-api-key" not in request.headers, "the environment's key is for another server"
+
+
+# --- How it ends
+
+
+def test_a18_when_all_are_down_each_is_asked_in_every_round_exits_75(ralph, serve) -> None:
+    servers = [serve(DOWN) for _ in range(3)]
+    ran = run(
+        ralph,
+        settings(
+            ralph,
+            *(at(f"t{i}", server.base_url) for i, server in enumerate(servers)),
+            policy="custom",
+            base_delay_s=0.01,
+            max_retries=2,
+        ),
+    )
+    assert ran.code == 75
+    assert [len(server.requests) for server in servers] == [3, 3, 3]
+    assert ran.result["retries"] == 2
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("[retry]")]
+    assert lines == [
+        "[retry] Attempt 1/2: 529 — waiting 0.01s",
+        "[retry] Attempt 2/2: 529 — waiting 0.02s",
+        "[retry] Failed after 2 retries: HTTP 529 overloaded_error: Overloaded (request req_mock_000002)",
+    ]
+
+
+def test_a_signal_in_the_wait_after_a_round_closes_the_chain_once(ralph, serve) -> None:
+    servers = [serve(DOWN), serve(DOWN)]
+    path = settings(
+        ralph,
+        *(at(f"t{i}", server.base_url) for i, server in enumerate(servers)),
+        policy="custom",
+        base_delay_s=200,
+    )
+    process = ralph.start("hi", "--config", str(path), "--output-format", "stream-json")
+    assert servers[1].wait_for_requests(1, PATIENCE_S)
+    [journal] = wait_for_retry(ralph)
+    ran = ralph.stopped_by(process, signal.SIGTERM)
+    assert ran.code == 143
+    assert len(of(ran, "api_retry")) == len(of(ran, "retry_exhausted")) == 1
+    assert of(ran, "retry_recovered") == []
+    assert [len(server.requests) for server in servers] == [1, 1]
+    assert '"interrupted"' in journal.read_text()
+
+
+def wait_for_retry(ralph) -> list[Path]:
+    wait_until(lambda: any("api_retry" in path.read_text() for path in journals(ralph)))
+    return journals(ralph)
+
+
+# --- Going on
+
+
+def heads(server) -> list[bytes]:
+    return [request.body.partition(b',"messages":')[0] for request in server.requests]
+
+
+def test_a_session_goes_on_with_the_head_that_each_target_was_sent(ralph, serve) -> None:
+    first = serve(Fault(status=529, headers={"retry-after": "3600"}), HELLO)
+    second = serve(Turn([Thinking("hm"), Text("I answer.")]), DONE)
+    path = settings(ralph, at("main", first.base_url), at("spare", second.base_url))
+    assert run(ralph, path).code == 0
+    (ralph.cwd / "AGENTS.md").write_text("Instructions that came later.")
+    again = ralph("and now?", "--continue", "--config", str(path))
+    assert (again.code, again.stdout) == (0, "All done.\n")
+    assert len(first.requests) == 1, "it asked to be left alone for an hour"
+    assert heads(second)[0] == heads(second)[1]
+    forked = serve(DONE)
+    path = settings(ralph, at("main", first.base_url), at("spare", forked.base_url))
+    assert ralph("and now?", "--continue", "--fork-session", "--config", str(path)).code == 0
+    assert heads(forked) == heads(second)[:1]
+    assert len(first.requests) == 1
+
+
+def test_a_model_that_a_driver_chose_is_sent_the_same_head_by_the_next_run(ralph, serve) -> None:
+    server = serve(HELLO, DONE)
+    lines: list[dict[str, Any]] = [
+        {
+            "type": "control_request",
+            "request_id": "r1",
+            "request": {"subtype": "set_model", "model": "haiku"},
+        },
+        {"type": "user", "message": {"role": "user", "content": "hi"}},
+        {"type": "user", "message": {"role": "user", "content": "again"}},
+    ]
+    driven = ralph(
+        *("--input-format", "stream-json", "--output-format", "stream-json"),
+        stdin="".join(json.dumps(line) + "\n" for line in lines).encode(),
+    )
+    assert driven.code == 0
+    assert [request.json()["model"] for request in server.requests] == ["claude-haiku-5-5"] * 2
+    (ralph.cwd / "AGENTS.md").write_text("Instructions that came later.")
+    later = serve(DONE)
+    assert ralph("and now?", "--continue", "--base-url", later.base_url).code == 0
+    assert heads(later) == heads(server)[:1]
+    assert only_journal(ralph).exists()

@@ -1,0 +1,253 @@
+"""The effects of control requests on a run. Each is answered at once, whatever the run is doing."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from tests.patience import PATIENCE_S, wait_until
+from tests.program.driver import results
+from tests.program.machine.test_signals import is_alive
+
+STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
+SILENT = Step(Turn("late"), Fault(stall_before_headers_s=60))
+OVERLOADED_FOR_LONG = Fault(status=529, headers={"retry-after": "50"})
+OVERLOADED = Fault(status=529, headers={"retry-after": "0"})
+FIRST = "claude-sonnet-5-5"
+
+
+def closings(driver) -> list[str]:
+    """The events that closed chains of retries, in order."""
+    names = [line.get("subtype") for line in driver.lines]
+    return [name for name in names if name in ("retry_recovered", "retry_exhausted")]
+
+
+def test_the_status_of_an_idle_run(drive, serve) -> None:
+    serve()
+    assert drive().ask("get_status") == {
+        "state": "idle",
+        "turn": 0,
+        "queued_messages": 0,
+        "auto_retry": True,
+        "retry": None,
+        "model": FIRST,
+        "waiting_for": "the next message",
+    }
+
+
+def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.result()
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("idle", 1)
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
+
+
+def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:
+    serve(STALLED)
+    driver = drive("--include-partial-messages")
+    driver.say("first", "second")
+    driver.delta()
+    status = driver.ask("get_status")
+    assert (status["state"], status["queued_messages"], status["retry"]) == ("working", 1, None)
+
+
+def test_the_status_is_told_while_a_tool_runs(drive, serve, ralph) -> None:
+    serve(Turn([ToolUse("Bash", {"command": "touch started; sleep 300"})]))
+    driver = drive()
+    driver.say("hi")
+    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"]) == ("working", 1)
+    assert "Bash" in status["waiting_for"]
+
+
+def test_the_status_is_told_while_a_backoff_waits(drive, serve) -> None:
+    serve(OVERLOADED_FOR_LONG)
+    driver = drive()
+    driver.say("hi")
+    driver.event("api_retry")
+    status = driver.ask("get_status")
+    assert status["waiting_for"] == "retry 1 of 4"
+    assert (status["retry"]["is_waiting"], status["retry"]["attempt"]) == (True, 1)
+    assert 0 < status["retry"]["seconds_left"] <= 50
+    assert "529" in status["retry"]["message"]
+
+
+def assert_interrupted_and_ready(driver, server) -> None:
+    """The server refuses invalid requests, so the next answer proves that the conversation is valid."""
+    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
+    ended = driver.result()
+    assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")
+    driver.say("go on")
+    ran = driver.finish()
+    assert (ran.code, [result["exit_code"] for result in results(ran)]) == (0, [130, 0])
+    assert server.requests[-1].json()["messages"][-1]["content"][-1]["text"] == "go on"
+
+
+def test_an_interrupt_ends_a_stream_and_the_next_message_works(drive, serve) -> None:
+    server = serve(STALLED, Turn("Hello."))
+    driver = drive("--include-partial-messages")
+    driver.say("hi")
+    driver.delta()
+    assert_interrupted_and_ready(driver, server)
+    assert [message["role"] for message in server.requests[-1].json()["messages"]] == ["user"]
+
+
+def test_an_interrupt_ends_the_wait_for_the_first_byte_and_the_next_message_works(drive, serve) -> None:
+    server = serve(SILENT, Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    assert server.wait_for_requests(1, PATIENCE_S)
+    assert_interrupted_and_ready(driver, server)
+
+
+def test_an_interrupt_ends_a_tool_and_all_it_started_and_its_call_has_an_error_result(
+    drive, serve, ralph
+) -> None:
+    marker = f"ralphdriven{id(ralph)}"
+    command = f"bash -c 'sleep 300 # {marker}' & touch started; sleep 301 # {marker}"
+    calls = [ToolUse("Bash", {"command": command}), ToolUse("Bash", {"command": "touch never"})]
+    server = serve(Turn(calls), Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
+    assert_interrupted_and_ready(driver, server)
+    assert not is_alive(marker)
+    assert not (ralph.cwd / "never").exists()
+    *outputs, said = server.requests[-1].json()["messages"][-1]["content"]
+    assert [output["is_error"] for output in outputs] == [True, True]
+    assert said["type"] == "text"
+
+
+def test_an_interrupt_ends_a_backoff_and_closes_its_chain_once(drive, serve) -> None:
+    server = serve(OVERLOADED_FOR_LONG, Turn("Hello."))
+    driver = drive()
+    driver.say("hi")
+    driver.event("api_retry")
+    assert_interrupted_and_ready(driver, server)
+    assert closings(driver) == ["retry_exhausted"]
+
+
+def test_an_interrupt_of_an_idle_run_changes_nothing(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
+    driver.say("hi")
+    assert driver.finish().code == 0
+
+
+def test_an_interrupt_stops_one_message_and_not_the_queued_one(drive, serve) -> None:
+    server = serve(SILENT, Turn("second"))
+    driver = drive()
+    driver.say("first", "second")
+    assert server.wait_for_requests(1, PATIENCE_S)
+    driver.ask("interrupt")
+    ran = driver.finish()
+    assert [result["exit_code"] for result in results(ran)] == [130, 0]
+
+
+@pytest.mark.parametrize("steps", [[OVERLOADED_FOR_LONG], [OVERLOADED, SILENT]], ids=["wait", "request"])
+def test_a_cancelled_retry_ends_the_message_exits_75(drive, serve, steps) -> None:
+    server = serve(*steps)
+    driver = drive()
+    driver.say("hi")
+    driver.event("api_retry")
+    assert server.wait_for_requests(len(steps), PATIENCE_S)
+    assert driver.ask("abort_retry") == {"aborted": True}
+    ran = driver.finish()
+    assert (ran.code, ran.result["terminal_reason"]) == (75, "api_unavailable")
+    assert driver.event("retry_exhausted")["error"] == "Retry cancelled"
+    assert closings(driver) == ["retry_exhausted"]
+    assert ran.result["api_error_status"] == 529
+    assert "[retry] Failed after" in ran.stderr
+
+
+def test_after_a_cancelled_retry_the_next_message_works(drive, serve) -> None:
+    serve(OVERLOADED_FOR_LONG, Turn("Hello."))
+    driver = drive()
+    driver.say("first", "second")
+    driver.event("api_retry")
+    driver.ask("abort_retry")
+    assert [result["exit_code"] for result in results(driver.finish())] == [75, 0]
+
+
+def test_where_no_retry_is_under_way_there_is_none_to_cancel(drive, serve) -> None:
+    may_go = threading.Event()
+
+    def script(_request, _number):
+        assert may_go.wait(PATIENCE_S)
+        return Turn("Hello.")
+
+    server = serve(script=script)
+    driver = drive()
+    assert driver.ask("abort_retry") == {"aborted": False}
+    driver.say("hi")
+    assert server.wait_for_requests(1, PATIENCE_S)
+    assert driver.ask("abort_retry") == {"aborted": False}
+    may_go.set()
+    assert driver.finish().code == 0
+
+
+def test_with_retries_switched_off_during_a_wait_the_next_failure_is_final(drive, serve) -> None:
+    is_off = threading.Event()
+
+    def script(_request, number):
+        if number == 1:
+            assert is_off.wait(PATIENCE_S)
+        return Fault(status=529, headers={"retry-after": "1" if number == 0 else "0"})
+
+    server = serve(script=script)
+    driver = drive()
+    driver.say("first")
+    driver.event("api_retry")
+    assert driver.ask("set_auto_retry", enabled=False) == {"enabled": False}
+    assert driver.ask("get_status")["auto_retry"] is False
+    is_off.set()
+    assert (driver.result()["exit_code"], len(server.requests)) == (75, 2)
+    driver.ask("set_auto_retry", enabled=True)
+    driver.say("second")
+    assert driver.finish().code == 75
+    assert len(server.requests) == 2 + 5
+
+
+def test_the_model_changes_with_the_next_request_and_null_goes_back(drive, serve) -> None:
+    server = serve(*[Turn([Thinking("hm"), Text(word)]) for word in ("one", "two", "three", "four")])
+    driver = drive()
+    asked = []
+    for wish in (None, "haiku", "claude-opus-5-5", None):
+        name = driver.ask("set_model", model=wish)["model"]
+        assert driver.ask("get_status")["model"] == name
+        asked.append(name)
+        driver.say("hi")
+        driver.result(len(asked))
+    assert driver.finish().code == 0
+    assert asked == [FIRST, "claude-haiku-5-5", "claude-opus-5-5", FIRST]
+    bodies = [sent.json() for sent in server.requests]
+    assert [body["model"] for body in bodies] == asked
+    thoughts = [json.dumps(body["messages"]).count('"type": "thinking"') for body in bodies]
+    assert thoughts == [0, 0, 0, 1]  # each model sees its own
+
+
+def test_a_target_that_is_not_there_is_refused_and_nothing_changes(drive, serve, ralph) -> None:
+    server = serve(Turn("one"), Turn("two"))
+    targets = [
+        f"[[targets]]\nname = '{name}'\nmodel = '{model}'\nbase_url = '{server.base_url}'\n"
+        "api_key_env = 'ANTHROPIC_API_KEY'\n"
+        for name, model in (("main", "claude-sonnet-5-5"), ("spare", "claude-haiku-5-5"))
+    ]
+    (ralph.cwd / "own.toml").write_text("".join(targets))
+    driver = drive("--config", "own.toml")
+    assert driver.ask("set_model", model="opus") == "there is no target 'opus'; the targets are main, spare"
+    assert driver.ask("get_status")["model"] == "main"
+    driver.say("hi")
+    driver.result()
+    assert driver.ask("set_model", model="spare") == {"model": "spare"}
+    driver.say("more")
+    assert driver.finish().code == 0
+    assert [sent.json()["model"] for sent in server.requests] == ["claude-sonnet-5-5", "claude-haiku-5-5"]

@@ -1,0 +1,326 @@
+"""`ralph run` from start to end: prompts, tools, formats, and the files that it writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
+from tests.patience import PATIENCE_S
+from tests.rows import every_row
+
+HELLO = Turn(content="Hello there.")
+
+
+def sent(server, index=-1):
+    return json.loads(server.requests[index].body)
+
+
+def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, serve) -> None:
+    ralph.starts_afresh = True
+    server = serve(HELLO)
+    ran = ralph("say hello")
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert ran.last_line.startswith("[ralph] completed [1 turn, ")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
+
+
+def test_the_first_request_follows_the_wire_contract_in_under_6_kb_tools_included(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph("hi")
+    assert len(server.requests[0].body) < 6000
+    assert len(sent(server)["tools"]) == 6
+    assert ([request.method for request in server.requests], server.lookups) == (["POST"], ())
+    body, headers = sent(server), server.requests[0].headers
+    assert headers["anthropic-version"] == "2026-10-21"
+    assert "x-api-key" in headers
+    assert body["model"] == "claude-sonnet-5-5"
+    assert body["stream"] is True
+    assert not {"temperature", "top_p", "top_k", "thinking"} & body.keys()
+
+
+@pytest.mark.parametrize("arguments", [(), ("run", "-")])
+def test_the_prompt_may_come_from_a_pipe(ralph, serve, arguments) -> None:
+    server = serve(HELLO)
+    assert ralph(*arguments, stdin=b"from the pipe").code == 0
+    assert sent(server)["messages"][0]["content"][0]["text"] == "from the pipe"
+
+
+def test_the_classic_loop_line_works_as_it_stands(ralph, serve) -> None:
+    serve(HELLO)
+    options = "-p --dangerously-skip-permissions --output-format=stream-json --model opus --verbose"
+    ran = ralph(*options.split(), stdin=b"the prompt")
+    assert ran.code == 0
+    assert ran.objects[0]["model"] == "claude-opus-5-5"
+    assert ran.result["subtype"] == "success"
+
+
+def test_piped_data_stands_below_the_prompt(ralph, serve) -> None:
+    server = serve(HELLO)
+    ralph("-p", "review this", stdin=b"+ a line\n")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "review this\n\n+ a line\n"
+
+
+def test_a_prompt_file_is_read_from_where_ralph_was_called(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "PROMPT.md").write_text("from the file")
+    (ralph.cwd / "sub").mkdir()
+    ran = ralph("-f", "PROMPT.md", "-C", "sub", "--output-format", "stream-json")
+    assert sent(server)["messages"][0]["content"][0]["text"] == "from the file"
+    assert ran.objects[0]["cwd"] == str(ralph.cwd / "sub")
+
+
+def test_the_rest_of_a_list_that_a_shell_goes_through_is_left_alone(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "list").write_text("one\ntwo\n")
+    with (ralph.cwd / "list").open("rb", buffering=0) as file:
+        file.read(len("one\n"))  # as the shell's `read` does, which has the file open for both
+        assert ralph.finish(ralph.start("-q", "do one", stdin=file)).stdout == "Hello there.\n"
+        assert file.read() == b"two\n"
+    assert sent(server)["messages"][0]["content"][0]["text"] == "do one"
+
+
+def test_a_redirected_file_stands_below_the_prompt(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "diff").write_text("+ line")
+    with (ralph.cwd / "diff").open() as file:
+        ran = ralph.finish(ralph.start("review", stdin=file))
+    assert sent(server)["messages"][0]["content"][0]["text"] == "review\n\n+ line"
+    assert "6 bytes from standard input" in ran.stderr
+
+
+def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
+    calls = [
+        ToolUse("Write", {"file_path": "notes.txt", "content": "one\n"}),
+        ToolUse("Bash", {"command": "cat notes.txt && echo two >> notes.txt"}),
+        ToolUse("Read", {"file_path": "notes.txt"}),
+    ]
+    server = serve(Turn(content=[Text("Working."), *calls]), HELLO)
+    ran = ralph("go")
+    assert ran.code == 0
+    assert (ralph.cwd / "notes.txt").read_text() == "one\ntwo\n"
+    results = sent(server)["messages"][-1]["content"]
+    assert [block["type"] for block in results] == ["tool_result"] * 3
+    assert "one" in results[1]["content"]
+    assert "two" in results[2]["content"]
+    assert "[tool] Bash: cat notes.txt" in ran.stderr
+
+
+def test_json_prints_one_result_object_and_the_result_file_holds_it_too(ralph, serve) -> None:
+    serve(HELLO)
+    session = "00000000-0000-4000-8000-000000000001"
+    ran = ralph("hi", "--output-format", "json", "--session-id", session, "--result-file", "out.json")
+    assert len(ran.objects) == 1
+    result = ran.result
+    assert result["result"] == "Hello there."
+    assert result["session_id"] == session
+    assert (result["subtype"], result["is_error"], result["terminal_reason"]) == (
+        "success",
+        False,
+        "completed",
+    )
+    assert result["total_cost_usd"] > 0
+    assert json.loads((ralph.cwd / "out.json").read_text())["result"] == "Hello there."
+
+
+def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(
+        Fault(status=529),
+        Turn(content=[Text("Look."), ToolUse("Bash", {"command": "echo hi"})]),
+        HELLO,
+    )
+    ran = ralph("go", "--max-time", "1h", "--output-format", "stream-json", "--include-partial-messages")
+    kinds = [f"{o['type']}/{o.get('subtype', '')}" for o in ran.objects if o["type"] != "stream_event"]
+    assert kinds == [
+        "system/init",
+        "system/api_retry",
+        "system/retry_recovered",
+        "assistant/",
+        "assistant/",
+        "user/",
+        "assistant/",
+        "result/success",
+    ]
+    assert all({"type", "uuid", "session_id"} <= entry.keys() for entry in ran.objects)
+    assert len({entry["session_id"] for entry in ran.objects}) == 1
+    assert any(o["type"] == "stream_event" for o in ran.objects)
+    assert ran.result["retries"] == 1
+    assert "[retry]" in ran.stderr
+    assert "\x1b" not in ran.stderr, "colour is for terminals"
+
+
+def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
+    ralph.retry_quickly()
+    server = serve(Fault(status=503), Fault(reset_before_headers=True), HELLO)
+    assert ralph("go").code == 0
+    assert len({request.body for request in server.requests}) == 1
+    assert len(server.requests) == 3
+
+
+def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve) -> None:
+    """tests/api/answers/test_cut_streams.py tests cuts at other places."""
+    ralph.retry_quickly()
+    danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"})], chunk_chars=0)
+    # message_start, block start, one delta, block stop, message_delta, message_stop
+    serve(Step(danger, Fault(cut_after_events=5, framing="close")), HELLO)
+    assert ralph("go").code == 0
+    assert not (ralph.cwd / "wanted").exists()
+
+
+def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:
+    (ralph.cwd / "out").mkdir()
+    serve(Turn(content=[ToolUse("Bash", {"command": "rm -r out"})]), HELLO)
+    ran = ralph("hi", "--result-file", "out/result.json", "--output-format", "json")
+    assert ran.code == 74
+    assert ran.result["result"] == "Hello there."
+    assert ran.result["terminal_reason"] == "io_error"
+    assert "out/result.json" in ran.last_line
+
+
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_a_full_disk_under_standard_output_is_an_io_error(ralph, serve, output_format) -> None:
+    serve(HELLO)
+    with Path("/dev/full").open("wb") as full:
+        process = ralph.start(
+            "hi", "--output-format", output_format, "--result-file", "out.json", stdout=full
+        )
+        _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 74
+    assert b"No space left" in stderr.splitlines()[-1]
+    assert b"completed" not in stderr
+    assert json.loads((ralph.cwd / "out.json").read_text())["terminal_reason"] == "io_error"
+
+
+def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / ".git").mkdir()
+    (ralph.cwd / "AGENTS.md").write_text("outer rule")
+    (ralph.cwd / "sub").mkdir()
+    (ralph.cwd / "sub" / "CLAUDE.md").write_text("inner rule " + "x" * 40_000)
+    (ralph.cwd / "sub" / "AGENTS.md").write_text("not this one")
+    ran = ralph("hi", "-C", "sub")
+    system = sent(server)["system"][0]["text"]
+    assert "inner rule" in system
+    assert "not this one" not in system
+    assert "[cut after 32 KB]" in system
+    assert "32 KB" in ran.stderr
+
+
+@pytest.mark.sandboxed
+def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
+    server = serve(HELLO)
+    (ralph.cwd / "more.txt").write_text("And rhyme.")
+    ralph("hi", "--system-prompt", "Be terse.", "--append-system-prompt-file", "more.txt")
+    first, *about_sandbox, last = sent(server)["system"][0]["text"].split("\n\n")
+    assert (first, last) == ("Be terse.", "And rhyme.")
+    assert all(each.startswith("Commands run in a sandbox: ") for each in about_sandbox)
+
+
+def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
+    server = serve(HELLO, HELLO)
+    ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
+    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Glob", "Grep", "Read"]
+
+
+def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), HELLO)
+    ran = ralph("hi", "-q")
+    lines = ran.stderr.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["[error", "[ralph"]
+
+
+def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
+    """`python -m` searches this directory first. A module there would receive the key."""
+    ralph.starts_afresh = True
+    serve(HELLO)
+    for name in ("httpx", "typer", "json"):
+        (ralph.cwd / f"{name}.py").write_text("raise SystemExit('stolen')")
+    assert ralph("hi").code == 0
+
+
+def with_streams(ralph, line: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell in which RALPH stands for the program."""
+    return subprocess.run(
+        ["sh", "-c", line.replace("RALPH", f"{sys.executable} -m ralph")],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+@every_row("words", ["hi", "loop hi --max-iterations 1", "--help", "--version", "doctor"])
+def test_p9_with_closed_standard_output_nothing_is_spent_or_said_to_be_done_exits_74(
+    ralph, serve, words
+) -> None:
+    server = serve(HELLO)
+    ran = with_streams(ralph, f"RALPH {words} >&-")
+    assert (ran.returncode, server.request_count) == (74, 0)
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("ralph: ")
+    assert "standard output" in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_p4_a_version_that_a_full_disk_does_not_take_exits_74(ralph) -> None:
+    ran = with_streams(ralph, "RALPH --version >/dev/full")
+    assert (ran.returncode, ran.stderr) == (
+        74,
+        "ralph: cannot write to standard output: No space left on device\n",
+    )
+
+
+def test_p9_closed_streams_do_not_matter_to_a_run_with_a_result_file_exits_0(ralph, serve) -> None:
+    serve(HELLO)
+    assert with_streams(ralph, "RALPH hi --result-file result >&- 2>&- <&-").returncode == 0
+    assert json.loads((ralph.cwd / "result").read_text())["result"] == "Hello there."
+
+
+def test_p9_a_reader_that_leaves_changes_no_exit_code(ralph, serve) -> None:
+    serve(HELLO)
+    with ralph.start("hi", "--output-format", "stream-json") as process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait(PATIENCE_S) == 0
+
+
+WATCHED = """
+import gc, os
+from ralph.machine.loading import put_off_garbage_collection
+from ralph.run.command import run_command
+from ralph.run.options import RunOptions
+from ralph.values.events import SessionOpened
+
+usual = gc.get_threshold()
+put_off_garbage_collection()
+
+class Watcher:
+    def emit(self, event):
+        if isinstance(event, SessionOpened):
+            os.write(2, f"{gc.get_threshold() == usual} {gc.get_freeze_count() > 0}".encode())
+
+os._exit(run_command(RunOptions("go", reads_stdin=False), None, Watcher()))
+"""
+
+
+def test_garbage_is_collected_from_the_opening_of_the_session_on(ralph, serve) -> None:
+    serve(HELLO)
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        cwd=ralph.cwd,
+        env=ralph.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "True True" in ran.stderr

@@ -1,0 +1,79 @@
+"""`--max-time`: the run ends in time, whatever it is doing, and exits with 124."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import time
+
+import pytest
+
+from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.patience import PATIENCE_S
+from tests.program.machine.test_signals import is_alive
+from tests.program.slow_servers import flood
+
+
+def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
+    server = serve(Step(Turn("never"), Fault(stall_before_headers_s=math.inf)))
+    started_s = time.monotonic()
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "stream-json")
+    assert time.monotonic() - started_s > 1.1
+    assert (ran.code, len(server.requests)) == (124, 1)
+    assert ran.result["terminal_reason"] == "timed_out"
+    assert [entry["clock"] for entry in ran.objects if entry.get("subtype") == "clock_fired"] == ["run total"]
+    assert ran.last_line.startswith("[ralph] timed_out (exit 124): the time limit (--max-time) is used up")
+
+
+def test_a_time_limit_is_not_put_off_by_a_server_that_never_stops_exits_124(ralph, answer_with) -> None:
+    answer_with(flood)
+    assert ralph("hi", "--max-time", "0.5").code == 124
+
+
+def test_a_time_limit_ends_a_command_and_all_it_started_exits_124(ralph, serve) -> None:
+    marker = f"ralphlimit{id(ralph)}"
+    serve(
+        Turn([ToolUse("Bash", {"command": f"bash -c 'sleep 1000000 # {marker}' & sleep 1000000 # {marker}"})])
+    )
+    ran = ralph("hi", "--max-time", "1.5", "--output-format", "json")
+    assert ran.code == 124
+    assert not is_alive(marker)
+
+
+def test_a_wait_that_would_outlast_the_time_limit_is_not_begun_exits_124(ralph, serve) -> None:
+    server = serve(Fault(status=529, headers={"retry-after": "7200"}))
+    ran = ralph("hi", "--retry", "patient", "--max-time", "1h", "--output-format", "json")
+    assert (ran.code, len(server.requests)) == (124, 1)
+    assert "leaves no time to wait 2h, after: HTTP 529" in ran.last_line
+    assert ran.result["api_error_status"] == 529
+    assert "[retry]" not in ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["go"]], ids=["prompt", "beside the prompt"])
+def test_a_time_limit_ends_the_wait_for_a_pipe_exits_124(ralph, serve, arguments) -> None:
+    server = serve(Turn("never"))
+    process = ralph.start(*arguments, "--max-time", "1", stdin=subprocess.PIPE)
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    assert process.wait(timeout=PATIENCE_S) == 124
+    assert server.requests == ()
+    process.communicate()
+
+
+def test_the_error_before_a_time_limit_is_told_too_exits_124(ralph, serve) -> None:
+    ralph.retry_quickly()
+    serve(Fault(status=529), Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "json")
+    assert ran.code == 124
+    assert ran.result["api_error_status"] == 529
+    assert "is used up, after: HTTP 529" in ran.last_line
+    assert (
+        "[retry] Failed after 1 retries: the time limit (--max-time) is used up, after: HTTP 529"
+        in ran.stderr
+    )
+
+
+def test_max_time_in_a_settings_file_counts_exits_124(ralph, serve) -> None:
+    serve(Step(Turn("never"), Fault(stall_before_headers_s=60)))
+    (ralph.cwd / "ralph.toml").write_text('[limits]\nmax_time_s = "1s"\n')
+    assert ralph("hi").code == 124

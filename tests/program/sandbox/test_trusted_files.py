@@ -1,0 +1,317 @@
+"""Files whose content goes to the API, and files that ralph writes. ralph judges the file that it opened, whoever
+put a link there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from ralph.mock_api import Turn
+from tests.patience import PATIENCE_S
+from tests.program.conftest import KEY, first_prompt, loop_lines
+from tests.program.model_answers import bash, write
+from tests.run.driver_lines import user
+
+CANARY = "canary-8c3e51"
+PASSWORD = "correct/horse battery"
+
+
+def sent(server: Any) -> str:
+    return b"\n".join(request.body for request in server.requests).decode()
+
+
+def journals(ralph: Any) -> str:
+    return "\n".join(path.read_text() for path in Path(ralph.environment["HOME"]).rglob("*.jsonl"))
+
+
+def forms(secret: str) -> str:
+    """The secret in the forms in which people and programs write it."""
+    encoded = base64.b64encode(secret.encode()).decode()
+    return "\n".join(
+        [secret, json.dumps(secret), quote(secret, safe=""), encoded, f"{encoded[:16]}\n{encoded[16:]}"]
+    )
+
+
+def remains(text: str, secret: str) -> list[str]:
+    shapes = (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode()[:16])
+    return [shape for shape in shapes if shape in text]
+
+
+@pytest.fixture
+def outside(ralph: Any) -> Path:
+    """Makes a file with a secret in the home directory, outside of the repository, and returns its path. Also makes the
+    working directory a repository whose settings contain the same secret.
+    """
+    subprocess.run(["git", "init", "-q", ralph.cwd], check=True, env=ralph.environment)
+    with (ralph.cwd / ".git/config").open("a") as config:
+        config.write(f'[remote "origin"]\n\turl = https://x:{CANARY}@example.com\n')
+        config.write("[user]\n\tname = x\n\temail = x@example.com\n")
+    place = Path(ralph.environment["HOME"], ".ssh")
+    place.mkdir()
+    (place / "id").write_text(f"{CANARY}\n")
+    return place / "id"
+
+
+def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
+    ralph, serve, outside, tmp_path
+) -> None:
+    """A link that leads out of the repository, to files of the kernel or into `.git` is left out and named. A link
+    that stays inside is followed.
+    """
+    deep = ralph.cwd / "a/b/c"
+    deep.mkdir(parents=True)
+    (ralph.cwd / "AGENTS.md").symlink_to("/proc/self/environ")
+    (ralph.cwd / "a/CLAUDE.md").symlink_to(outside)
+    (ralph.cwd / "a/AGENTS.md").write_text("rule of a")
+    (ralph.cwd / "a/b/AGENTS.md").symlink_to("../../.git/config")
+    (ralph.cwd / "docs").mkdir()
+    (ralph.cwd / "docs/rules.md").write_text("rule of docs")
+    (deep / "CLAUDE.md").symlink_to("../../../docs/rules.md")
+    (tmp_path / "CLAUDE.md").write_text(f"above {CANARY}")
+    server = serve(Turn("Done."))
+    ran = ralph("go", "-C", str(deep))
+    assert ran.code == 0, ran.stderr
+    everything = sent(server) + journals(ralph)
+    assert "rule of a" in everything
+    assert "rule of docs" in everything
+    for secret in (CANARY, KEY, "ANTHROPIC_API_KEY"):
+        assert secret not in everything
+    left_out = [line for line in ran.stderr.splitlines() if " is left out: " in line]
+    assert len(left_out) == 3
+    assert f"{ralph.cwd}/AGENTS.md is left out: it is /proc/" in left_out[2]
+    assert (
+        f"{ralph.cwd}/a/CLAUDE.md is left out: it is {outside}, which lies outside of the repository"
+        in left_out[1]
+    )
+    assert "git's own" in left_out[0]
+
+
+def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits_0(
+    ralph, serve, outside
+) -> None:
+    home = outside.parent.parent
+    (home / "CLAUDE.md").symlink_to(".ssh/id")
+    server = serve(Turn("Done."))
+    ran = ralph("go", "-C", str(home))
+    assert ran.code == 0
+    assert CANARY not in sent(server) + journals(ralph)
+    assert f"{home}/CLAUDE.md is left out: it leads to {outside}: {home}/.ssh holds SSH keys" in ran.stderr
+
+
+PLANTED = {
+    "the environment": "/proc/self/environ",
+    "a key": "home",
+    "git's settings": ".git/config",
+}
+OPTIONS = ("--prompt-file", "--system-prompt-file", "--append-system-prompt-file", "--json-schema")
+
+
+@pytest.mark.parametrize("leads_to", PLANTED.values(), ids=PLANTED)
+def test_a_planted_link_is_refused_wherever_a_file_is_named_exits_2(
+    ralph, ralph_here, outside, leads_to
+) -> None:
+    """Links in a directory of the path are refused too, also with --cd."""
+    target = str(outside) if leads_to == "home" else leads_to
+    (ralph.cwd / "file.md").symlink_to(target)
+    (ralph.cwd / "way").symlink_to(Path(target).parent if Path(target).is_absolute() else ".git")
+    names = ("file.md", f"way/{Path(target).name}")
+    for option in OPTIONS:
+        for name in names:
+            prompt = () if option == "--prompt-file" else ("go",)
+            ran = ralph_here(*prompt, option, name, "--base-url", "http://127.0.0.1:9")
+            assert ran.code == 2, ran.stderr
+            [line] = ran.stderr.splitlines()
+            assert name in line
+            assert "link" in line or "the kernel makes it up" in line
+            assert KEY not in line
+            assert CANARY not in line
+
+
+def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_input_exits_2(
+    ralph, ralph_here
+) -> None:
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
+    for option in OPTIONS:
+        prompt = () if option == "--prompt-file" else ("go",)
+        ran = ralph_here(*prompt, option, "/proc/self/environ")
+        assert ran.code == 2
+        assert "the kernel makes it up" in ran.stderr
+    with Path("/proc/self/environ").open("rb") as environ:
+        for arguments in ((), ("-f", "/dev/stdin")):
+            process = ralph.start(*arguments, stdin=environ)
+            ran = ralph.finish(process)
+            assert (ran.code, "the kernel makes it up" in ran.stderr) == (2, True), ran.stderr
+
+
+def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ralph, serve, outside) -> None:
+    """The user's own links outside of the repository, and links that stay inside it, are followed."""
+    home = outside.parent.parent
+    (home / "task.md").write_text("of the home")
+    (home / "link.md").symlink_to("task.md")
+    (ralph.cwd / "task.md").write_text("of the work")
+    (ralph.cwd / "link.md").symlink_to("task.md")
+    (home / "work").symlink_to(ralph.cwd)
+    server = serve(*(Turn("Done.") for _ in range(8)))
+    for named in (home / "link.md", home / "work/link.md", outside):
+        assert ralph("-f", str(named)).code == 0
+        assert first_prompt(server.requests[-1]) == Path(named).read_text() if named is outside else True
+    assert [first_prompt(request).strip() for request in server.requests] == [
+        *("of the home", "of the work", CANARY),
+    ]
+    command = f"{sys.executable} -m ralph -f <(echo substituted) --append-system-prompt-file <(echo appended)"
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=ralph.cwd, env=ralph.environment, check=False, timeout=PATIENCE_S
+    )
+    assert ran.returncode == 0
+    assert first_prompt(server.requests[-1]) == "substituted\n"
+    assert "appended" in server.requests[-1].body.decode()
+    for arguments in (("-f", "/dev/stdin"), ("-f", "/dev/fd/0")):
+        assert ralph(*arguments, stdin=b"piped").code == 0
+        assert first_prompt(server.requests[-1]) == "piped"
+
+
+def test_known_credentials_are_cut_out_of_every_word_for_the_api_exits_0(ralph, serve) -> None:
+    ralph.environment["DATABASE_PASSWORD"] = PASSWORD
+    both = f"{forms(KEY)}\n{forms(PASSWORD)}"
+    (ralph.cwd / "CLAUDE.md").write_text(f"instructions {both}")
+    (ralph.cwd / "prompt.md").write_text(f"prompt file {both}")
+    (ralph.cwd / "system.md").write_text(f"system {both}")
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": f"schema {both}"}}}
+    (ralph.cwd / "schema.json").write_text(json.dumps(schema))
+    server = serve(*(Turn("Done.") for _ in range(20)))
+    ran = ralph("-f", "prompt.md", "--append-system-prompt-file", "system.md", stdin=f"piped {both}".encode())
+    assert ran.code == 0
+    ralph(
+        f"argument {both}",
+        "--system-prompt",
+        f"replaced {both}",
+        "--json-schema",
+        "schema.json",
+        "--max-turns",
+        "1",
+    )
+    options = ("--input-format", "stream-json", "--output-format", "stream-json")
+    assert ralph(*options, stdin=user(f"message {both}")).code == 0
+    everything = sent(server)
+    for word in (
+        "instructions",
+        "prompt file",
+        "system",
+        "piped",
+        "argument",
+        "replaced",
+        "schema",
+        "message",
+    ):
+        assert f"{word} [redacted]" in everything, word
+    for text in (everything, journals(ralph)):
+        assert [remains(text, secret) for secret in (KEY, PASSWORD)] == [[], []]
+
+
+def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_exits_0(
+    ralph, iterations, outside
+) -> None:
+    prompt = ralph.cwd / "PROMPT.md"
+    prompt.write_text(f"the task, and a pasted {KEY}\n")
+    server = iterations(
+        [bash("ln -sf /proc/self/environ PROMPT.md; echo 1 > one")],
+        [bash(f"ln -sf {outside} PROMPT.md; echo 2 > two")],
+        [write("three", "3\n")],
+    )
+    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "3")
+    assert ran.code == 0, ran.stderr
+    prompts = {first_prompt(request) for request in server.requests}
+    assert len(prompts) == 3
+    assert all("the task, and a pasted [redacted]" in prompt for prompt in prompts)
+    kept = "\n".join(path.read_text() for path in (ralph.cwd / ".ralph").iterdir())
+    for text in (sent(server), journals(ralph), ran.stderr, kept):
+        assert KEY not in text
+        assert CANARY not in text
+    warned = [line for line in loop_lines(ran) if "the iteration gets what it said before" in line]
+    assert len(warned) == 2
+    assert "the kernel makes it up" in warned[0]
+    assert "is a link that leads out of" in warned[1]
+    assert prompt.is_symlink()
+
+
+@pytest.mark.parametrize("option", ["--result-file", "--metrics-file"])
+def test_a_link_where_a_file_is_to_be_written_is_replaced_exits_0(ralph, serve, outside, option) -> None:
+    home = outside.parent.parent
+    mine = home / ".bashrc"
+    mine.write_text("mine\n")
+    (ralph.cwd / "own").mkdir()
+    (ralph.cwd / "to-own").symlink_to("own")
+    serve(*(Turn("Done.") for _ in range(4)))
+    leads_to = {"out.json": mine, "new.json": home / "made", "device": "/dev/full", "to-own/x.json": mine}
+    if option == "--metrics-file":  # written by the same function
+        leads_to = {"new.json": home / "made"}
+    for name, target in leads_to.items():
+        (ralph.cwd / name).symlink_to(target)
+        ran = ralph("go", option, name)
+        assert ran.code == 0, ran.stderr
+        written = (ralph.cwd / name).read_text()
+        assert not (ralph.cwd / name).is_symlink()
+        assert ("ralph_run_exit_code" if option == "--metrics-file" else '"type":"result"') in written
+    assert mine.read_text() == "mine\n"
+    assert sorted(path.name for path in home.iterdir()) == [".bashrc", ".local", ".ssh"]
+
+
+def test_a_directory_that_a_planted_link_leads_out_to_is_refused_exits_2(ralph, ralph_here, outside) -> None:
+    home = outside.parent.parent
+    (ralph.cwd / "out").symlink_to(home)
+    (ralph.cwd / "deep").mkdir()
+    for option in ("--result-file", "--metrics-file"):
+        for arguments in ((f"{option}=out/x.json",), (f"{option}=deep/../out/x.json", "-C", "deep")):
+            ran = ralph_here("go", *arguments)
+            assert ran.code == 2
+            [line] = ran.stderr.splitlines()
+            assert f"{ralph.cwd}/out is a link that leads out of its repository, to {home}" in line
+    assert [path.name for path in home.iterdir()] == [".ssh"]
+
+
+def test_a_directory_that_a_command_makes_a_link_keeps_what_it_leads_to_exits_74(
+    ralph, serve, outside
+) -> None:
+    home = outside.parent.parent
+    (home / "result.json").write_text("mine")
+    (ralph.cwd / "out").mkdir()
+    serve(bash(f"rmdir out && ln -s {home} out"), Turn("Done."))
+    ran = ralph("go", "--result-file", "out/result.json")
+    assert ran.code == 74
+    assert "is a link that leads out of its repository" in ran.stderr
+    assert (home / "result.json").read_text() == "mine"
+
+
+def test_system_links_and_pipes_still_take_the_result_exits_0(ralph, serve, tmp_path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    reading = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    serve(*(Turn("Done.") for _ in range(4)))
+    for name in ("/dev/fd/1",):
+        ran = ralph("go", "--result-file", name)
+        assert (ran.code, '"type":"result"' in ran.stdout) == (0, True)
+    assert ralph("go", "--result-file", str(tmp_path / "fifo")).code == 0
+    assert b'"type":"result"' in os.read(reading, 65536)
+    os.close(reading)
+    assert ralph("go", "--result-file", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_planted_step_summary_is_not_followed_out_exits_0(ralph, iterations, outside) -> None:
+    iterations([write("one", "1\n")])
+    mine = outside.parent.parent / ".profile"
+    mine.write_text("mine\n")
+    (ralph.cwd / "summary.md").symlink_to(mine)
+    ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "summary.md")
+    ran = ralph("loop", "go", "--max-iterations", "1")
+    assert ran.code == 0
+    assert "summary.md is a link that leads out of its repository" in ran.stderr
+    assert mine.read_text() == "mine\n"

