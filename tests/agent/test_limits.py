@@ -140,14 +140,6 @@ def test_limits_are_of_an_invocation_and_turns_of_a_task() -> None:
     assert played.task("and now?").exit_code == 0
 
 
-def test_an_answer_that_fills_the_window_at_once_ends_as_a_full_context() -> None:
-    full = answer(text("so far"), stop_reason="model_context_window_exceeded")
-    played = Played(full, limits=LimitSettings(max_turns=9))
-    assert (played.ended.exit_code, played.ended.limit) == (3, "context")
-    assert "context window is full" in played.ended.errors[0]
-    assert played.calls_made == 1
-
-
 # -- Money. ------------------------------------------------------------------------------------------------------
 
 # A dollar a token makes a budget a number of tokens.

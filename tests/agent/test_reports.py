@@ -599,11 +599,3 @@ def test_a_pending_report_that_does_not_fit_counts_as_an_attempt() -> None:
     journal = killed_behind(answer(report("bad", summary="")))
     played = resumed(journal, answer(report("new")))
     assert played.events.of(ReportAccepted) == [ReportAccepted("tool_call", "success", 1, 2)]
-
-
-def test_a_report_whose_result_is_the_last_record_ends_the_session_that_goes_on() -> None:
-    journal = killed_behind(answer(report(summary="All is mended.")), kinds_cut=2)
-    assert journal.kinds[-1] == "tool_result"
-    played = resumed(journal)
-    assert played.calls_made == 0
-    assert (played.ended.exit_code, played.ended.result) == (0, "All is mended.")

@@ -133,6 +133,11 @@ def test_a17_the_servers_wish_is_read(serve, rig, headers, wish_s) -> None:
     assert failure_kind(error) is FailureKind.RATE_LIMIT
 
 
+def test_a_limit_with_room_left_is_no_wish_of_an_overloaded_server(serve, rig) -> None:
+    headers = {"x-ratelimit-reset": "12", "x-ratelimit-remaining": "7"}
+    assert failure(rig(serve(Fault(status=529, headers=headers)))).retry_after is None
+
+
 @every_row(
     ("status", "error_type"),
     [

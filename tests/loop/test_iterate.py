@@ -227,7 +227,7 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     rig = LoopRig([ScriptedIteration(away)], limits=LoopLimits(max_time_s=1800))
     end = rig.play()
     assert (end.exit_code, rig.waiter.sleeps) == (75, [])
-    assert "tried again in 1h" in end.reason
+    assert "tried again in 1h, and --max-time leaves 29m00s" in end.reason
 
 
 def test_the_schedule_and_its_budget_are_settings() -> None:

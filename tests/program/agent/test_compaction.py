@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
 from ralph.conversation.journal_lines import read_lines
 from ralph.conversation.session import replay
-from ralph.mock_api import ErrorEvent, Fault, Model, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
 from tests.patience import wait_until
 from tests.program.kept_sessions import only_journal
 from tests.program.several import at, settings
@@ -94,32 +94,13 @@ def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "loc
 
 # --- Every server's words for it
 
-# tests/values/test_classify.py tests the words of every server.
-WORDS = [
-    pytest.param(
-        Fault(status=400, message="prompt is too long: 208310 tokens > 200000 maximum"), id="anthropic"
-    ),
-    pytest.param(
-        Fault(
-            status=413, body="<html><h1>413 Request Entity Too Large</h1></html>", content_type="text/html"
-        ),
-        id="413 of a proxy",
-    ),
-    pytest.param(
-        Fault(error_event=ErrorEvent("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")),
-        id="inside a stream",
-    ),
-    pytest.param(
-        Turn("Half an ans", stop_reason="model_context_window_exceeded"), id="an answer that did not fit"
-    ),
-]
 
-
-@pytest.mark.parametrize("words", WORDS)
-def test_a20_d8_whatever_a_server_calls_it_a_full_context_is_summed_up_exits_0(
-    ralph, serve, notes, words
-) -> None:
-    server = serve(works(1), words, Turn(SUMMARY), DONE)
+def test_a20_d8_a_full_context_is_summed_up_exits_0(ralph, serve, notes) -> None:
+    """tests/values/test_classify.py tests the words of every server, and tests/agent/test_compaction.py each way in
+    which a context can be full.
+    """
+    refusal = Fault(status=400, message="prompt is too long: 208310 tokens > 200000 maximum")
+    server = serve(works(1), refusal, Turn(SUMMARY), DONE)
     ran = ralph(TASK, "--output-format", "stream-json")
     assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
     assert is_summary_call(server.requests[2])
@@ -132,7 +113,9 @@ def test_a20_d8_whatever_a_server_calls_it_a_full_context_is_summed_up_exits_0(
 # --- What people and programs see
 
 
-def test_d8_the_lines_and_the_event_of_a_compaction_exits_0(ralph, serve, notes) -> None:
+def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_whole_exits_0(
+    ralph, ralph_here, serve, notes
+) -> None:
     serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
     ran = ralph(TASK, "--output-format", "stream-json", "--include-partial-messages")
     lines = ran.stderr.splitlines()
@@ -150,21 +133,14 @@ def test_d8_the_lines_and_the_event_of_a_compaction_exits_0(ralph, serve, notes)
     assert not any(SUMMARY in json.dumps(one) for one in ran.objects if one["type"] in {"assistant", "user"})
     [discarded] = [one for one in ran.objects if one.get("subtype") == "response_discarded"]
     assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
-
-
-def test_a_session_with_a_compaction_is_shown_and_exported_whole(ralph, ralph_here, serve, notes) -> None:
-    serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
-    assert ralph(TASK).code == 0
     shown = ralph_here("sessions", "show")
     assert shown.code == 0
     for words in ("Mend the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
         assert words in shown.stdout, words
-    exported = ralph_here("sessions", "export", "--format", "md")
-    assert "THOUGHT 1" in exported.stdout
+    assert "THOUGHT 1" in ralph_here("sessions", "export", "--format", "md").stdout
     document = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
-    assert [message["role"] for message in document["messages"]] == ["user", "assistant"], (
-        "the context as it is"
-    )
+    roles = [message["role"] for message in document["messages"]]
+    assert roles == ["user", "assistant"], "the context as it is"
     assert [one["subtype"] for one in document["events"]].count("compact_boundary") == 1
 
 

@@ -4,7 +4,6 @@ go on.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,16 +27,6 @@ ENDS = {
     "dollars": (("--max-budget-usd", "0.205"), [DEAR], 3, "error_max_budget_usd"),
     "time": (("--max-time", "1.5"), [bash("echo 1 >> ran; sleep 30")], 124, "error_during_execution"),
 }
-
-
-def test_d12_a_limit_ends_the_run_with_its_code_and_with_an_answer_in_text_exits_3(ralph, serve) -> None:
-    serve(*[look()] * 5)
-    ran = ralph("go", "--max-turns", "2")
-    assert ran.code == 3
-    assert "[hint] go on with: ralph --resume " in ran.stderr
-    assert "(exit 3)" in ran.last_line
-    assert ran.stdout.startswith("No final answer: ")
-    assert ran.stdout.count("\n") == 1
 
 
 def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
@@ -68,10 +57,12 @@ def test_d12_a_run_that_a_limit_ended_with_an_answer_goes_on_and_is_told_that_it
     tells_the_limit(first.result, code, subtype)
     asked = len(server.requests)
     command = first.result["hints"][0].removeprefix("go on with: ralph ").split()
-    ran = ralph(*command, "--output-format", "json")
+    budget = arguments if limit == "dollars" else ()  # it counts what this run spends, and not the session
+    ran = ralph(*command, *budget, "--output-format", "json")
     assert (ran.code, ran.result["result"]) == (0, "All done.")
     assert told_texts(server, asked)[-1] == LIFTED
-    assert ran.result["session_cost_usd"] > ran.result["total_cost_usd"], "the session's total is told too"
+    for total, own in (("session_cost_usd", "total_cost_usd"), ("session_num_turns", "num_turns")):
+        assert ran.result[total] == pytest.approx(first.result[own] + ran.result[own])
     assert (ralph.cwd / "ran").read_text() == "1\n", "nothing was done twice"
 
 
@@ -191,14 +182,6 @@ def test_d12_a_driver_cannot_turn_to_a_model_whose_cost_could_not_be_counted_exi
     ]
 
 
-def test_d12_without_a_budget_a_driver_may_turn_to_any_model_exits_0(drive, serve) -> None:
-    serve(DONE)
-    driver = drive()
-    assert driver.ask("set_model", model=WITHOUT_PRICE) == {"model": WITHOUT_PRICE}
-    driver.say("one")
-    assert driver.finish().code == 0
-
-
 # --- How limits are given and told
 
 NO_LIMIT = "[notice] no limit is set: this run goes on until it is done (--max-time 2h would end it)"
@@ -219,16 +202,6 @@ def test_limits_of_a_settings_file_hold(ralph, serve) -> None:
     assert (ran.result["subtype"], NO_LIMIT in ran.stderr) == ("error_max_turns", False)
 
 
-def test_the_doctor_shows_the_limits_and_where_they_come_from(ralph, ralph_here) -> None:
-    settings = ralph.cwd / "ralph.toml"
-    settings.write_text("[limits]\nmax_turns = 7\nmax_budget_usd = 1.5\n")
-    told = ralph_here("doctor", "--offline", "--max-time", "90s").stdout
-    rows = [line.split() for line in told.splitlines()]
-    assert ["limits.max_turns", "7", str(settings)] in rows
-    assert ["limits.max_budget_usd", "1.5", str(settings)] in rows
-    assert ["limits.max_time_s", "90", "flag", "--max-time"] in rows
-
-
 BAD = {
     "--max-turns": ["0", "-1", "1.5", "many", ""],
     "--max-budget-usd": ["0", "-1", "nan", "inf", "cheap", ""],
@@ -243,13 +216,3 @@ def test_a_limit_that_is_none_is_one_line_that_names_it(ralph_here, serve, flag,
     assert (ran.code, server.request_count, ran.stdout) == (2, 0, "")
     [line] = ran.stderr.splitlines()
     assert flag in line
-
-
-def test_d12_in_json_the_totals_are_those_of_the_run_and_of_its_session_exits_3(ralph, serve) -> None:
-    dear = look(usage={"input_tokens": 1000, "output_tokens": 20_000})
-    serve(dear, dear)
-    first = ralph("go", "--max-budget-usd", "0.205", "--output-format", "json").result
-    again = ralph("--continue", "--max-budget-usd", "0.205", "--output-format", "json").result
-    assert (first["num_turns"], again["num_turns"], again["session_num_turns"]) == (1, 1, 2)
-    assert again["session_cost_usd"] == pytest.approx(first["total_cost_usd"] + again["total_cost_usd"])
-    assert json.dumps(again["modelUsage"]).count("costUSD") == 1

@@ -6,18 +6,15 @@ tests/agent/test_reports.py tests which report counts, and what a missing one co
 from __future__ import annotations
 
 import json
-import os
-import pty
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Fault, Step, Turn
-from tests.patience import PATIENCE_S
 from tests.program.driver import results as results_of
 from tests.program.kept_sessions import only_journal
 from tests.program.model_answers import DONE, SCHEMA, calls, report, results, told_texts
 
 if TYPE_CHECKING:
-    from tests.program.conftest import Finished, Ralph
+    from tests.program.conftest import Finished
 
 FITS: dict[str, Any] = {"files": 3}
 
@@ -51,25 +48,6 @@ def test_a_payload_by_a_schema_file_seen_from_the_call_is_the_answer_and_in_the_
     assert (result["structured_output"], result["final_report"]["status"]) == (FITS, "success")
 
 
-def test_a_report_that_does_not_fit_is_sent_back_and_the_next_one_is_the_answer(ralph, serve) -> None:
-    server = serve(report(payload={"files": "three"}), report(payload=FITS))
-    ran = ralph("go", "--json-schema", SCHEMA, "--output-format", "stream-json")
-    result = ran.result
-    assert (ran.code, result["subtype"], result["is_error"], result["num_turns"]) == (0, "success", False, 1)
-    assert (result["structured_output"], result["result"]) == (FITS, "Counted them.")
-    assert result["final_report"] == {"source": "tool_call", "status": "success", "summary": "Counted them."}
-    [(said, is_error)] = results(server)
-    assert 'payload.files: expected an integer, got "three"' in said
-    assert is_error
-    [line] = [line for line in ran.stderr.splitlines() if "Malformed call of final_report" in line]
-    assert 'payload.files: expected an integer, got "three"' in line
-    [collapsed] = system_events(ran, "turns_collapsed")
-    assert (collapsed["old_max_turns"], collapsed["new_max_turns"]) == (None, 2)
-    assert "[turn] The limit is 2 turns now (none before): the final report was not accepted" in ran.stderr
-    [accepted] = system_events(ran, "report_accepted")
-    assert (accepted["source"], accepted["attempts"]) == ("tool_call", 2)
-
-
 def test_a_reported_failure_exits_1_and_with_quiet_only_its_summary_and_the_outcome_are_there(
     ralph, serve
 ) -> None:
@@ -78,29 +56,6 @@ def test_a_reported_failure_exits_1_and_with_quiet_only_its_summary_and_the_outc
     assert (ran.code, ran.stdout) == (1, "It is as it is.\n")
     [line] = ran.stderr.splitlines()
     assert line.startswith("[ralph] task_failed")
-
-
-def test_on_one_terminal_a_summary_stands_once(ralph, serve) -> None:
-    """tests/output/test_writer.py tests which texts would otherwise be shown twice."""
-    ralph.environment["NO_COLOR"] = "1"
-    serve(report())
-    _, lines = on_a_terminal(ralph, "go", "--require-report")
-    assert "\n".join(lines).count("Counted them.") == 1
-
-
-def on_a_terminal(ralph: Ralph, *arguments: str) -> tuple[int, list[str]]:
-    """The exit code and the lines of a run whose standard output and standard error are one terminal."""
-    ours, theirs = pty.openpty()
-    process = ralph.start(*arguments, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    try:
-        while piece := os.read(ours, 65536):
-            shown += piece
-    except OSError:  # the other end was closed
-        pass
-    os.close(ours)
-    return process.wait(timeout=PATIENCE_S), shown.decode().splitlines()
 
 
 # --- Reports that do not

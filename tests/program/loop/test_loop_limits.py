@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Turn
+from ralph.mock_api import Turn
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
 
@@ -51,13 +51,3 @@ def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124
     )
     assert [record["exit_code"] for record in loop_record(ralph)["iterations"]] == [0, 124]
     assert (ralph.cwd / "log").read_text() == "1\n2\n"
-
-
-def test_a_wait_that_would_outlast_the_time_is_not_begun_exits_75(ralph, serve) -> None:
-    ralph.retry_quickly()
-    with ralph.user_file.open("a") as file:
-        file.write("max_retries = 1\n[loop]\noutage_waits_s = [60]\n")
-    serve(Step(fault=Fault(status=529), repeat="forever"))
-    ran = ralph("loop", "go", "--max-time", "20s")
-    assert ran.code == 75
-    assert "and --max-time leaves " in loop_lines(ran)[-1]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -82,10 +81,9 @@ def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
     """
 
     @cache
-    def run(tool: str, before: str | None = "old\n") -> tuple[Ralph, bytes]:
+    def run(tool: str) -> tuple[Ralph, bytes]:
         ralph = ralph_in(tmp_path_factory.mktemp(tool))
-        if before is not None:
-            (ralph.cwd / "file.txt").write_text(before)
+        (ralph.cwd / "file.txt").write_text("old\n")
         with MockApi(Scenario([Turn([CALLS[tool]]), Turn("Done.")])) as server:
             assert ralph("go", "--session-id", ID, "--base-url", server.base_url).code == 0
         return ralph, journal_of(ralph).read_bytes()
@@ -93,80 +91,52 @@ def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
     return run
 
 
-def go_on_after(kind: str, recorded: tuple[Ralph, bytes], file: Callable[[Path], object]) -> dict[str, Any]:
-    """The result that the model receives if the run ended after this record. `file` changes file.txt before the run
-    is resumed.
+def go_on_after_intent(recorded: tuple[Ralph, bytes], found: str) -> dict[str, Any]:
+    """The result that the model receives if the run ended after its call was announced, and file.txt has this content
+    when the run is resumed.
     """
     ralph, journal = recorded
-    journal_of(ralph).write_bytes(journal)
-    cut_after(journal_of(ralph), kind)
-    for name in ("effects.txt", "file.txt"):
-        (ralph.cwd / name).unlink(missing_ok=True)
-    file(ralph.cwd / "file.txt")
+    journal_of(ralph).write_bytes(journal[: end_of(journal, "tool_intent")])
+    (ralph.cwd / "file.txt").write_text(found)
     with MockApi(Scenario([Turn("Done.")])) as server:
         assert ralph("--resume", ID, "--base-url", server.base_url, "--max-time", "20s").code == 0
         return result_in(server.requests[-1])
 
 
 @pytest.mark.parametrize(
-    ("tool", "after", "found", "left", "told"),
+    ("tool", "found", "left", "told"),
     [
-        ("Bash", "assistant", None, ["done"], "(no output)"),
-        ("Bash", "tool_intent", None, [], "its effects are unknown"),
-        ("Read", "tool_intent", "changed\n", "changed\n", "changed"),
-        ("Write", "assistant", "old\n", "new\n", "Replaced"),
-        ("Write", "tool_intent", "old\n", "new\n", "Replaced"),
-        ("Write", "tool_intent", "new\n", "new\n", "Done before"),
-        ("Write", "tool_intent", "other\n", "other\n", "neither the old content nor the new"),
-        ("Write", "tool_result", "other\n", "other\n", "Replaced"),
-        ("Edit", "tool_intent", "old\n", "new\n", "Edited"),
-        ("Edit", "tool_intent", "new\n", "new\n", "Done before"),
-        ("Edit", "tool_intent", "new old\n", "new old\n", "neither the old content nor the new"),
+        ("Write", "old\n", "new\n", "Replaced"),
+        ("Write", "new\n", "new\n", "Done before"),
+        ("Write", "other\n", "other\n", "neither the old content nor the new"),
+        ("Edit", "new\n", "new\n", "Done before"),
     ],
 )
-def test_p2_a_run_that_ended_after_this_record_settles_its_call_exits_0(
-    recorded, tool, after, found, left, told
+def test_p2_a_run_that_ended_after_an_intent_settles_its_call_exits_0(
+    recorded, tool, found, left, told
 ) -> None:
-    """`found` is the content of the file when the run is resumed. `left` is its content at the end, or the commands
-    that have run.
+    """`found` is the content of the file when the run is resumed, and `left` is its content at the end.
+    tests/agent/test_resume.py cuts a session after each of its records.
     """
     ralph, _ = recorded(tool)
-    result = go_on_after(after, recorded(tool), lambda path: path.write_text(found or ""))
-    assert (effects(ralph) if tool == "Bash" else (ralph.cwd / "file.txt").read_text()) == left
+    result = go_on_after_intent(recorded(tool), found)
+    assert (ralph.cwd / "file.txt").read_text() == left
     assert told in result["content"]
-    assert result.get("is_error", False) == ("unknown" in told or "neither" in told)
+    assert result.get("is_error", False) == ("neither" in told)
 
 
-def cut_after(journal: Path, kind: str) -> None:
-    data = journal.read_bytes()
-    at = [record.kind for record in read_lines(data).records].index(kind)
-    journal.write_bytes(b"".join(data.splitlines(keepends=True)[: at + 1]))
+def end_of(journal: bytes, kind: str) -> int:
+    """Where the first line of this kind ends."""
+    at = [record.kind for record in read_lines(journal).records].index(kind)
+    return len(b"".join(journal.splitlines(keepends=True)[: at + 1]))
 
 
-@pytest.mark.parametrize(
-    ("before", "told"),
-    [
-        ("old\n", "neither the old content nor the new"),
-        (None, "file.txt is a FIFO; only regular files can be written"),
-    ],
-)
-def test_p2_an_interrupted_write_whose_file_is_a_fifo_now_is_an_error_exits_0(recorded, before, told) -> None:
-    result = go_on_after("tool_intent", recorded("Write", before), os.mkfifo)
-    assert (told in result["content"], result["is_error"]) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "count"),
-    [
-        (f"{KILL_RALPH}; echo done >> effects.txt", 0),
-        (f"echo done >> effects.txt; {KILL_RALPH}", 1),
-    ],
-)
-def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve, command, count) -> None:
+def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serve) -> None:
+    command = f"echo done >> effects.txt; {KILL_RALPH}"
     server = serve(Turn([ToolUse("Bash", {"command": command}), APPEND]), Turn("Done."))
     assert ralph("go", "--session-id", ID, "--sandbox", "off").code == -signal.SIGKILL
     assert ralph("--resume", ID, "--sandbox", "off").code == 0
-    assert effects(ralph) == ["done"] * (count + 1), "the second call had not begun"
+    assert effects(ralph) == ["done"] * 2, "the second call had not begun"
     first, second = server.requests[-1].json()["messages"][-1]["content"]
     assert (first["is_error"], second.get("is_error")) == (True, None)
     assert "its effects are unknown" in first["content"]
@@ -189,50 +159,15 @@ def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph
 
 
 def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(
-    ralph, ralph_here, serve
+    whole_run, resumed_here
 ) -> None:
-    serve(Turn("Done."))
-    assert ralph("go", "--session-id", ID).code == 0
-    cut_after(journal_of(ralph), "run")
-    ran = ralph_here("--resume", ID)
+    _, journal = whole_run
+    ran, _ = resumed_here(journal[: end_of(journal, "run")])
     assert ran.code == 2
     assert f"nothing to go on with in session {ID}" in ran.last_line
 
 
-# Given up
-
-
-def test_a_run_that_gave_up_goes_on_with_the_same_request_exits_75_or_0(ralph, serve) -> None:
-    server = serve(Turn([THOUGHT, CALLS["Read"]]), Fault(status=529), Turn("Done."))
-    failed = ralph("go", "--session-id", ID, "--retry", "off")
-    assert failed.code == 75
-    assert f"ralph --resume {ID[:8]}" in failed.stderr
-    assert ralph("--resume", ID[:8]).code == 0
-    assert server.requests[1].body == server.requests[2].body
-
-
-# Which session
-
-
-def test_continue_takes_the_last_session_of_this_directory_exits_0(ralph, serve) -> None:
-    server = serve(*map(Turn, ("one", "two", "elsewhere", "three")))
-    elsewhere = ralph.cwd / "elsewhere"
-    elsewhere.mkdir()
-    for words in (("first", "--session-id", ID), ("second",), ("third", "--cd", str(elsewhere))):
-        assert ralph(*words).code == 0
-    assert ralph("--continue", "fourth").code == 0
-    said = [message["content"][0]["text"] for message in messages_in(server.requests[-1])]
-    assert said == ["second", "two", "fourth"]
-
-
-def test_a_prefix_of_several_sessions_names_them_exits_2(ralph, ralph_here, serve) -> None:
-    serve(Turn("one"), Turn("two"), Turn("three"))
-    assert [ralph("go", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
-    ran = ralph_here("--resume", ID[:8], "on")
-    assert ran.code == 2
-    assert ID in ran.last_line
-    assert OTHER_ID in ran.last_line
-    assert ralph("--resume", ID, "on").code == 0
+# Forked
 
 
 def test_a_fork_leaves_the_old_journal_as_it_was_its_torn_end_too_exits_0(ralph, serve) -> None:
